@@ -232,7 +232,7 @@ def _fire_chunk(
 
 
 def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, end_at: datetime) -> frozenset[datetime]:
-    """Return which nominal instants have a run, where some may have been moved; those of other timings never are."""
+    """Return the nominal instants that have a run; none for a timing that moves no instant."""
     if not schedule.declared.can_move:
         return frozenset()
     return changes.nominals_run(connection, schedule, start_at - REACH, end_at + REACH)

@@ -72,7 +72,7 @@ def require_named(
 ) -> tuple[Calendar, ...]:
     """Return the calendars that a spec names, for a namespace; with `locks` as they are until the transaction ends.
 
-    Raises UnknownCalendarError for the first one that there is not.
+    Raises UnknownCalendarError for the first name without a calendar.
     """
     found = calendars.named(connection, namespace, names, locks=locks)
     if len(found) < len(names):
@@ -87,8 +87,9 @@ def set_calendar(
 ) -> tuple[Calendar, str]:
     """Create or replace a calendar, and plan again what names it; returns it, and `created`, `updated` or `unchanged`.
 
-    With `revision` only that one is replaced; 0 is none. Raises CalendarChangedError, TooMuchWorkError where a schedule
-    that names it could not be planned with it, and CalendarBusyError where it changes again and again meanwhile.
+    With `revision`, only that revision is replaced; 0 means that there is no calendar yet. Raises CalendarChangedError,
+    TooMuchWorkError if a schedule that names the calendar could not be planned with it, and CalendarBusyError if the
+    calendar changes again and again meanwhile.
     """
     runtime.ownership.require_own_redis()
     attempt = partial(_set, runtime, wanted, context, new_uid(runtime.now()), revision)
@@ -227,7 +228,7 @@ def _require_room(connection: Connection, wanted: Calendar) -> None:
 
 
 def _require_movable(connection: Connection, wanted: Calendar) -> None:
-    """Refuse parts of days where a schedule that names it moves what is excluded: it moves over whole days."""
+    """Refuse parts of days if a schedule that names the calendar moves excluded occurrences: it moves by whole days."""
     try:
         require_whole_days(wanted.exclude, "on_excluded")
     except InvalidSpecError:
@@ -292,7 +293,7 @@ def _page(runtime: Runtime, calendar: Calendar, after: str | None) -> tuple[list
 
 
 def _left(runtime: Runtime, calendar: Calendar) -> bool:
-    """Return whether some are left: those of a newer release, which its processes plan."""
+    """Return whether schedules are left to plan: the ones of a newer release, which its processes plan."""
     uids, cursor = _page(runtime, calendar, None)
     while not uids and cursor is not None:
         uids, cursor = _page(runtime, calendar, cursor)
@@ -300,7 +301,7 @@ def _left(runtime: Runtime, calendar: Calendar) -> bool:
 
 
 def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> Planned:
-    """Plan some schedules without a lock and write what is still as it was read, in one transaction; the rest again."""
+    """Plan schedules without a lock, and write the unchanged ones in one transaction; plan the changed ones again."""
     moved, left = 0, [*uids]
     for _ in range(MOST_TRIES):
         written = _write_plans(runtime, _plans_of(runtime, left, before))
@@ -317,7 +318,7 @@ def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar
 
 
 _Plans = dict[str, tuple[Schedule, Change]]
-"""Schedules as they were read, and what is planned for them, by uid."""
+"""Schedules as they were read, and the Changes that are planned for them, by uid."""
 
 
 def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
@@ -328,7 +329,7 @@ def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
 def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:
     operation, now = new_uid(runtime.now()), runtime.now()
 
-    # Outside of a transaction: the server ends one that asks nothing for some seconds.
+    # Outside of a transaction: the server ends a transaction that is idle for some seconds.
     decide = partial(
         decide_apply_calendars, now=now, before=before, operation=operation, ran_of=partial(read_ran, runtime)
     )
@@ -337,7 +338,7 @@ def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar])
 
 
 def _write_plans(runtime: Runtime, plans: _Plans) -> dict[str, Change]:
-    """Write what was planned for each schedule that is as it was read; returns that, by uid."""
+    """Write the plan of each schedule that is as it was read; returns these Changes, by uid."""
 
     def decide(connection: Connection, tried: Decided[dict[str, Change]] | None) -> Decided[dict[str, Change]]:
         locked = changes.lock(connection, plans)

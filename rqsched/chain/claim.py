@@ -42,9 +42,10 @@ def make_context(
     target_id: str | None = None,
     traceparent: str | None = None,
 ) -> RunContext:
-    """Return what a workflow may know of its run; `attempt` is that of the target with `target_id`.
+    """Return the context that a workflow gets of its run; `attempt` is the attempt of the target with `target_id`.
 
-    `traceparent` is the span of the attempt, None where that is not traced: then it is that of what asked for the run.
+    `traceparent` is the span of the attempt; with None, for one that is not traced, it is the span that asked for the
+    run.
     """
     return RunContext(
         uid=run.uid,

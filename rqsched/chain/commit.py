@@ -114,7 +114,7 @@ def follow(
         _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
     except RedisError as error:
         _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-        if is_transient(error):  # what will not pass, only reconcile tries again
+        if is_transient(error):  # any other is tried again by reconcile only
             _keep_out_of_sync(parts, changes, error)
             failure = error
     parts.limits.follow(changes, seen)

@@ -174,9 +174,9 @@ class _Plans(dict[str, _Plan]):
     """Requests that were decided without a lock, by the uids that they draw; quick ones are not among them."""
 
     def taken(self, uid: str, known: Schedule | None, calendars: tuple[Calendar, ...]) -> Change | None:
-        """Return what was decided where the locked schedule is as it was; None where it must be decided now.
+        """Return the planned Change if the locked schedule is as it was; None if it must be decided now.
 
-        Raises CalendarsMoved where the calendars are others now, and the error of a request that is refused.
+        Raises CalendarsMoved if the calendars have changed, and the planned error if the request is refused.
         """
         plan = self.get(uid)
         if plan is None:
@@ -223,7 +223,7 @@ def _plans_of(
         return found
 
     found = runtime.database.read(read)
-    # Outside of a transaction: the server ends one that asks nothing for some seconds.
+    # Outside of a transaction: the server ends a transaction that is idle for some seconds.
     for request, uid in asked:
         if uid in found:
             known, calendars = found[uid]
@@ -250,7 +250,7 @@ def _outcome_of(decide: Callable[[], Change]) -> Change | RqschedError:
 
 
 def _key_of(request: ScheduleRequest) -> Key | None:
-    """Digest what the owner said, without what we add, to tell two requests under the same key apart."""
+    """Digest the owner's request, without the defaults, to tell two requests under the same key apart."""
     if request.key is None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))

@@ -24,7 +24,7 @@ class DatabaseTime(Clock):
         self._host = host
         self._refresh = refresh
         self.clock = DatabaseClock(host)
-        """What was measured; a measurement of another process of this host may take its place."""
+        """The measurement; one of another process of this host may replace it."""
 
     def now(self) -> datetime:
         """Return the present instant; raises BackendUnavailableError when it was never measured and SQL is away."""
@@ -34,7 +34,7 @@ class DatabaseTime(Clock):
         return clock.now()
 
     def _measure(self) -> None:
-        """Measure; while the database is away what was measured before holds. Raises when there is nothing yet."""
+        """Measure; while the database is away, the last measurement holds. Raises when there is none yet."""
         try:
             self.clock.measure(lambda: self._database.now(self._host.now()))
         except BackendUnavailableError:

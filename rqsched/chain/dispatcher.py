@@ -98,7 +98,7 @@ class Dispatcher:
             self._heartbeat.stop()
 
     def _keep(self, error: BackendUnavailableError | RedisError) -> None:
-        """Let others know what this dispatcher waits for: in Redis what SQL answered, and in SQL what Redis refused."""
+        """Let others know why this dispatcher waits: put SQL's error into Redis, and Redis's refusal into SQL."""
         if isinstance(error, DatabaseUnavailableError):
             self._heartbeat.waits_for = str(error)
         if isinstance(error, RedisError):

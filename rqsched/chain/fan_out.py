@@ -1,15 +1,15 @@
 """Fan-out: the targets of a run are named and recorded, each gets a job, and people see how far they are.
 
-A run whose workflow is called for many targets asks a function which they are. It is called with nothing, and what it
-returns is read in chunks that are recorded one by one: however many targets there are, no process holds more than a
-chunk. Nothing is dispatched before it has come to its end: when it raises, the attempt of the run fails, and the next
-one asks again.
+If a workflow is called for many targets, its run asks a function, the resolver, for them. The resolver is called
+without arguments, and its result is read in chunks that are recorded one by one: however many targets there are, no
+process holds more than a chunk. Nothing is dispatched before the resolver has ended: when it raises, the attempt of the
+run fails, and the next attempt asks again.
 
 Then the first chunk goes on its queue, and behind it a job that continues with the next one. A queue is first in, first
 out: the next chunk comes when workers have taken the one before, however few they are, and nothing waits or counts. SQL
-first, Redis second: reconcile enqueues what a crash left out. With `max_parallel` only so many are on the queue, and
-each that ends puts the next one there. Targets of a group stand in its line in place of that, and are on the queue once
-they have a place of it (`limits`).
+first, Redis second: reconcile enqueues the jobs that a crash left out. With `max_parallel` only so many targets are on
+the queue, and each target that ends puts the next one there. Targets of a group stand in its line instead, and are on
+the queue once they have a place (`limits`).
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
 `target_execution`.
@@ -55,7 +55,7 @@ Named: TypeAlias = tuple[str, str | None]
 
 
 def find_resolver(runtime: Runtime, workflow: Workflow, targets: str | Callable[..., Any]) -> Workflow:
-    """Return what names the targets of a run of `workflow`.
+    """Return the resolver, which names the targets of a run of `workflow`.
 
     Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError for a workflow that names its targets
     itself, as a state machine's does.
@@ -76,7 +76,7 @@ def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Cal
 
 
 def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
-    """Call a resolver, and yield what it names in chunks; raises TypeError and InvalidInputError for anything else."""
+    """Call a resolver, and yield its targets in chunks; raises TypeError and InvalidInputError for anything else."""
     chunk: list[Named] = []
     length = 0
     for one in _each(resolve):
@@ -91,7 +91,7 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
 
 
 def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
-    """Yield what a resolver names; a process that it forks ends there, also between two of them."""
+    """Yield the targets of a resolver; a process that the resolver forks ends there, also between two targets."""
     with ForkGuard():
         entries = iter(_entries(resolve()))
     while True:
@@ -124,7 +124,7 @@ def _named(one: Any) -> Named:
 
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
-    """Return what the targets of a run have in common, by its schedule's policies as they are now."""
+    """Return the values that all targets of a run share, by its schedule's policies as they are now."""
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, run_uid))
     if found is None:
         raise RunNotFoundError(run_uid)
@@ -152,8 +152,8 @@ def fan_out(
 ) -> int:
     """Record the targets of a run chunk by chunk, dispatch the first ones, and say how many there are.
 
-    Repeated after a crash it adds what is missing and dispatches nothing twice. When an earlier attempt has named them
-    all, `chunks` is not looked at. `checkpoint` is called between chunks.
+    Repeated after a crash, this adds the missing targets and dispatches none twice. When an earlier attempt has named
+    them all, `chunks` is not looked at. `checkpoint` is called between chunks.
     """
     number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
     for chunk in () if batch.is_named else chunks:
@@ -216,7 +216,7 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
 
 
 def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
-    """Put targets that have become pending on their queues, or those of a group that have a place of it.
+    """Put targets that have become pending on their queues; the targets of a group only with a place of it.
 
     With Redis away reconcile enqueues them.
     """
@@ -235,7 +235,7 @@ def _groups_of(found: Iterable[Target]) -> set[str]:
 
 
 def fill(runtime: Runtime, run_uid: str) -> int:
-    """Put targets of a run with `max_parallel` in the places that are free; returns how many."""
+    """Put targets of a run with `max_parallel` on the queue, as far as that allows; returns how many."""
 
     def take(connection: Connection) -> list[Target]:
         fan_out_targets.lock_first(connection, run_uid)
@@ -248,7 +248,7 @@ def fill(runtime: Runtime, run_uid: str) -> int:
 
 
 def promote(runtime: Runtime, run_uid: str | None = None) -> int:
-    """Let a page of retrying and blocked targets whose time has come be handled again, of one run or of all.
+    """Let a page of due retrying and blocked targets be handled again, of one run or of all runs.
 
     Returns how many there were; with PAGE of them there may be more.
     """

@@ -106,7 +106,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
 
 
 def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
-    """Read the ids; returns the links to decide about, and the others with what became of them."""
+    """Read the ids; returns the links to decide about, and the outcomes of the others."""
     batch, positions, done = (
         defaultdict[str, list[LinkId | RetryLinkId]](list),
         defaultdict[str, list[LinkId]](list),
@@ -202,7 +202,7 @@ def _fire_due(
     *,
     skip_locked: bool,
 ) -> list[Fired]:
-    """Decide about links that are due, from what ran and runs of their schedules.
+    """Decide about due links, from the occurrences that ran and the open runs of their schedules.
 
     Once finding times has taken more than MOST_STEPS, the rest of the batch is deferred to the next one.
     """
@@ -262,7 +262,7 @@ def _fire_retry(
         return Fired(str(link), "fired", sweep=run.uid, line=line)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
-            return Fired(str(link), "stale", line=line)  # those behind it may wait for this
+            return Fired(str(link), "stale", line=line)  # runs behind it in line may wait for this
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
         # This delivers a blocked run, and a run whose retry was committed before its process died; for a run that waits

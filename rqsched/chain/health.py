@@ -250,9 +250,9 @@ def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Findin
 
 
 def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
-    """Return what asks each backend whether it responds, and Redis whether it takes writes.
+    """Return the questions to the backends: whether each responds, and whether Redis takes writes.
 
-    Each raises one of BACKEND_ERRORS if it does not, at once.
+    A question raises one of BACKEND_ERRORS at once if the answer is no.
     """
     at_once = Patience(total=timedelta(0))
     return {
@@ -263,12 +263,12 @@ def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
 
 
 def late_until(runtime: Runtime) -> datetime:
-    """Return the latest due time that is late: a living dispatcher has fired what was due then."""
+    """Return the latest due time that is late: a living dispatcher has fired the schedules that were due then."""
     return runtime.now() - runtime.settings.grace - runtime.settings.lease
 
 
 def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
-    """Count what waits on queues of the main Redis for a worker, runs and targets; of a namespace, or of all."""
+    """Count the runs and targets that wait for a worker on queues of the main Redis, of a namespace or of all."""
     waiting: dict[str, Waiting] = {}
     for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.hold.frozen]):
         name = one.queue or runtime.settings.default_queue
@@ -319,7 +319,7 @@ def _writes(scope: _Scope) -> Finding:
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
 def _redis(scope: _Scope) -> Finding:
-    """Ask Redis, and let it write: one that refuses writes answers all that is read, and nothing fires."""
+    """Ask Redis, and let it write: a Redis that refuses writes still answers reads, and nothing fires."""
     redis = scope.runtime.transport.redis
     before = time.perf_counter()
     redis.ping()
@@ -408,7 +408,7 @@ def _schema(scope: _Scope) -> Finding:
 
 @_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.")
 def _publishing(scope: _Scope) -> Finding:
-    """Look for what Redis refuses for good, as any process has met it: nothing executes there."""
+    """Look for refusals of Redis that do not pass, as any process has met them: nothing executes there."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
     if not found:
         return Finding(Level.OK, "Redis takes what is published")
@@ -428,7 +428,7 @@ def _publishing(scope: _Scope) -> Finding:
     "db adopt` says that this database is right, and ends this.",
 )
 def _went_back(scope: _Scope) -> Finding:
-    """Look for what passes have noticed by their marks, within a day."""
+    """Look for findings that passes have made by their marks, within a day."""
     now = scope.runtime.now()
     found = scope.read(partial(marks.find_told, scope.runtime, now))
     taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
@@ -624,7 +624,7 @@ def _workers(scope: _Scope) -> Finding:
 
 
 def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
-    """Return whether what has waited on a queue since then waits longer than it may."""
+    """Return whether a run that has waited on a queue since then waits longer than it may."""
     longest = runtime.settings.longest_wait
     return since is not None and runtime.now() - since > longest.get(queue, longest[EVERY])
 
@@ -668,7 +668,7 @@ def _foreign_workers(scope: _Scope) -> Finding:
     "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
 )
 def _blocked(scope: _Scope) -> Finding:
-    """Look for runs whose code no worker had yet: which workers lacked what, once for each reason."""
+    """Look for runs whose code no worker had yet: each reason once, with the workers that lacked the code."""
     found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
     if not found:
         return Finding(Level.OK, "no run waits for code")
@@ -757,7 +757,7 @@ def _calendars(scope: _Scope) -> Finding:
     "newer release", "schema redis publishing", "Start workers of that release; those of this one leave them alone."
 )
 def _newer_release(scope: _Scope) -> Finding:
-    """Look among late schedules for those that this release leaves to a newer one."""
+    """Look for late schedules that this release leaves to a newer one."""
     until = late_until(scope.runtime)
     late = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _MOST))
     found = [schedule for schedule in late if schedule.spec.newer]
@@ -807,7 +807,7 @@ def _after(scope: _Scope) -> Finding:
     "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
 )
 def _long(scope: _Scope) -> Finding:
-    """Look for runs that take longer than expected, or where nothing is, than the time to the next fire."""
+    """Look for runs that take longer than expected or, without an expectation, than the time between two fires."""
     now = scope.runtime.now()
     found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
     over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
@@ -843,7 +843,7 @@ def _failing(scope: _Scope) -> Finding:
 
 
 def _count(scope: _Scope, filters: Filters, found: Sequence[Schedule]) -> int:
-    """Count what was found where there is more of it."""
+    """Return the number of schedules; count them in SQL if more exist than were `found`."""
     if len(found) < _TOLD:
         return len(found)
     return scope.read(lambda connection: schedule_queries.count_up_to(connection, filters, _MOST))

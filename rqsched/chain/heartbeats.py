@@ -1,7 +1,8 @@
-"""Heartbeats: what is called again and again while a block runs, from one thread for all blocks of a process.
+"""Heartbeats: calls of a function again and again while a block runs, from one thread for all blocks of a process.
 
 A thread for each run would cost as much as its claim, and most runs end before their first heartbeat is due. The thread
-sleeps until one is, and ends when it has had nothing to do for a minute. A forked process has none until it needs one.
+sleeps until a heartbeat is due, and ends when it has had nothing to do for a minute. A forked process has no thread
+until it needs one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Heartbeats:
 
     def __init__(self, interval: float, beat: Callable[[], bool], *, pulse: Pulse | None = None) -> None:
         self.beat = beat
-        """What is called; it raises nothing."""
+        """The function to call; it raises nothing."""
         self.interval = interval
         """Seconds before each call."""
         self.due_at = 0.0
@@ -36,7 +37,7 @@ class Heartbeats:
 
 
 class Pulse:
-    """The thread, and what it has to call; it ends when that was nothing for `linger` seconds."""
+    """The thread and the heartbeats it calls; it ends when there were none for `linger` seconds."""
 
     def __init__(self, linger: float = _LINGER_SECONDS) -> None:
         self._linger = linger
@@ -88,7 +89,7 @@ _pulse = Pulse()
 
 
 def _begin_anew() -> None:
-    """Forget the thread of the parent, and what it had to call: a fork has neither."""
+    """Forget the thread of the parent, and its heartbeats: a fork has neither."""
     global _pulse  # noqa: PLW0603 - its lock may be held by a thread that this process does not have
     _pulse = Pulse()
 

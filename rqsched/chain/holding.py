@@ -62,7 +62,7 @@ class _Due(NamedTuple):
 
 
 def hold(runtime: Runtime, context: CommandContext) -> Hold:
-    """Let nothing begin from now on; what is held already stays as it is. Returns the hold.
+    """Let nothing begin from now on; a hold that exists already stays as it is. Returns the hold.
 
     SQL first, then Redis. Either is enough: a pass of reconcile tells the other when it answers again. Raises the error
     of SQL when neither answers.
@@ -88,10 +88,10 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
 
 
 def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
-    """Let nothing begin in a namespace from now on; what is frozen already stays as it is. Returns the freeze.
+    """Let nothing begin in a namespace from now on; a freeze that exists already stays as it is. Returns the freeze.
 
-    SQL keeps it: raises BackendUnavailableError when that does not answer. Redis, which lets other processes ask SQL at
-    once, is told by the next pass of reconcile where it does not answer now.
+    SQL keeps it: raises BackendUnavailableError when SQL does not answer. Redis lets other processes ask SQL at once;
+    if Redis does not answer now, the next pass of reconcile tells it.
     """
     now = runtime.now()
     asked = Hold(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)

@@ -50,7 +50,7 @@ class Imports:
         self._are_owed, self.error = False, None
 
     def attempt(self) -> None:
-        """Import RQSCHED_IMPORTS if that is owed and can be done now; what cannot be imported is logged, once."""
+        """Import RQSCHED_IMPORTS if that is owed and can be done now; a failure is logged, once."""
         if not self._are_owed or self._is_too_early():
             return
         try:

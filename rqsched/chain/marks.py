@@ -1,4 +1,4 @@
-"""Marks of passes: each one leaves a mark in SQL, commits, then leaves it in Redis, and so notices who has gone back.
+"""Marks of passes: each pass leaves a mark in SQL, commits, leaves it in Redis, and so notices a side that went back.
 
 One write of SQL within the interval of reconcile, whatever the number of processes. A finding is recorded with the next
 mark, in one transaction: the one process that wrote it logs it, and it counts for `STANDS`.
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     noticed_at: datetime
     """When a pass noticed it last."""
     to: datetime | None
-    """To about what time; of two databases, when the one that noticed it wrote before. None: to before any mark."""
+    """About the time it went back to; for two databases, the time of this one's last mark. None: before any mark."""
     is_compared: bool
     """Whether a full pass has compared everything since; of two databases, which none can help, always."""
 

@@ -101,7 +101,7 @@ def _not_frozen(namespace: str) -> str:
 
 
 def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *, terminates: bool) -> int:
-    """Terminate what executes, where that was asked for; returns how many runs. Raises ConflictError otherwise."""
+    """Terminate the executing runs if that was asked for; returns how many. Raises ConflictError otherwise."""
     terminated = set[str]()
     find = partial(namespaces.executing, namespace=namespace)
     while found := {*runtime.database.read(partial(find, most=_EXECUTING + len(terminated)))} - terminated:

@@ -61,7 +61,7 @@ def unknown_told(runtime: Runtime) -> dict[str, str]:
 def new_definition(
     runtime: Runtime, workflow: str, spec: SpecLike, options: Mapping[str, Any], *, is_external: bool
 ) -> Definition:
-    """Return the definition of a new schedule, with what settings and workflow say where the options say nothing.
+    """Return the definition of a new schedule, with defaults of settings and workflow where the options say nothing.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """

@@ -100,7 +100,7 @@ class Ownership:
         self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
 
     def claim_server(self, *, waits: bool = False) -> None:
-        """Record the server that answers now, if the control queue is its; it is what the process presents then.
+        """Record the server that answers now, if the control queue is its; from then on the process presents it.
 
         With `waits` a copy whose original seems to be gone waits until that is sure. Raises WrongDatabaseError when
         another server has the queue, with what to do; and BackendUnavailableError.

@@ -68,7 +68,7 @@ class Pruned:
 
     @property
     def deleted(self) -> dict[str, int]:
-        """How many rows were deleted of what, by the names of these fields."""
+        """How many rows of each kind were deleted, by the names of these fields."""
         names = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
         return {name: getattr(self, name) for name in names}
 
@@ -193,7 +193,7 @@ def _step(
 def _prune_runs(
     connection: Connection, schedule: Schedule, edges: Edges, after: int, done: Pruned, *, is_dry: bool
 ) -> int | None:
-    """Delete some runs, and return up to which number; those with too many targets go in a later transaction."""
+    """Delete some runs, and return up to which number; runs with too many targets go in a later transaction."""
     if pruning.is_backfilling(connection, schedule.uid):  # what it reports must not change while it fires
         return None
     found = pruning.oldest_runs(connection, schedule.uid, after, BATCH)

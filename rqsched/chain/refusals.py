@@ -91,11 +91,11 @@ class Refusals:
             self._change(lambda kept: kept.get("refused", {}).pop(what, None))
 
     def look(self) -> None:
-        """Read what other processes met, so that this one can forget it when it is accepted."""
+        """Read the refusals that other processes met, so that this one can forget them when they are over."""
         self.known |= {one.what for one in self._database.read(partial(self.find, now=self._now()))}
 
     def find(self, connection: Connection, now: datetime) -> list[Refused]:
-        """Return what is refused, the newest last."""
+        """Return the refusals, the newest last."""
         return _read(metadata.find_value(connection, self._name), now)
 
     def count(self, connection: Connection) -> int:
@@ -110,7 +110,7 @@ class Refusals:
 
 
 def find_all(connection: Connection, now: datetime) -> list[Refused]:
-    """Return what is refused on any control queue of this database."""
+    """Return the refusals on every control queue of this database."""
     return [one for text in metadata.values_under(connection, f"{_NAME}:").values() for one in _read(text, now)]
 
 

@@ -1,4 +1,4 @@
-"""One log line for each attempt of a run that started or ended, whichever process saw it; and who else is told of ends.
+"""One log line for each attempt of a run that started or ended, whichever process saw it; and subscribers of ends.
 
 The fields are API: `--log-format json` writes them as they are named here.
 """
@@ -38,7 +38,7 @@ def on_end(subscriber: Ended) -> Ended:
 
 
 def log_ends(change: Change) -> None:
-    """Log every attempt that a committed Change ended, and what the run is then. Subscribers hear of whole runs."""
+    """Log every attempt that a committed Change ended, with the run's status. Tell subscribers of ended runs only."""
     schedule = change.after
     for before, after in change.changed_runs:
         awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING

@@ -125,7 +125,7 @@ def _decide_under_lock(
         decided = decide(schedule, [run, *others], run, runtime.now())
         return Decided([decided], decided)
     # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-    # Or a worker wrote it for this process, and died before it said so: what comes after may not have started.
+    # Or a worker wrote it for this process, and died before it said so: downstream runs may not have started.
     mine = None if tried is None else tried.result
     if mine is None and schedule.followed_at is None:
         return Decided([], None)
@@ -183,7 +183,7 @@ def end_run(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Run:
-    """Cancel or terminate a run from outside; one that has ended already is left as it is. Returns it as it is now."""
+    """Cancel or terminate a run from outside; a run that has ended is left as it is. Returns the run as it is now."""
     ended = AttemptResult(outcome, reason=reason, context=context)
     change = settle_run(runtime, run_uid, ended, fence=lambda run: run.status in OPEN)
     if change is not None:

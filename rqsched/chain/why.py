@@ -44,9 +44,9 @@ from rqsched.store.database import Connection
 from rqsched.transport.transport import queue_in_words
 
 LOOKED_AT = 5_000
-"""Events that are looked at for what was decided before or after an instant; more are not known to this answer."""
+"""The most events that are read to find a decision before or after an instant; the answer knows of no others."""
 _SKEW = timedelta(seconds=5)
-"""An event may be recorded by a clock that is so far behind the one by which it was due."""
+"""How far the clock that recorded an event may be behind the clock by which the event was due."""
 _MOST_DAYS = 3
 """How many moved instants are named; of more, their count."""
 _STATUSES = {
@@ -120,7 +120,7 @@ class _Question:
     at: datetime
 
     def answer(self) -> Why:
-        """Find the first of what can be true that is."""
+        """Find the first answer that is true."""
         run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.end)
         if run is None and (end := self.upstream_end) is not None:
             run = upstream_ends.run_after(self.connection, end)
@@ -139,7 +139,7 @@ class _Question:
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
 
     def refused(self, told: Why, default_queue: str) -> str:
-        """Say of what waits that Redis refuses it for good; nothing of everything else."""
+        """Say that Redis refuses a waiting run or fire for good; nothing for any other answer."""
         if told.answer not in {Answer.WAITS, Answer.LATE}:
             return ""
         run = None if told.run_uid is None else changes.find_run(self.connection, told.run_uid)
@@ -150,7 +150,7 @@ class _Question:
         return f" {found[-1].text}. {found[-1].advice}" if found else ""
 
     def shifted(self, occurrence: datetime | None) -> str:
-        """Say of an occurrence that it stands for a local time which the clock left out; nothing of every other one."""
+        """Say that an occurrence stands for a local time which the clock left out; nothing for every other one."""
         spec = self.schedule.spec
         if occurrence is None or not spec.is_known or spec.dst_gap != "shift":
             return ""
@@ -545,7 +545,7 @@ class _Question:
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
 
     def comes_after(self, after: After) -> str:
-        """Say what it comes after, and that this is not there or does not fire where that is so."""
+        """Say what the schedule comes after, and whether that upstream is gone or does not fire."""
         text = f"It comes {after_in_words(after)}"
         upstream = changes.find_named(self.connection, self.schedule.namespace, after.schedule_id)
         if upstream is None:
@@ -612,7 +612,7 @@ class _Question:
         return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
 
     def not_kept(self, occurrence: datetime | None = None) -> Why | None:
-        """Answer where the record that would say it has been pruned; None when it has not."""
+        """Answer if the record that would tell was pruned; None if it was not."""
         oldest = event_queries.oldest_event(self.connection, self.schedule.uid)
         pruned_to = pruning.read_pruned_to(self.connection, self.schedule.uid)
         is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)

@@ -1,10 +1,9 @@
 """The write gate: a process whose database takes no writes takes no work that it could not record, and waits.
 
-A standby, or a replica that a worker was given by mistake, answers what is read, so a worker would take links and jobs
-and lose each of them to the next attempt. A primary that fails over is the same for a while, and so are a database
-whose user lacks a privilege and a file of SQLite that is read-only. Nothing is asked while
-writes succeed: the database notes a refusal (`Database.refuses_writes`), and only then is the server asked, anew each
-time, until it takes writes.
+A standby, or a replica that a worker was given by mistake, answers reads, so a worker would take links and jobs and
+lose each of them to the next attempt. A primary that fails over is the same for a while, and so are a database whose
+user lacks a privilege and a file of SQLite that is read-only. Nothing is asked while writes succeed: the database notes
+a refusal (`Database.refuses_writes`), and only then is the server asked, anew each time, until it takes writes.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ ASK_SECONDS = 1.0
 """How often a server that takes no writes is asked again."""
 _ONCE = Patience(total=timedelta(0))
 _TELL_SECONDS = 600.0
-"""How often the log says again that it is waited for."""
+"""How often the log repeats that the process waits for the server."""
 
 
 class WriteGate:
-    """Whether this process may take work, as far as the database takes what it would write."""
+    """Whether this process may take work, which needs a database that takes writes."""
 
     def __init__(self, database: Database, on_open: Callable[[], None]) -> None:
         """`on_open` is called when a database that was waited for takes writes."""

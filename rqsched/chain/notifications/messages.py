@@ -80,7 +80,7 @@ def _heartbeat_url(delivery: Delivery) -> str:
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
     try:
-        checked_url("its URL", url)  # what was stored or set before hosts had to be plain, or filled in since
+        checked_url("its URL", url)  # it may have been stored before hosts had to be plain, or filled in since
     except InvalidInputError as error:
         raise SendingError(str(error)) from None
     request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked above

@@ -54,9 +54,9 @@ class Notifier:
             queue=settings.notification_queue,
         )
         self.tells_every_start = self._configured.heartbeat is not None or self._configured.sentry
-        """Whether the settings want it told that an attempt starts, whatever its schedule wants."""
+        """Whether the settings ask for a ping at the start of every attempt, whatever its schedule asks for."""
         self.tells_of_every_schedule = self._configured.webhook is not None or self.tells_every_start
-        """Whether the settings want somebody told of each schedule, whatever that wants."""
+        """Whether the settings ask for notifications of every schedule, whatever the schedule asks for."""
 
     def record(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write the deliveries that Changes owe, in the transaction that has written the Changes."""
@@ -64,11 +64,11 @@ class Notifier:
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
     def owes_start(self, schedule: Schedule, run: Run, now: datetime) -> bool:
-        """Return whether anybody is told that an attempt starts."""
+        """Return whether the start of an attempt owes a ping."""
         return self._tells_of(schedule) and bool(deliveries_of_start(schedule, run, self._configured, now))
 
     def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
-        """Write what the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
+        """Write the pings that the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
         owed = deliveries_of_start(schedule, run, self._configured, now) if self._tells_of(schedule) else []
         if owed:
             deliveries.record(connection, owed)

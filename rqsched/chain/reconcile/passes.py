@@ -59,7 +59,7 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
 def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_pause) -> Iterator[Recovered]:
     """Make a pass; yields the counts of one batch after the other, so that a dispatcher can fire in between.
 
-    A caller that does not fire in between passes a `pause` between the chunks of a backfill, for those that do.
+    A caller that does not fire in between gives a `pause` between the chunks of a backfill, so that others can fire.
 
     A section that fails is logged and the next one is made: while Redis is away, repairs that need only SQL are made.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
