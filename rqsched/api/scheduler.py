@@ -257,8 +257,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:
-            InvalidInputError: An argument is refused (UnknownWorkflowError, InvalidSpecError ...); an option that does
-            not exist is an InvalidTypeError, and so a TypeError.
+            InvalidInputError: An argument is refused (UnknownWorkflowError, InvalidSpecError ...). An unknown option
+                is an InvalidTypeError, and so a TypeError.
             ScheduleExistsError: The id is taken.
             QuotaExceededError: The namespace is full; see RQSCHED_QUOTAS.
             IdempotencyConflictError: The key was used with another declaration.
