@@ -39,7 +39,7 @@ demo: $(VENV)/.demo ## real schedules firing on this machine, no server installe
 	@# Ctrl-C reaches the shell, too: without a trap it would not return what the command does, and make would call that an error.
 	trap : INT; RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.collected browser ## before every push: each promise where it is made, real Valkey, PostgreSQL and Chromium (8 minutes)
+test: $(VENV)/.collected browser ## before every push: each promise where it is made, real Valkey, PostgreSQL and Chromium (about 10 minutes)
 	@$(COMPILE)
 	$(PYTEST) -m "$(ONCE)" $(ARGS)
 
