@@ -728,12 +728,18 @@ def _excluded(scope: _Scope) -> Finding:
             if steps.taken > 10 * MOST_STEPS:
                 break
             is_excluded = answered(one.spec.is_all_excluded_after, now, otherwise=None)
-            (heavy if is_excluded is None else excluded if is_excluded else []).append(one)
-    if heavy:
-        wrong = f"the next time is not found in {MOST_STEPS} steps; each pass looks again, and a fire may be late"
-        return _of([*heavy, *excluded], len(heavy), "", wrong)
-    fine = "no schedule excludes all its occurrences"
-    return _of(excluded, len(excluded), fine, "all occurrences of the next ten years are excluded")
+            if is_excluded is None:
+                heavy.append(one)
+            elif is_excluded:
+                excluded.append(one)
+    wrong = "all occurrences of the next ten years are excluded"
+    if not heavy:
+        return _of(excluded, len(excluded), "no schedule excludes all its occurrences", wrong)
+    told = f"the next time is not found in {MOST_STEPS} steps; each pass looks again, and a fire may be late"
+    told += f": {_listed(map(_path, heavy))}"
+    if excluded:
+        told += f"; {wrong}: {_listed(map(_path, excluded))}"
+    return Finding(Level.WARNING, told, [*heavy, *excluded], count=len(heavy) + len(excluded))
 
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")

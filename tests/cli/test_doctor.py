@@ -16,6 +16,7 @@ from rq import Queue, Worker
 
 import rqsched
 from rqsched import Every, RetryPolicy, Spec, embedded
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.execution import claim_run
 from rqsched.chain.reconcile import recover
 from rqsched.chain.settling import lose_run
@@ -164,15 +165,20 @@ def test_schedules_of_another_environment_are_found(cli: Cli, environments: list
     assert (found["level"], found["detail"]) == (level, detail)
 
 
+def come_to_exclude(cli: Cli, schedule: ScheduleHandle, spec: Spec) -> None:
+    """Give a stored schedule a spec that no operation accepts, without a next time, and make a pass."""
+    values = {"spec": dump_spec(spec), "next_run_at": None, "due_at": None}
+    change = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(**values)
+    cli.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
+    recover(cli.scheduler.runtime)
+
+
 def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(served: Cli) -> None:
     """A schedule can only become so over time, because such a timing is refused."""
     served.scheduler.create("a", HELLO, "0 9 * * SAT", exclude="Sun")
     rest = served.scheduler.create("rest", HELLO, "0 9 * * SAT")
     assert served.findings(0)["excluded"]["level"] == "ok"
-    gone = {"spec": dump_spec(Spec("0 9 * * SAT", exclude="Sat")), "next_run_at": None, "due_at": None}
-    change = sa.update(schedules).where(schedules.c.uid == rest.uid).values(**gone)
-    served.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
-    recover(served.scheduler.runtime)
+    come_to_exclude(served, rest, Spec("0 9 * * SAT", exclude="Sat"))
 
     found = served.findings(0)["excluded"]
     assert (found["level"], found["detail"]) == (
@@ -186,10 +192,7 @@ def test_schedule_of_which_everything_is_excluded_is_found_and_stays_active(serv
 
 def test_schedule_whose_next_time_takes_too_many_steps_is_found_and_kept_active(served: Cli) -> None:
     heavy = served.scheduler.create("heavy", HELLO, Spec(HEAVY, "Europe/Berlin"))
-    spec = dump_spec(Spec(HEAVY, "Europe/Berlin", exclude=MORNING))
-    change = sa.update(schedules).where(schedules.c.uid == heavy.uid).values(spec=spec, next_run_at=None, due_at=None)
-    served.scheduler.runtime.database.transact(lambda connection: connection.execute(change))
-    recover(served.scheduler.runtime)
+    come_to_exclude(served, heavy, Spec(HEAVY, "Europe/Berlin", exclude=MORNING))
 
     found = served.findings(0)["excluded"]
     assert (found["level"], found["detail"]) == (
@@ -198,6 +201,11 @@ def test_schedule_whose_next_time_takes_too_many_steps_is_found_and_kept_active(
     )
     assert heavy.refresh().status == "active"
     assert "not found in 100000 steps" in heavy.why().text
+
+    rest = served.scheduler.create("rest", HELLO, "0 9 * * SAT")
+    come_to_exclude(served, rest, Spec("0 9 * * SAT", exclude="Sat"))
+    both = found["detail"] + "; all occurrences of the next ten years are excluded: default/rest"
+    assert served.findings(0)["excluded"]["detail"] == both
 
 
 def test_late_schedule_of_a_newer_release_is_found_shown_and_left_out_of_a_file(served: Cli) -> None:
