@@ -99,7 +99,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
         Declarations of its decorators belong to this scheduler if a URL, an engine, settings or a registry are given.
-        Else they belong to the process: each such scheduler of the process syncs them, and so does `rqsched sync`.
+        Otherwise they belong to the process: each such scheduler syncs them, and so does `rqsched sync`.
 
         `engine` is your application's, in place of a `database_url`: the scheduler opens its own connections like it.
 

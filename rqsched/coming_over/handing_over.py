@@ -2,7 +2,7 @@
 
 Each step is repeatable, and each run begins with the present state. In SQL, a schedule that waits for its source is
 paused since it was written, and its note says so. A second note marks a schedule whose entry an import has begun to
-disable: so it is told apart from one whose entry somebody else disabled. The source itself keeps which entries are
+disable, because somebody else may have disabled an entry without a note. The source itself keeps which entries are
 disabled. So another run completes a run that died anywhere. No schedule fires at both or, once it was handed over, at
 neither.
 

@@ -505,7 +505,7 @@ class _Course:
         self._give(now, joined, left)
 
     def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
-        """Give places in groups whose line a run has joined, or in which a run has left its place."""
+        """Give places in the groups that a run has `joined` in line, and in those where a run has `left` its place."""
         unclaimed = {group: self._groups[group].wants(now) for group in left - joined}
         first = joined | {group for group, count in unclaimed.items() if count == 0}
         for names in (first, {group for group, count in unclaimed.items() if count}):

@@ -466,8 +466,8 @@ class Database:
     ) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
 
-        Where the server `takes_single_statements`, `alone` is run before, without a transaction: what it returns is
-        enough unless that is None. It is repeated on transient failures, too.
+        If the server `takes_single_statements`, run `alone` first, without a transaction, and return its result unless
+        that is None. It is repeated on transient failures, too.
 
         Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
         Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
@@ -492,9 +492,9 @@ class Database:
     def keep_connection(self) -> None:
         """Let this thread's `transact_alone` keep one connection instead of taking it from the pool each time.
 
-        For a claim or an end, the pool costs as much work as the statement does in SQLAlchemy. Where a process forks
-        for each run, it is half of the memory that the claim touches, and so copies. Other calls of the thread use the
-        same connection, by way of the pool.
+        For a claim or an end, the pool costs as much work as the statement does in SQLAlchemy. In a process that forks
+        for each run, the pool is half of the memory that the claim touches, and so copies. Other calls of the thread
+        use the same connection, by way of the pool.
         """
         if self.takes_single_statements:
             self._keeper = (os.getpid(), threading.get_ident())
