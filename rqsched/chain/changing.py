@@ -1,7 +1,7 @@
 """Changing a schedule: the one way for every operation. The operation locks, reads and decides; the rest is here.
 
 1. The operation locks, reads and decides. If an earlier attempt was written but its answer was lost, the row shows it.
-2. The quota is checked, and the decision is written: in a transaction of ours, in a single statement where that is
+2. Features may refuse the decision, and it is written: in a transaction of ours, in a single statement where that is
    enough, or as a part of the caller's transaction.
 3. After the commit the Changes are published (`chain/commit.py`).
 
@@ -18,8 +18,6 @@ from typing import TypeAlias, TypeVar
 
 from rqsched.chain.after_commit import AfterCommit
 from rqsched.chain.commit import Attempts, Decide, Decided, publish
-from rqsched.chain.limits import changes_group, require_groups
-from rqsched.chain.quotas import require_room_for
 from rqsched.chain.runtime import Runtime
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
@@ -74,11 +72,11 @@ def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None 
 def _decide_allowed(
     runtime: Runtime, decide: Decide[R], connection: Connection, tried: Decided[R] | None
 ) -> Decided[R]:
-    """Decide, and refuse Changes that exceed the namespace's quota or give other bounds than the limit they name."""
+    """Decide, and let features refuse the decision, such as one that exceeds the namespace's quota."""
     decided = decide(connection, tried)
     if decided is not tried:
-        require_room_for(runtime, connection, decided.changes)
-        require_groups(connection, decided.changes, runtime.now())
+        for feature in runtime.features.involved_in(decided.changes):
+            feature.require(connection, decided.changes)
     return decided
 
 
@@ -88,8 +86,6 @@ def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection
         return None
     decided, version = found
     (one,) = decided.changes
-    if changes_group(one):
-        return None
 
     def write_one(connection: Connection) -> Seen | None:
         return {} if changes.write_one(connection, one, version=version) else None

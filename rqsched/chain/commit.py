@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import chain, product
+from itertools import product
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -40,7 +40,7 @@ Subscriber = Callable[[Change, Event], None]
 
 R = TypeVar("R")
 
-_SCHEDULE_ID, _SCHEDULES = attrgetter("after.schedule_id"), attrgetter("before", "after")
+_SCHEDULE_ID = attrgetter("after.schedule_id")
 
 
 class Parts(Protocol):
@@ -64,7 +64,7 @@ class Parts(Protocol):
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes of locked (or new) schedules in the caller's transaction, with all that they owe to others."""
-    involved = parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes)))
+    involved = parts.features.involved_in(changes)
     for feature in involved:
         feature.before_write(connection, changes)
     store.write(connection, changes)
@@ -108,7 +108,7 @@ def follow(
     failure: RedisError | None = None
     try:
         parts.transport.follow(changes, now=parts.now())
-        for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
+        for feature in parts.features.involved_in(changes):
             feature.enqueue(changes if decided is None else decided)
     except WrongDatabaseError as error:
         _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
@@ -117,7 +117,7 @@ def follow(
         if is_transient(error):  # any other is tried again by reconcile only
             _keep_out_of_sync(parts, changes, error)
             failure = error
-    parts.limits.follow(changes, seen)
+    parts.limits.give_after(changes, seen)
     return failure
 
 
@@ -141,7 +141,7 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
                 call_in_this_process(subscriber, change, event)
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-    for feature in parts.features.involved(chain.from_iterable(map(_SCHEDULES, changes))):
+    for feature in parts.features.involved_in(changes):
         try:
             feature.follow(changes, skip_locked=skip_locked)
         except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
@@ -217,7 +217,7 @@ class Attempts(Generic[R]):
 
         If an earlier attempt may have been written, nothing is written here: `under_lock` detects that attempt.
         """
-        involved = self._parts.features.involved(chain.from_iterable(map(_SCHEDULES, decided.changes)))
+        involved = self._parts.features.involved_in(decided.changes)
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):
             return None
         self.tried = decided

@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from itertools import chain
+from operator import attrgetter
 from typing import ClassVar, Protocol
 
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.store.database import Connection
+
+_SCHEDULES = attrgetter("before", "after")
 
 
 class Feature(Protocol):
@@ -26,6 +30,14 @@ class Feature(Protocol):
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
     writes_every_start: bool = False
     """Whether the settings of this process let it write with every claim, which is then no single statement."""
+
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Refuse what operations decided, or write the rows that it is the first to name; raises what callers get.
+
+        Called once in each attempt at an operation's transaction, after the decision and before anything is written.
+        The Changes are of one namespace.
+        """
+        return
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write what needs rows as they are before Changes are written, in the same transaction; may raise.
@@ -72,6 +84,10 @@ class Features:
         self._listed = listed
         self.claims_alone = not any(feature.writes_every_start for feature in listed)
         """Whether a claim may be a single statement."""
+
+    def involved_in(self, changes: Iterable[Change]) -> list[Feature]:
+        """Return the features that are involved in one of these Changes, by its schedule before or after it."""
+        return self.involved(chain.from_iterable(map(_SCHEDULES, changes)))
 
     def involved(self, schedules: Iterable[Schedule | None]) -> list[Feature]:
         """Return the features that are involved in one of these schedules."""

@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from rqsched.chain import target_jobs
+from rqsched.chain.feature import Feature
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
@@ -45,13 +47,26 @@ class Parts(target_jobs.Parts, Protocol):
     """Whether anything may begin."""
 
 
-class Limits:
+class Limits(Feature):
     """Gives the places of groups, for one process."""
+
+    columns = ((attrgetter("limit_group"), None),)
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    def follow(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Make the groups that Changes are the first to name.
+
+        Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
+        """
+        require_groups(connection, changes, self._parts.now())
+
+    def writes_more(self, change: Change) -> bool:
+        """Return whether a Change needs its group to be made or kept."""
+        return changes_group(change)
+
+    def give_after(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
         """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it.
 
         A group in `seen`, whose state was read as the Changes were written, is not looked at again.

@@ -7,46 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Protocol
 
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature import Feature
+from rqsched.config import Settings
 from rqsched.core.model import Change, Definition
 from rqsched.core.quota import EVERY, Growth, Quota, Usage, declared_bytes, growth_of, require_room
 from rqsched.store import system_queries
-from rqsched.store.database import Connection
+from rqsched.store.database import Connection, Database
 
 
-def require_room_for(runtime: Runtime, connection: Connection, changes: Sequence[Change]) -> None:
-    """Check, in the transaction that will write these Changes of one namespace, that its quota has room for them.
+class Parts(Protocol):
+    """The parts of a process's runtime that quotas use."""
 
-    Raises QuotaExceededError. If a quota is set and something grows, this takes the namespace's lock and counts:
-    another caller that wants to grow waits until this transaction has ended.
-    """
-    if not changes:
-        return
-    namespace = changes[0].after.namespace
-    limits = quota_of(runtime, namespace)
-    if limits.is_unlimited:
-        return
-    growth = growth_of(changes)
-    if not growth.may_exceed(limits):
-        return
-    system_queries.lock_quota(connection, namespace)
-    require_room(_usage(connection, namespace, limits, with_bytes=limits.bytes is not None), growth)
+    settings: Settings
+    """The settings, which have the quotas."""
+    database: Database
+    """The database that counts what namespaces hold."""
 
 
-def require_room_for_batches(
-    runtime: Runtime, namespace: str, batches: Iterable[Sequence[tuple[str, Definition]]]
-) -> None:
+class Quotas(Feature):
+    """Refuses what would take a namespace beyond its quota."""
+
+    columns = ()
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.is_always_involved = not all(quota.is_unlimited for quota in parts.settings.quotas.values())
+
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Check that the quota of a namespace has room for Changes; raises QuotaExceededError.
+
+        If a quota is set and something grows, this takes the namespace's lock and counts: another caller that wants to
+        grow waits until this transaction has ended.
+        """
+        if not changes:
+            return
+        namespace = changes[0].after.namespace
+        limits = quota_of(self._parts, namespace)
+        if limits.is_unlimited:
+            return
+        growth = growth_of(changes)
+        if not growth.may_exceed(limits):
+            return
+        system_queries.lock_quota(connection, namespace)
+        require_room(_usage(connection, namespace, limits, with_bytes=limits.bytes is not None), growth)
+
+
+def require_room_for_batches(parts: Parts, namespace: str, batches: Iterable[Sequence[tuple[str, Definition]]]) -> None:
     """Check that a namespace has room for declarations that will be written batch after batch; (id, definition) each.
 
     Raises QuotaExceededError before the first is written. Others may take the room meanwhile: each batch asks again.
     """
-    limits = quota_of(runtime, namespace)
+    limits = quota_of(parts, namespace)
     if limits.is_unlimited:
         return
     listed = [list(batch) for batch in batches]
     ids = [schedule_id for batch in listed for schedule_id, _ in batch]
-    known, now = runtime.database.read(
+    known, now = parts.database.read(
         lambda c: (system_queries.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
     )
     growths = [sum((_growth(known.get(id_), new) for id_, new in batch), Growth()) for batch in listed]
@@ -59,30 +77,30 @@ def _growth(known: Definition | None, declared: Definition) -> Growth:
     return Growth(1, size) if known is None else Growth(0, size - declared_bytes(known))
 
 
-def usage_of(runtime: Runtime, namespace: str) -> Usage:
+def usage_of(parts: Parts, namespace: str) -> Usage:
     """Return the usage of a namespace, with its quota."""
-    limits = quota_of(runtime, namespace)
-    return runtime.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
+    limits = quota_of(parts, namespace)
+    return parts.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
 
 
-def usages(runtime: Runtime, connection: Connection, namespace: str | None = None) -> list[Usage]:
+def usages(parts: Parts, connection: Connection, namespace: str | None = None) -> list[Usage]:
     """Count what each namespace with a quota holds, or the one that is named; without a quota nothing is read."""
-    quotas = runtime.settings.quotas
+    quotas = parts.settings.quotas
     if namespace is not None:
-        limits = quota_of(runtime, namespace)
+        limits = quota_of(parts, namespace)
         with_bytes = limits.bytes is not None
         return [] if limits.is_unlimited else [_usage(connection, namespace, limits, with_bytes=with_bytes)]
     if all(quota.is_unlimited for quota in quotas.values()):
         return []
     found = {name: (count, size) for name, count, size in system_queries.count_all_declared(connection)}
     names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
-    listed = [Usage(name, *found.get(name, (0, 0)), quota_of(runtime, name)) for name in names]
+    listed = [Usage(name, *found.get(name, (0, 0)), quota_of(parts, name)) for name in names]
     return [one for one in listed if not one.limits.is_unlimited]
 
 
-def quota_of(runtime: Runtime, namespace: str) -> Quota:
+def quota_of(parts: Parts, namespace: str) -> Quota:
     """Return what a namespace may hold: its own quota, else the one of all others."""
-    quotas = runtime.settings.quotas
+    quotas = parts.settings.quotas
     return quotas.get(namespace) or quotas.get(EVERY) or Quota()
 
 
