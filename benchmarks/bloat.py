@@ -23,6 +23,7 @@ from benchmarks.flows import NOOP
 from benchmarks.lab import Lab, arguments, lab, report
 from benchmarks.processes import environment, rq_worker
 from rqsched import Declaration, Every, Scheduler
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.pruning import Pruning, prune
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
@@ -85,7 +86,7 @@ def observe(
         words = ("-w", "rq.SimpleWorker", "-c", "rqsched.preload")
         stack.enter_context(rq_worker(place, settings.database_url, "worker", words, "default"))
         clock = ManualClock(datetime.now(UTC) + AHEAD)
-        runtime = stack.enter_context(closing(Runtime(settings, clock=clock)))
+        runtime = stack.enter_context(closing(make_runtime(settings, clock=clock)))
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < seconds:
             clock.set(datetime.now(UTC) + AHEAD)

@@ -42,7 +42,7 @@ from benchmarks.lab import (
 from benchmarks.processes import at_the_line, build_gate, open_gate, rq_worker, worker
 from rqsched import Cron, Every
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.config import Settings
 from rqsched.testing import ManualClock
 from tests.support.processes import wait_until
@@ -65,7 +65,7 @@ def ours(place: Lab, kind: str, count: int, processes: int = 1) -> float:
 
 
 def _dispatch(gate: Any, settings: Settings) -> None:
-    dispatcher = Dispatcher(Runtime(settings))
+    dispatcher = Dispatcher(make_runtime(settings))
     gate.wait()
     while True:
         if not dispatcher.run_once():

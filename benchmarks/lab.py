@@ -26,6 +26,7 @@ from rq.job import Job
 from benchmarks.flows import NOOP
 from rqsched.chain.commit import publish
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.reconcile import recover
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
@@ -68,7 +69,7 @@ class Lab:
         url = f"{self.valkey.url}/{number}"
         Redis.from_url(url).flushdb()
         settings = Settings(database_url=self.database_url(kind), redis_url=url)
-        runtime = Runtime(settings, clock=clock)
+        runtime = make_runtime(settings, clock=clock)
         recover(runtime)
         try:
             yield runtime

@@ -25,6 +25,7 @@ from benchmarks.lab import Lab, alternate, arguments, fill, fire_all, lab, minut
 from benchmarks.processes import at_the_line, rate_of, worker
 from rqsched import Cron
 from rqsched.chain.execution import claim_run
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import publish_end, write_end
 from rqsched.config import Settings
@@ -92,7 +93,7 @@ def by_clients(place: Lab, count: int, clients: int, groups: int) -> float:
 
 def claim_and_end(gate: Barrier, database_url: str, redis_url: str, count: int) -> None:
     """Be a client: claim the queued runs, and end them at once."""
-    runtime = Runtime(Settings(database_url=database_url, redis_url=redis_url))
+    runtime = make_runtime(Settings(database_url=database_url, redis_url=redis_url))
     redis, key = runtime.transport.redis, f"rq:queue:{runtime.settings.default_queue}"
     runtime.now()
     gate.wait()

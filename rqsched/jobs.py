@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from rq import Retry, get_current_job
@@ -12,11 +13,13 @@ from rq.job import Job
 
 from rqsched.chain import execution, firing, ownership
 from rqsched.chain.fan_out import dispatch
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.reconcile import reconcile_in_turn
-from rqsched.chain.runtime import current_runtime
+from rqsched.chain.runtime import Runtime, in_use
 from rqsched.chain.target_execution import execute as execute_target
+from rqsched.config import Settings
 from rqsched.core.ids import (
     BatchJobId,
     DeliveryJobId,
@@ -27,6 +30,7 @@ from rqsched.core.ids import (
     parse_target_job_id,
 )
 from rqsched.errors import RqschedError, WrongDatabaseError
+from rqsched.store import schema_version
 from rqsched.transport.job_label import DATABASE, SERVER, WORKFLOW
 
 _log = logging.getLogger(__name__)
@@ -43,6 +47,22 @@ def __getattr__(name: str) -> Callable[..., Any]:
     if name.startswith(_WORKFLOWS) and name != _WORKFLOWS:
         return execute
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def current_runtime() -> Runtime:
+    """Return the runtime for the RQ jobs of this process: that of `using`, else one from the environment, made once."""
+    return in_use.get() or _from_environment()
+
+
+@lru_cache(maxsize=1)
+def _from_environment() -> Runtime:
+    runtime = make_runtime(Settings())
+    if runtime.settings.is_sqlite:
+        schema_version.upgrade(runtime.database)
+    runtime.imports.owe(None)
+    # If modules are missing, links still fire and runs of known workflows execute; the others are for other workers.
+    runtime.imports.attempt()
+    return runtime
 
 
 def fire(link_id: str | None = None) -> Retry | None:

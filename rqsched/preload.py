@@ -23,7 +23,6 @@ from rq.worker import SpawnWorker
 from rqsched import jobs
 from rqsched.api.recovering import find_worker_command
 from rqsched.chain.imports import import_workflows
-from rqsched.chain.runtime import current_runtime
 from rqsched.config import Settings, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.processes.dispatcher_keeper import KeptDispatcher
@@ -58,7 +57,7 @@ def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher
     if issubclass(worker_class, PatientWorker):
         return None
     if options["burst"]:
-        make_one_pass(current_runtime(), spawns=spawns)
+        make_one_pass(jobs.current_runtime(), spawns=spawns)
         return None
     level = logging.WARNING if options["quiet"] else options["logging_level"] or logging.INFO
     kept = KeptDispatcher(settings, spawns=spawns, log_level=level)
@@ -83,7 +82,7 @@ if _settings.redis_url:
 
 if _options is not None:
     with contextlib.suppress(BackendUnavailableError):
-        warm_up(current_runtime())  # the same runtime that each work horse uses
+        warm_up(jobs.current_runtime())  # the same runtime that each work horse uses
     _kept = _start_beside(_options, _settings)
     if _kept is not None:
-        current_runtime().write_gate.wait()
+        jobs.current_runtime().write_gate.wait()

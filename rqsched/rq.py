@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from rq import Queue
 from rq.job import Job
 
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.imports import import_workflows
 from rqsched.chain.runtime import Runtime, using
 from rqsched.chain.time_limit import end_by_itself
@@ -93,7 +94,7 @@ def _open_runtime(connection: Redis, *, warms_up: bool) -> Runtime:
     """Open the runtime that horses inherit, without a connection; a server that is merely down is no error."""
     if not is_in_environment("redis_url"):
         os.environ[variable_of("redis_url")] = url_of(connection)  # children and horses read it
-    runtime = Runtime(Settings())
+    runtime = make_runtime(Settings())
     try:
         prepare(runtime)
         if warms_up:

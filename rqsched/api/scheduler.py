@@ -28,8 +28,8 @@ from rqsched.api.syncing import Syncing
 from rqsched.chain import backfill, creating, option_checks, quotas, retrying
 from rqsched.chain.changing import read_in
 from rqsched.chain.creating import Named, ScheduleRequest
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.imports import is_importing_workflows
-from rqsched.chain.runtime import Runtime
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -115,7 +115,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         given = {"database_url": url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
         timeout = self.settings.redis_breaker
-        self.runtime = Runtime(
+        self.runtime = make_runtime(
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
         self.runtime.breakers.on_back = self._resync_redis

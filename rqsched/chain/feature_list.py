@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
 
-from rqsched.chain import following, limits, quotas
 from rqsched.chain.feature import Feature
 from rqsched.chain.following import After
 from rqsched.chain.limits import Limits
-from rqsched.chain.notifications import delivering
 from rqsched.chain.notifications.delivering import Notifications
 from rqsched.chain.quotas import Quotas
+from rqsched.chain.runtime import Runtime
 
 
-class Parts(following.Parts, delivering.Parts, limits.Parts, quotas.Parts, Protocol):
-    """The parts of a process's runtime that the features use."""
-
-
-def features_of(parts: Parts) -> list[Feature]:
+def features_of(runtime: Runtime) -> list[Feature]:
     """Return the features of a process, in the order in which they take part at each point."""
-    return [Quotas(parts), Limits(parts), Notifications(parts), After(parts)]
+    return [Quotas(runtime), Limits(runtime), Notifications(runtime), After(runtime)]
+
+
+make_runtime = partial(Runtime, features=features_of)
+"""Makes the runtime of a process, with all features; it takes what `Runtime` takes."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rqsched.chain.claim import ParentWorker
 from rqsched.chain.commit import Subscriber
 from rqsched.chain.database_time import DatabaseTime
-from rqsched.chain.feature import Features
-from rqsched.chain.feature_list import features_of
+from rqsched.chain.feature import Feature, Features
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
 from rqsched.chain.limits import Limits
@@ -30,7 +28,7 @@ from rqsched.core.settle_decision import AttemptResult
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, WrongDatabaseError, install
 from rqsched.signals import everywhere
-from rqsched.store import registered_workflows, schema_version
+from rqsched.store import registered_workflows
 from rqsched.store.database import Database, Patience
 from rqsched.transport.breaker import Breakers
 from rqsched.transport.transport import Transport
@@ -49,13 +47,14 @@ class Runtime:
         self,
         settings: Settings,
         *,
+        features: Callable[[Runtime], Sequence[Feature]],
         clock: Clock | None = None,
         database: Database | None = None,
         workflows: Registry | None = None,
         host: HostClock | None = None,
         redis_timeout: timedelta | None = None,
     ) -> None:
-        """Open what the settings name.
+        """Open what the settings name. `features` makes the features of this process (`feature_list` has them all).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
         processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
@@ -97,7 +96,8 @@ class Runtime:
         self.notifier = Notifier(self)
         self.limits = Limits(self)
         """Gives the places of groups."""
-        self.features = Features(features_of(self))
+        self._features_of = features
+        self.features = Features(features(self))
         """The features that take part in Changes and claims."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
@@ -118,7 +118,13 @@ class Runtime:
         """Return a runtime over connections of its own, for a thread that nobody waits for; the same clock, workflows
         and subscribers.
         """
-        apart = Runtime(self.settings, clock=self._clock, database=self.database.apart(), workflows=self.workflows)
+        apart = Runtime(
+            self.settings,
+            features=self._features_of,
+            clock=self._clock,
+            database=self.database.apart(),
+            workflows=self.workflows,
+        )
         apart.subscribers = self.subscribers
         return apart
 
@@ -176,31 +182,16 @@ def _do_nothing(*_: object) -> None:
     """Do nothing: nobody asks."""
 
 
-_override: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
-
-
-def current_runtime() -> Runtime:
-    """Return the runtime for the RQ jobs of this process: that of `using`, else one from the environment, made once."""
-    return _override.get() or _from_environment()
-
-
-@lru_cache(maxsize=1)
-def _from_environment() -> Runtime:
-    runtime = Runtime(Settings())
-    if runtime.settings.is_sqlite:
-        schema_version.upgrade(runtime.database)
-    runtime.imports.owe(None)
-    # If modules are missing, links still fire and runs of known workflows execute; the others are for other workers.
-    runtime.imports.attempt()
-    return runtime
+in_use: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
+"""The runtime of `using`; None outside of it."""
 
 
 @contextmanager
 def using(runtime: Runtime) -> Iterator[Runtime]:
     """Let RQ jobs that execute in this context use `runtime`."""
     runtime.imports.attempt()
-    token = _override.set(runtime)
+    token = in_use.set(runtime)
     try:
         yield runtime
     finally:
-        _override.reset(token)
+        in_use.reset(token)

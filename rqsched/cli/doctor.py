@@ -14,6 +14,7 @@ import typer
 import rqsched
 from rqsched.chain import health
 from rqsched.chain.error_text import explain
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.health import Finding, Level
 from rqsched.chain.imports import import_workflows
 from rqsched.chain.runtime import Runtime
@@ -95,7 +96,7 @@ def _open(settings: Settings) -> Runtime:
     database = Database(
         with_connect_timeout(urls.database_url, _SECONDS), patience=patience, pooler=settings.database_pooler
     )
-    runtime = Runtime(settings, database=database)
+    runtime = make_runtime(settings, database=database)
     runtime.transport.redis.connection_pool.connection_kwargs |= {
         "socket_connect_timeout": _SECONDS,
         "socket_timeout": _SECONDS,

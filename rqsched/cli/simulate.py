@@ -14,7 +14,7 @@ import typer
 from rqsched.api import simulating
 from rqsched.api.simulating import Progress, Wanted, wanted_of
 from rqsched.api.simulation_entries import Entry, declared, stored
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.cli import arguments, schedule_file
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
@@ -96,7 +96,7 @@ def simulate(
     with ExitStack() as stack:
         if file is not None and not measured:  # needs no server
             unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # starts none, either
-            runtime = Runtime(session.settings.model_copy(update=unused))
+            runtime = make_runtime(session.settings.model_copy(update=unused))
             stack.callback(runtime.close)
             runtime.imports.owe(None)
             runtime.imports.require()

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from rqsched.chain.fan_out import batch_of, fan_out
-from rqsched.chain.runtime import Runtime, current_runtime
+from rqsched.chain.runtime import Runtime
 from rqsched.core.chunks import chunks
+from rqsched.jobs import current_runtime
 from rqsched.machines.machine import InState, Machine, Resolve
 from rqsched.store import machine_states
 from rqsched.store.fan_out_targets import Batch

@@ -9,8 +9,9 @@ from typing import Any
 from statemachine import StateChart
 from statemachine.exceptions import TransitionNotAllowed
 
-from rqsched.chain.runtime import Runtime, current_runtime
+from rqsched.chain.runtime import Runtime
 from rqsched.errors import ConflictError
+from rqsched.jobs import current_runtime
 from rqsched.machines.machine import Machine, state_of
 from rqsched.store import machine_states
 from rqsched.store.database import Connection

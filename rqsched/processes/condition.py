@@ -16,7 +16,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.config import Settings
 from rqsched.errors import RqschedError
 from rqsched.store.database import DatabaseError, Patience
@@ -90,7 +90,7 @@ def find_silent_server() -> str | None:
     The settings are read anew, as a process that starts reads them.
     """
     try:
-        runtime = Runtime(Settings())
+        runtime = make_runtime(Settings())
         try:
             runtime.database.ping(patience=_AT_ONCE)
             runtime.transport.redis.ping()

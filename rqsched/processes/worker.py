@@ -30,6 +30,7 @@ from rq.utils import now as rq_now
 from rq.worker import BaseWorker, SpawnWorker
 
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.imports import import_workflows
 from rqsched.chain.notifications.messages import require_sentry
 from rqsched.chain.runtime import Runtime, using
@@ -197,7 +198,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
     """
     options = options or WorkerOptions()
     options.check()
-    runtime = Runtime(Settings())
+    runtime = make_runtime(Settings())
     prepare(runtime)
     require_free_names(runtime, options)
     runtime.close()
@@ -215,7 +216,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
 
 def serve_dispatcher(*, recover: bool = True) -> int:
     """Supervise a dispatcher alone, for workers of another kind, until SIGTERM or SIGINT; raises as `serve` does."""
-    runtime = Runtime(Settings())
+    runtime = make_runtime(Settings())
     prepare(runtime)
     runtime.close()
     return run_visibly(Supervisor([_dispatcher_role(recover=recover)]), "dispatcher", runtime.settings.run_dir)
@@ -259,7 +260,7 @@ def prepare(runtime: Runtime) -> None:
 
 def open_runtime(settings: Settings | None = None) -> Runtime:
     """Open the runtime of a worker process: settings, schema, workflows."""
-    runtime = Runtime(settings or Settings())
+    runtime = make_runtime(settings or Settings())
     _open_database(runtime)
     return runtime
 
@@ -449,7 +450,7 @@ def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerO
 
 def _prepare_horses(queues: tuple[str, ...], options: WorkerOptions, name: str) -> RunHorse:
     """Prepare the process that forks the horses of a runner: it has opened nothing that a fork must not inherit."""
-    runtime = Runtime(Settings())
+    runtime = make_runtime(Settings())
     import_workflows(runtime.settings)
     runner = cast("Runner", _make(make_runner_class(options.find_worker_class()), runtime, queues, options, name))
     setup_loghandlers(_RQ_LOG_LEVEL)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import RedisError
 
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.config import Settings
 from rqsched.store import changes
 from rqsched.transport.breaker import RedisAwayError
@@ -86,7 +86,7 @@ def test_redis_that_is_back_is_followed_by_a_pass_at_once(web_rig: Env, own_valk
 
 
 def test_worker_has_no_breaker(own_valkey: ValkeyServer, sqlite_url: str) -> None:
-    runtime = Runtime(Settings(database_url=sqlite_url, redis_url=own_valkey.url))
+    runtime = make_runtime(Settings(database_url=sqlite_url, redis_url=own_valkey.url))
     own_valkey.stop()
     with pytest.raises(RedisError, match="connecting"):
         runtime.transport.database_id()

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.runtime import Runtime
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
@@ -33,7 +34,7 @@ def host() -> SteppingHost:
 
 @pytest.fixture
 def runtime(postgres_url: str, redis_url: str, host: SteppingHost) -> Iterator[Runtime]:
-    with closing(Runtime(Settings(database_url=postgres_url, redis_url=redis_url), host=host)) as runtime:
+    with closing(make_runtime(Settings(database_url=postgres_url, redis_url=redis_url), host=host)) as runtime:
         yield runtime
 
 

@@ -12,6 +12,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from rqsched.chain.dispatcher import Dispatcher
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.health import Level, examine
 from rqsched.chain.reconcile import recover
 from rqsched.chain.refusals import STANDS
@@ -30,7 +31,7 @@ def env(make_env: MakeEnv, own_valkey: ValkeyServer) -> Env:
 @pytest.fixture
 def asked(env: Env) -> Iterator[Runtime]:
     """Another process over the same servers, which has met nothing itself."""
-    runtime = Runtime(env.runtime.settings, clock=env.clock)
+    runtime = make_runtime(env.runtime.settings, clock=env.clock)
     yield runtime
     runtime.close()
 
@@ -118,7 +119,7 @@ def test_refusal_is_kept_while_passes_meet_it(env: Env, asked: Runtime) -> None:
     env.recover()
     env.redis.set("rq:queue:default", "somebody's")
     env.create("nightly").trigger()
-    asked_again = Runtime(env.runtime.settings, clock=env.clock)  # as a process that was started since
+    asked_again = make_runtime(env.runtime.settings, clock=env.clock)  # as a process that was started since
     env.advance(STANDS)
     asked_again.refusals.look()
     env.advance(HOUR)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from rqsched.chain.claim import NotAnsweredError
 from rqsched.chain.execution import execute, write_claim
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.settling import write_end
 from rqsched.core.ids import new_uid
 from rqsched.core.model import Run
@@ -422,7 +422,7 @@ def test_alarm_of_a_worker_is_off_while_it_writes_and_set_again_afterwards(any_e
 def test_worker_whose_database_is_away_leaves_the_run_to_its_horse(any_env: Env) -> None:
     run = any_env.fire_next(any_env.create())
     away = Database("postgresql+psycopg://nobody@127.0.0.1:9/none")
-    side = WorkerSide(Runtime(any_env.runtime.settings, database=away, clock=any_env.clock), job_id(run.state))
+    side = WorkerSide(make_runtime(any_env.runtime.settings, database=away, clock=any_env.clock), job_id(run.state))
 
     assert side._perform({"token": "token", "worker": "here:1"}) == b""
     assert side._perform({"result": None, "at": any_env.runtime.now().isoformat()}) == b""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.chain.execution import execute
-from rqsched.chain.runtime import Runtime
+from rqsched.chain.feature_list import make_runtime
 from rqsched.config import Settings
 from rqsched.processes.warm_up import warm_up
 from rqsched.store.tables import metadata
@@ -76,5 +76,5 @@ def test_warming_up_goes_on_without_a_database() -> None:
         redis_url="redis://127.0.0.1:9/0",
         clock_refresh=timedelta(minutes=1),
     )
-    warm_up(Runtime(away))
+    warm_up(make_runtime(away))
     gc.unfreeze()
