@@ -17,17 +17,15 @@ from rqsched.core.audit import CommandContext
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.delays import FIRE_BACKOFF, backoff
 from rqsched.core.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
-from rqsched.core.occurrences import COUNT_CAP, Missed, Upstream, missed_end, record_missed
+from rqsched.core.occurrences import COUNT_CAP, MISSED_WHILE_PAUSED, Missed, Upstream, missed_end, record_missed
 from rqsched.core.overlap import StartRequest, apply_overlap, refuse
-from rqsched.core.policy import KEEPS_ALL, CatchUp, MissedPolicy
+from rqsched.core.policy import KEEPS_ALL, MissedPolicy
 from rqsched.errors import UpstreamError
 
 TOGETHER = 50
 """How many schedules that come after the same run are started at once."""
 MAX_ERROR = 600
 """Characters that are kept of why an end cannot be followed now."""
-MISSED_WHILE_PAUSED = "paused"
-"""The policy of an end that is missed because a later one came during the same pause."""
 
 
 class Followed(StrEnum):
@@ -175,15 +173,6 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
             _miss(builder, passed, MISSED_WHILE_PAUSED)
         builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=ended_at)
     return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
-
-
-def settle_missed(builder: ChangeBuilder, end: tuple[datetime, Upstream], mode: CatchUp) -> None:
-    """Owe the newest end of a pause that is over again if `mode` catches it up, else record that it was missed."""
-    if mode is CatchUp.ONCE:
-        ended_at, upstream = end
-        builder.owed_again = (upstream.run_uid, ended_at)
-    else:
-        _miss(builder, [end], mode.value)
 
 
 def _in_order(end: tuple[datetime, Upstream]) -> tuple[datetime, str]:

@@ -15,7 +15,6 @@ from operator import attrgetter, ne
 from typing import Any, NamedTuple
 
 from rqsched.core import audit
-from rqsched.core.after import settle_missed
 from rqsched.core.audit import CommandContext, Event
 from rqsched.core.change_builder import ChangeBuilder, combined
 from rqsched.core.delays import later
@@ -43,6 +42,7 @@ from rqsched.core.occurrences import (
     drop_skips,
     due_within,
     leave_out,
+    miss_end,
     miss_passed,
     missed_end,
     next_occurrence,
@@ -541,7 +541,11 @@ def decide_resume(
     since = _activate(builder, note, at)
     mode = catch_up or schedule.policies.catch_up
     if (end := missed_end(schedule)) is not None:
-        settle_missed(builder, end, mode)
+        if mode is CatchUp.ONCE:
+            ended_at, upstream = end
+            builder.owed_again = (upstream.run_uid, ended_at)  # so the resume starts the run that the pause missed
+        else:
+            miss_end(builder, end, mode.value)
     if mode is CatchUp.FROM_NOW:
         spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))

@@ -30,6 +30,8 @@ LONGEST_SKEW = timedelta(hours=1)
 """Two processes' clocks differ by less; a schedule evaluated further ahead was evaluated by a wrong clock."""
 ON_REQUEST = "skip_next"
 """The reason of a skip that somebody asked for."""
+MISSED_WHILE_PAUSED = "paused"
+"""The policy of an end that is missed because a later one came during the same pause."""
 _UNCOUNTED = "uncounted"
 """Stands for what takes too many steps to count."""
 TICK = timedelta(microseconds=1)
@@ -275,6 +277,12 @@ def record_missed(
         upstream_run_id=upstream and upstream.run_uid,
         upstream_schedule_id=upstream and upstream.schedule_id,
     )
+
+
+def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str) -> None:
+    """Record that the end which a paused schedule has missed (`missed_end`) starts nothing."""
+    at, upstream = end
+    record_missed(builder, Missed(1, False, at, at), fired=(), policy=policy, upstream=upstream)
 
 
 def miss_passed(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rqsched.core import audit
-from rqsched.core.after import MISSED_WHILE_PAUSED
 from rqsched.core.fire_decision import FROZEN, HELD
-from rqsched.core.occurrences import ON_REQUEST
+from rqsched.core.occurrences import MISSED_WHILE_PAUSED, ON_REQUEST
 from rqsched.core.policy import MissedPolicy
 from rqsched.core.schedule_endings import EXHAUSTED, SPEC_ENDED
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from rqsched.core import audit
 from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.model import Run, Schedule, ScheduleStatus
-from rqsched.core.occurrences import Missed, missed_end, record_missed, write_off
+from rqsched.core.occurrences import miss_end, missed_end, write_off
 from rqsched.spec.steps import answered
 
 EXHAUSTED = "max_runs_exhausted"
@@ -102,7 +102,6 @@ def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
 
 def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
     if (end := missed_end(builder.schedule)) is not None:
-        at, upstream = end
-        record_missed(builder, Missed(1, False, at, at), fired=(), policy=status.value, upstream=upstream)
+        miss_end(builder, end, status.value)
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
     builder.set(resume_at=None, resume_catch_up=None, skips=None, missed_run_uid=None)
