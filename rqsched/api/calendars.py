@@ -16,6 +16,7 @@ from rqsched.errors import CalendarNotFoundError, InvalidInputError
 from rqsched.spec.calendars import Calendar, require_entries, require_name
 from rqsched.spec.exclusion import ExcludeLike, is_name
 from rqsched.store import calendars as store
+from rqsched.store import named_calendars
 
 MAX_USERS = 1_000
 """The most schedules that `used_by` returns."""
@@ -94,7 +95,7 @@ class Calendars:
         if not names:
             return ()
         found: tuple[Calendar, ...] = self.runtime.database.read(
-            lambda connection: chain.require_named(connection, where, names)
+            lambda connection: named_calendars.require(connection, where, names)
         )
         return found
 

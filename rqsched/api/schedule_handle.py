@@ -26,7 +26,6 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.api.run_handle import RunHandle, trigger_result
 from rqsched.chain import backfill, operations, option_checks, triggering
 from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
-from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import AuditRecord, CommandContext
@@ -43,7 +42,7 @@ from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFound
 from rqsched.spec.spec import Spec, SpecLike
 from rqsched.spec.timeline import require_utc
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, deliveries, event_queries, run_queries, schedule_queries
+from rqsched.store import changes, deliveries, event_queries, named_calendars, run_queries, schedule_queries
 from rqsched.store.caller_transaction import (
     CallerTransaction,
     ConnectionLike,
@@ -375,7 +374,7 @@ class ScheduleHandle(ScheduleView):
         def decide(connection: Any, schedule: Schedule, operation: str, *, locks: bool = True) -> Change:
             definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
             names = definition.parsed_spec.calendars if definition.spec != schedule.definition.spec else ()
-            calendars = require_named(connection, schedule.namespace, names, locks=locks) if names else ()
+            calendars = named_calendars.require(connection, schedule.namespace, names, locks=locks) if names else ()
             now = self._runtime.now()
             change = lifecycle.decide_update(
                 schedule,

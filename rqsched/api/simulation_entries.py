@@ -15,7 +15,6 @@ from typing import NamedTuple
 from rqsched.api.declarations import Declaration, require_distinct
 from rqsched.api.load import queue_of, read_slim
 from rqsched.chain import option_checks
-from rqsched.chain.calendars import require_named
 from rqsched.chain.runtime import Runtime
 from rqsched.core.after import require_no_cycle
 from rqsched.core.chunks import chunks
@@ -31,7 +30,7 @@ from rqsched.core.simulation import Spans
 from rqsched.errors import InvalidInputError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, limits, run_hours
+from rqsched.store import changes, limits, named_calendars, run_hours
 from rqsched.store.schedule_queries import Filters
 from rqsched.timing import unfold
 
@@ -138,7 +137,7 @@ def _declared(
         known = {one.name: replace(one, edit=f"of the file: {one.name}") for one in calendars}
         lacks = tuple(one for one in names if one not in known)
         if lacks and is_measured:
-            read = runtime.database.read(partial(require_named, namespace=namespace, names=lacks))
+            read = runtime.database.read(partial(named_calendars.require, namespace=namespace, names=lacks))
             known |= {one.name: one for one in read}
             lacks = ()
         contents = tuple(known.get(one) or Calendar(one, (), edit="not read") for one in names)

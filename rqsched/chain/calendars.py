@@ -8,14 +8,15 @@ the calendars with those that the schedule was planned with, and plans first. A 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.plans import MOST_TRIES, CalendarsMoved, read_ran, while_calendars_move
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
@@ -23,7 +24,6 @@ from rqsched.core.lifecycle import decide_apply_calendars
 from rqsched.core.model import Change, Schedule, changed
 from rqsched.errors import (
     BackendUnavailableError,
-    CalendarBusyError,
     CalendarChangedError,
     CalendarInUseError,
     CalendarNotFoundError,
@@ -31,7 +31,6 @@ from rqsched.errors import (
     InvalidLimitError,
     InvalidSpecError,
     TooMuchWorkError,
-    UnknownCalendarError,
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.moved import require_whole_days
@@ -39,13 +38,10 @@ from rqsched.spec.steps import MOST_STEPS, Steps, bounded
 from rqsched.store import calendars, changes, metadata, system_queries
 from rqsched.store.database import Connection
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 BATCH = 100
 """The most schedules that one transaction plans again."""
-MOST_TRIES = 3
-"""How often a plan is made without a lock, if the rows it is based on change before it can be written."""
 PAGE = 1_000
 """The most schedules read at once to find the ones to plan again."""
 MAX_CALENDARS = 500
@@ -65,21 +61,6 @@ class Planned(NamedTuple):
     """Schedules with another next time than before."""
     failed: int = 0
     """Schedules that could not be planned now; the log says why."""
-
-
-def require_named(
-    connection: Connection, namespace: str, names: Sequence[str], *, locks: bool = False
-) -> tuple[Calendar, ...]:
-    """Return the calendars that a spec names, for a namespace; with `locks` as they are until the transaction ends.
-
-    Raises UnknownCalendarError for the first name without a calendar.
-    """
-    found = calendars.named(connection, namespace, names, locks=locks)
-    if len(found) < len(names):
-        missing = next(name for name in names if name not in {one.name for one in found})
-        known = [one.name for one in calendars.find_all(connection, namespace, MAX_CALENDARS)]
-        raise UnknownCalendarError(missing, namespace, known)
-    return found
 
 
 def set_calendar(
@@ -135,25 +116,6 @@ def _set(
         return before, new, "updated" if before else "created"
 
     return runtime.database.transact(work)
-
-
-class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
-    """Something was planned without a lock, and one of these calendars has changed since."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(*names)
-        self.names = names
-
-
-def while_calendars_move(attempt: Callable[[], T]) -> T:
-    """Plan and write until the calendars are the same for both; raises CalendarBusyError after MOST_TRIES."""
-    for left in range(MOST_TRIES - 1, -1, -1):
-        try:
-            return attempt()
-        except CalendarsMoved as moved:
-            if not left:
-                raise CalendarBusyError(moved.names, MOST_TRIES) from None
-    raise AssertionError("unreachable")
 
 
 def _require_plannable(runtime: Runtime, new: Calendar, before: Calendar) -> None:
@@ -319,11 +281,6 @@ def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar
 
 _Plans = dict[str, tuple[Schedule, Change]]
 """Schedules as they were read, and the Changes that are planned for them, by uid."""
-
-
-def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
-    """Return what `changes.nominals_run` does, in a transaction of its own."""
-    return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
 
 
 def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:

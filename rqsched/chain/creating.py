@@ -14,13 +14,13 @@ from contextvars import copy_context
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from rqsched.chain import upstreams
-from rqsched.chain.calendars import CalendarsMoved, read_ran, require_named, while_calendars_move
 from rqsched.chain.changing import change, commit
 from rqsched.chain.commit import Decide, Decided, announce, follow
 from rqsched.chain.operations import open_runs
+from rqsched.chain.plans import CalendarsOf, Plan, outcome_of, read_ran, while_calendars_move
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.audit import CommandContext
@@ -30,10 +30,10 @@ from rqsched.core.lifecycle import Identity, RunsOf
 from rqsched.core.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.core.moves import RanOf
 from rqsched.core.option_table import require_key
-from rqsched.errors import RqschedError, ScheduleExistsError, UnknownCalendarError
+from rqsched.errors import ScheduleExistsError, UnknownCalendarError
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, idempotency
+from rqsched.store import changes, idempotency, named_calendars
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 from rqsched.store.idempotency import Key
@@ -41,7 +41,6 @@ from rqsched.store.idempotency import Key
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-_CalendarsOf = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
 _Outcomes = list[tuple[Schedule, str]]
 """Each schedule as it is then, and whether it was `created`, `updated` or is `unchanged`."""
 
@@ -142,9 +141,9 @@ def _create(
     if known is not None:
         raise ScheduleExistsError(schedule_id, namespace)
     upstreams.require(connection, namespace, wanted, locked)
-    calendars = _calendars_of(connection, namespace)(request.definition.parsed_spec.calendars)
-    now = runtime.now()
-    new = plans.taken(uid, None, calendars) or created(request, uid, now, calendars)
+    calendars_of, now, plan = _calendars_of(connection, namespace), runtime.now(), plans.get(uid)
+    calendars = calendars_of(request.definition.parsed_spec.calendars)
+    new = (plan and plan.taken(None, calendars_of)) or created(request, uid, now, calendars)
     tell = upstreams.telling(namespace, wanted, [new])
     if key is None:
         return Decided([new], new.after, also=tell)
@@ -159,35 +158,8 @@ def _each(steps: Iterable[Callable[[Connection], object] | None], connection: Co
             step(connection)
 
 
-class _Plan(NamedTuple):
-    """A request that was decided without a lock."""
-
-    known: Schedule | None
-    """The schedule as it was read; None for a new one."""
-    calendars: tuple[Calendar, ...]
-    """The calendars as they were read."""
-    outcome: Change | RqschedError
-    """The Change, or why the request is refused."""
-
-
-class _Plans(dict[str, _Plan]):
-    """Requests that were decided without a lock, by the uids that they draw; quick ones are not among them."""
-
-    def taken(self, uid: str, known: Schedule | None, calendars: tuple[Calendar, ...]) -> Change | None:
-        """Return the planned Change if the locked schedule is as it was; None if it must be decided now.
-
-        Raises CalendarsMoved if the calendars have changed, and the planned error if the request is refused.
-        """
-        plan = self.get(uid)
-        if plan is None:
-            return None
-        if plan.calendars != calendars:
-            raise CalendarsMoved([one.name for one in calendars])
-        if plan.known != known:
-            return None
-        if isinstance(plan.outcome, RqschedError):
-            raise plan.outcome
-        return plan.outcome
+_Plans: TypeAlias = dict[str, Plan]
+"""Requests that were decided without a lock, by the uids that they draw; quick ones are not among them."""
 
 
 class _ReadsRunsError(Exception):
@@ -201,7 +173,7 @@ def _plans_of(
 
     None in the caller's transaction, whose locks are held already.
     """
-    plans = _Plans()
+    plans: _Plans = {}
     asked = [
         (request, uid) for request, uid in zip(requests, uids, strict=True) if request.definition.parsed_spec.exclude
     ]
@@ -238,15 +210,8 @@ def _plans_of(
                 ran_of=partial(read_ran, runtime),
             )
             with suppress(_ReadsRunsError):  # the decision is made again under the lock
-                plans[uid] = _Plan(known, calendars, _outcome_of(decide))
+                plans[uid] = Plan(known, request.definition.parsed_spec.calendars, calendars, outcome_of(decide))
     return plans
-
-
-def _outcome_of(decide: Callable[[], Change]) -> Change | RqschedError:
-    try:
-        return decide()
-    except RqschedError as error:
-        return error
 
 
 def _key_of(request: ScheduleRequest) -> Key | None:
@@ -261,7 +226,7 @@ def _key_of(request: ScheduleRequest) -> Key | None:
 
 def _calendars_of(
     connection: Connection, namespace: str, *, locks: bool = True, declared: Sequence[Calendar] = ()
-) -> _CalendarsOf:
+) -> CalendarsOf:
     """Return a function that reads the calendars a spec names; schedules that name the same ones share one read.
 
     The `declared` calendars are not read: they will be as declared.
@@ -271,7 +236,7 @@ def _calendars_of(
     @lru_cache
     def find(names: tuple[str, ...]) -> tuple[Calendar, ...]:
         rest = [name for name in names if name not in given]
-        found = require_named(connection, namespace, rest, locks=locks) if rest else ()
+        found = named_calendars.require(connection, namespace, rest, locks=locks) if rest else ()
         return (*found, *(given[name] for name in names if name in given))
 
     return find
@@ -450,7 +415,7 @@ def _decide_each(
     *,
     now: datetime,
     runs_of: RunsOf,
-    calendars_of: _CalendarsOf,
+    calendars_of: CalendarsOf,
     ran_of: RanOf,
     plans: _Plans | None = None,
 ) -> list[tuple[Change, str]]:
@@ -463,7 +428,8 @@ def _decide_each(
     for request, uid in zip(requests, uids, strict=True):
         schedule = known.get(request.named.schedule_id)
         calendars = calendars_of(request.definition.parsed_spec.calendars)
-        decided = plans.taken(uid, schedule, calendars) if plans else None
+        plan = plans.get(uid) if plans else None
+        decided = plan and plan.taken(schedule, calendars_of)
         if schedule is None:
             done.append((decided or _created_alike(made, request, uid, now, calendars), "created"))
             continue

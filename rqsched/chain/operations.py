@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from rqsched.chain import upstreams
-from rqsched.chain.calendars import CalendarsMoved, while_calendars_move
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.plans import Plan, outcome_of, while_calendars_move
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RqschedError, ScheduleNotFoundError, VersionConflictError
-from rqsched.store import calendars, changes, pruning
+from rqsched.store import changes, named_calendars, pruning
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -52,7 +51,7 @@ def operate(
     if not stops:
         runtime.ownership.require_own_redis()
     operation = new_uid(runtime.now())
-    foreseen: _Foreseen | None = None
+    foreseen: Plan | None = None
 
     def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:
         namespace, schedule_id, upstream = after or ("", "", None)
@@ -68,7 +67,8 @@ def operate(
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
         upstreams.require(connection, namespace, wanted, locked)
         ran_of = partial(changes.nominals_run, connection)
-        decided = (foreseen and foreseen.taken(connection, schedule)) or planned_first(
+        calendars_of = partial(named_calendars.named, connection, schedule.namespace, locks=True)
+        decided = (foreseen and foreseen.taken(schedule, calendars_of)) or planned_first(
             schedule, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of
         )
         return Decided([decided], decided.after, also=upstreams.telling(namespace, wanted, [decided]))
@@ -82,37 +82,17 @@ def operate(
     return while_calendars_move(attempt)
 
 
-class _Foreseen(NamedTuple):
-    """An operation that was decided without a lock."""
-
-    known: Schedule
-    """The schedule as it was read."""
-    outcome: Change | RqschedError
-    """The Change, or why the operation is refused."""
-
-    def taken(self, connection: Connection, schedule: Schedule) -> Change | None:
-        """Return it where the locked schedule is as it was read, else None; raises CalendarsMoved and the refusal."""
-        if schedule != self.known:
-            return None
-        if isinstance(self.outcome, RqschedError):
-            raise self.outcome
-        after = self.outcome.after
-        names = after.spec.calendars
-        if names and calendars.named(connection, after.namespace, names, locks=True) != after.contents:
-            raise CalendarsMoved(names)
-        return self.outcome
-
-
-def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, connection: Connection) -> _Foreseen | None:
+def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, connection: Connection) -> Plan | None:
     known = changes.find(connection, uid)
     if known is None:
         return None
-    ran_of = partial(changes.nominals_run, connection)
-    try:
-        change = planned_first(known, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of)
-    except RqschedError as error:
-        return _Foreseen(known, error)
-    return _Foreseen(known, change)
+    ran_of, now = partial(changes.nominals_run, connection), runtime.now()
+    outcome = outcome_of(
+        lambda: planned_first(known, lambda one: decide(connection, one, operation), now=now, ran_of=ran_of)
+    )
+    if isinstance(outcome, RqschedError):
+        return Plan(known, (), (), outcome)
+    return Plan(known, outcome.after.spec.calendars, outcome.after.contents, outcome)
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:

@@ -1,8 +1,4 @@
-"""Calendars: their rows, and the contents that are read together with the schedules that name them.
-
-This process caches the contents of a calendar by the uid of the change that wrote them. No two contents share that uid,
-not even after a backup was restored. A schedule that names no calendar costs no further read.
-"""
+"""Calendars: what changes their rows and plans schedules again; `named_calendars` reads what schedules name."""
 
 from __future__ import annotations
 
@@ -16,105 +12,21 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import iso_utc
-from rqsched.core.model import Schedule, ScheduleStatus, changed, dumps, parse_spec
+from rqsched.core.model import ScheduleStatus, dumps, parse_spec
 from rqsched.spec.calendars import Calendar
 from rqsched.store.dialect import dialect_of
+from rqsched.store.named_calendars import CALENDAR_COLUMNS, SHARED, named, to_calendar
 from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import IS_LIVE, NAMES_CALENDARS, calendars, constant, schedules
 
-SHARED = "*"
-"""The namespace of the row of a calendar that all namespaces share; none is called so."""
 MAX_CHANGES = 50
 """How many of its changes a calendar remembers."""
-NAMING = '"calendars":['
-"""The text by which a spec names calendars: canonical JSON writes the key exactly so."""
-_MOST_KNOWN = 512
-_known: dict[str, Calendar] = {}
-"""The contents of calendars by the uid of the change that wrote them."""
-_COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
 _IS_PLANNED = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
-
-
-def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
-    """Return schedules with the calendars that they name, of which there is one at least.
-
-    A deleted one need not have them any more: it is only looked at.
-    """
-    naming = [one for one in found if NAMING in one.definition.spec]
-    wanted = {one.uid: parse_spec(one.definition.spec).calendars for one in naming}
-    known = _find(connection, {one.namespace for one in naming}, {name for names in wanted.values() for name in names})
-
-    def filled(one: Schedule) -> Schedule:
-        names = wanted.get(one.uid, ())
-        contents = _of(known, one.namespace, names)
-        if one.status is ScheduleStatus.DELETED:
-            there = {calendar.name for calendar in contents}
-            gone = (Calendar(name, ()) for name in names if name not in there)
-            contents = tuple(sorted([*contents, *gone], key=lambda calendar: calendar.name))
-        return changed(one, contents=contents) if names else one
-
-    return [filled(one) for one in found]
-
-
-def named(connection: Connection, namespace: str, names: Iterable[str], *, locks: bool = False) -> tuple[Calendar, ...]:
-    """Return the existing ones of these calendars for a namespace, by name.
-
-    With `locks` none of them is changed or deleted until the transaction ends.
-    """
-    wanted = sorted(set(names))
-    if not wanted:
-        return ()
-    if locks:
-        connection.execute(_select([calendars.c.edit], {namespace}, wanted).with_for_update(read=True))
-    return _of(_find(connection, {namespace}, wanted), namespace, wanted)
-
-
-def _of(known: Mapping[tuple[str, str], Calendar], namespace: str, names: Iterable[str]) -> tuple[Calendar, ...]:
-    found = (known.get((namespace, name)) or known.get((SHARED, name)) for name in names)
-    return tuple(one for one in found if one is not None)
-
-
-def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str]) -> dict[tuple[str, str], Calendar]:
-    """Read calendars by namespace and name: which changes wrote them, and what this process does not know of these."""
-    key = calendars.c.namespace, calendars.c.name, calendars.c.edit
-    found = connection.execute(_select(key, namespaces, names)).all()
-    read = {(row.namespace, row.name): _known.get(row.edit) for row in found}
-    unknown = {name for (_, name), one in read.items() if one is None}
-    if unknown:  # by their names: a calendar that was changed since is read as it is now
-        fresh = connection.execute(_select(_COLUMNS, namespaces, unknown)).all()
-        if len(_known) > _MOST_KNOWN:
-            _known.clear()
-        for row in fresh:
-            read[row.namespace, row.name] = _known[row.edit] = to_calendar(row)
-    return {key: one for key, one in read.items() if one is not None}
-
-
-def _select(columns: Iterable[sa.Column[Any]], namespaces: Iterable[str], names: Iterable[str]) -> sa.Select[Any]:
-    of = sorted({*namespaces, SHARED})
-    return sa.select(*columns).where(calendars.c.namespace.in_(of), calendars.c.name.in_(sorted({*names})))
-
-
-def to_calendar(row: sa.Row[Any]) -> Calendar:
-    """Read a calendar from a row of its columns."""
-    return Calendar(
-        row.name,
-        tuple(json.loads(row.exclude)),
-        None if row.namespace == SHARED else row.namespace,
-        row.revision,
-        row.edit,
-        row.since,
-        None if row.reaches is None else date.fromisoformat(row.reaches),
-        row.source,
-        row.description,
-        row.created_at,
-        row.changed_at,
-        row.changed_by,
-    )
 
 
 def find(connection: Connection, namespace: str | None, name: str, *, locks: bool = False) -> Calendar | None:
     """Read a calendar of a namespace, or a shared one (None); `locks` keeps other transactions from changing it."""
-    statement = sa.select(*_COLUMNS).where(*_is(namespace, name))
+    statement = sa.select(*CALENDAR_COLUMNS).where(*_is(namespace, name))
     row = connection.execute(statement.with_for_update() if locks else statement).first()
     return None if row is None else to_calendar(row)
 
@@ -122,13 +34,13 @@ def find(connection: Connection, namespace: str | None, name: str, *, locks: boo
 def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
     """Read a calendar of the same name: the shared one for a namespace's, a namespace's for a shared one."""
     of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
-    row = connection.execute(sa.select(*_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
+    row = connection.execute(sa.select(*CALENDAR_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
     return None if row is None else to_calendar(row)
 
 
 def find_all(connection: Connection, namespace: str | None, limit: int) -> list[Calendar]:
     """Read the calendars that schedules of a namespace may name, or all there are (None), by name."""
-    statement = sa.select(*_COLUMNS).order_by(calendars.c.name, calendars.c.namespace).limit(limit)
+    statement = sa.select(*CALENDAR_COLUMNS).order_by(calendars.c.name, calendars.c.namespace).limit(limit)
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
     return [to_calendar(row) for row in connection.execute(statement)]
@@ -136,7 +48,7 @@ def find_all(connection: Connection, namespace: str | None, limit: int) -> list[
 
 def ending(connection: Connection, namespace: str | None, until: date, limit: int) -> list[Calendar]:
     """Read the calendars that say nothing after a day, up to one, and that a schedule names; those of all for None."""
-    statement = sa.select(*_COLUMNS).where(calendars.c.reaches <= until.isoformat())
+    statement = sa.select(*CALENDAR_COLUMNS).where(calendars.c.reaches <= until.isoformat())
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
     found = map(to_calendar, connection.execute(statement.order_by(calendars.c.reaches, calendars.c.name)).all())
@@ -218,7 +130,7 @@ def set_planned(connection: Connection, calendar: Calendar) -> None:
 
 def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
     """Read the calendars whose last change, made up to an instant, not every schedule may be planned with."""
-    statement = sa.select(*_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
+    statement = sa.select(*CALENDAR_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
     return [to_calendar(row) for row in connection.execute(statement.order_by(calendars.c.name, calendars.c.namespace))]
 
 

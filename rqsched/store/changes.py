@@ -24,10 +24,10 @@ from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, Schedu
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
 from rqsched.store import limits, run_hours
-from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.limit_starts import take_back
 from rqsched.store.metadata import is_frozen
+from rqsched.store.named_calendars import NAMING, with_contents
 from rqsched.store.rows import (
     ROW_VERSION,
     SCHEDULE_COLUMNS,

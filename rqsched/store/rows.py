@@ -33,8 +33,8 @@ from rqsched.core.model import (
     changed,
     dumps,
 )
-from rqsched.store.calendars import NAMING, with_contents
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
+from rqsched.store.named_calendars import NAMING, with_contents
 from rqsched.store.tables import runs, schedules, upstream_ends
 
 Row = Mapping[str, Any]

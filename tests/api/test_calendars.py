@@ -30,7 +30,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.store import calendars as store
-from rqsched.store import system_queries, tables
+from rqsched.store import named_calendars, system_queries, tables
 from tests.support.env import DAY, HOUR, MINUTE, NOON, Env, last, link_id, occurrences, outcomes, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -667,7 +667,7 @@ def test_schedule_whose_calendar_is_gone_fires_no_more_stops_no_other_and_contin
 
 def test_calendar_that_changes_while_it_is_read_is_read_as_it_is_then(postgres_env: Env) -> None:
     postgres_env.scheduler.calendars.set("holidays", ["2026-01-16"])
-    store._known.clear()
+    named_calendars._known.clear()
     asked = list[str]()
 
     def change_before_contents(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -677,7 +677,7 @@ def test_calendar_that_changes_while_it_is_read_is_read_as_it_is_then(postgres_e
 
     def read(connection: Any) -> tuple[Calendar, ...]:
         sa.event.listen(connection, "after_cursor_execute", change_before_contents)
-        return store.named(connection, "default", ["holidays"])
+        return named_calendars.named(connection, "default", ["holidays"])
 
     (found,) = postgres_env.runtime.database.transact(read)
 

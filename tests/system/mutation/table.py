@@ -1905,7 +1905,7 @@ CALENDARS = (
     ),
     _edit(
         "a calendar is not kept while a schedule that names it is created",
-        "store/calendars.py",
+        "store/named_calendars.py",
         "    if locks:\n",
         "    if False:\n",
         _CALENDARS + "calendar_is_not_deleted_beside_a_creation_that_names_it",
