@@ -24,6 +24,7 @@ from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end
 from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
+from rqsched.chain.tracer import Attempt
 from rqsched.core.ids import RunJobId, new_uid
 from rqsched.core.model import BLOCKED, Change, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -57,7 +58,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         raise
     if claim is None:
         return None
-    with nullcontext() if runtime.tracing is None else runtime.tracing.attempt(claim.schedule, claim.run):
+    with nullcontext() if runtime.tracing is None else runtime.tracing.attempt(_traced(claim)):
         log_start(claim.schedule, claim.run)
         found = _find_code(runtime, claim, rq_job)
         if found is None:
@@ -80,6 +81,11 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         if is_open:
             try_to_end(runtime, claim.run.uid)  # the last target may have ended already
         return result
+
+
+def _traced(claim: Claim) -> Attempt:
+    run = claim.run
+    return Attempt(run.workflow, run.uid, run.attempt, run.queue, run.started_at, (claim.schedule, run))
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:

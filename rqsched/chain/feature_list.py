@@ -1,4 +1,4 @@
-"""The features that are behind the points of `feature`: the only place where the kernel and these features meet."""
+"""The features behind the points of `feature`, and the tracer: the kernel meets these features only here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.delivering import Notifications
 from rqsched.chain.quotas import Quotas
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.tracer import Tracer
+from rqsched.config import Settings
+from rqsched.errors import ConfigError, install
 
 
 def features_of(runtime: Runtime) -> list[Feature]:
@@ -17,5 +20,24 @@ def features_of(runtime: Runtime) -> list[Feature]:
     return [Quotas(runtime), Limits(runtime), Notifications(runtime), After(runtime)]
 
 
-make_runtime = partial(Runtime, features=features_of)
+def tracer_of(settings: Settings) -> Tracer | None:
+    """Return the tracer of a process, None where the settings switch it off.
+
+    Raises ConfigError where it is on without OpenTelemetry installed.
+    """
+    if not settings.otel:
+        return None
+    try:
+        from rqsched.chain.tracing import Tracing  # noqa: PLC0415 - an optional extra, which is imported nowhere else
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError(
+            f"RQSCHED_OTEL is on, and opentelemetry-api is not installed here: run {install('otel')}, "
+            "or turn RQSCHED_OTEL off."
+        ) from error
+    return Tracing(settings.default_queue)
+
+
+make_runtime = partial(Runtime, features=features_of, tracer=tracer_of)
 """Makes the runtime of a process, with all features; it takes what `Runtime` takes."""

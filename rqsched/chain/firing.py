@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -20,6 +20,7 @@ from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
 from rqsched.chain.fan_out import promote
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.tracer import FireSpan
 from rqsched.core.delays import offer_delay
 from rqsched.core.fire_decision import FireContext, decide_fire, decide_fire_failed, decide_retry, is_stale
 from rqsched.core.ids import LinkId, RetryLinkId, parse_link_id
@@ -30,9 +31,6 @@ from rqsched.spec.steps import MOST_STEPS, Steps, bounded
 from rqsched.store import changes, fan_out_targets
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Fired(NamedTuple):
     """The uid of a run, if the link lets that run's targets be tried again; None for every other link."""
     line: Run | None = None
     """A run of a group, if the group's line may wait for its rate; None for a run that needs no place."""
-    span: Span | None = None
+    span: FireSpan | None = None
     """The span of a fire that is traced, until that is committed and followed."""
 
 
@@ -134,8 +132,9 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
         committed = [result.change for result in fired if result.change is not None]
         publish(runtime, committed, must=must_follow, skip_locked=skip_locked)
     finally:
-        if runtime.tracing is not None:
-            runtime.tracing.end_fires((one.span, one.change) for one in fired)
+        for one in fired:
+            if one.span is not None and one.change is not None:
+                one.span.end(one.change)
     fired = [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
     return [one if one.line is None else _look_at_line(runtime, one, one.line) for one in fired]
 
@@ -221,8 +220,8 @@ def _fire_due(
                 continue
             context, span = FireContext(runtime.settings.env, ran.get(schedule.uid, frozenset())), None
             if runtime.tracing is not None:
-                span, asked = runtime.tracing.begin_fire(schedule, now)
-                context = context._replace(asked=asked)
+                span = runtime.tracing.begin_fire(schedule, now)
+                context = context._replace(asked=span.context)
             if schedule.contents and schedule.has_old_plan:
                 decide = partial(_fire_if_due, runs=open_runs, now=now, context=context)
                 ran_of = partial(changes.nominals_run, connection)

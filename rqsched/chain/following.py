@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rqsched.chain import commit
 from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
 from rqsched.chain.feature import Feature
 from rqsched.chain.hold import HoldGate
+from rqsched.chain.tracer import Tracer
 from rqsched.config import Settings
 from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at, owes
 from rqsched.core.audit import CommandContext
@@ -25,9 +26,6 @@ from rqsched.core.model import Change
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, upstream_ends
 from rqsched.store.database import Connection, Database
-
-if TYPE_CHECKING:
-    from rqsched.chain.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +44,8 @@ class Parts(commit.Parts, Protocol):
     """The database that holds the owed ends."""
     hold: HoldGate
     """Whether anything may begin."""
-    tracing: Tracing | None
-    """The tracing of this process; None when it traces nothing."""
+    tracing: Tracer | None
+    """The tracer of this process; None when it traces nothing."""
 
 
 class After(Feature):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from rqsched.chain.claim import ParentWorker
 from rqsched.chain.commit import Subscriber
@@ -20,22 +19,20 @@ from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.refusals import Refusals
 from rqsched.chain.time_limit import Watch, watch_horse
+from rqsched.chain.tracer import Tracer
 from rqsched.chain.write_gate import WriteGate
 from rqsched.clock import Clock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.core.model import Run, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.embedded import resolve_urls
-from rqsched.errors import ConfigError, WrongDatabaseError, install
+from rqsched.errors import WrongDatabaseError
 from rqsched.signals import everywhere
 from rqsched.store import registered_workflows
 from rqsched.store.database import Database, Patience
 from rqsched.transport.breaker import Breakers
 from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, registry
-
-if TYPE_CHECKING:
-    from rqsched.chain.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -48,19 +45,23 @@ class Runtime:
         settings: Settings,
         *,
         features: Callable[[Runtime], Sequence[Feature]],
+        tracer: Callable[[Settings], Tracer | None],
         clock: Clock | None = None,
         database: Database | None = None,
         workflows: Registry | None = None,
         host: HostClock | None = None,
         redis_timeout: timedelta | None = None,
     ) -> None:
-        """Open what the settings name. `features` makes the features of this process (`feature_list` has them all).
+        """Open what the settings name.
+
+        `features` and `tracer` make the features and the tracer of this process (`feature_list` has them all).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
         processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
         """
-        self.tracing = _open_tracing(settings)
-        """The tracing of this process; None where it traces nothing."""
+        self._tracer_of = tracer
+        self.tracing = tracer(settings)
+        """The tracer of this process; None when it traces nothing."""
         urls = resolve_urls(settings)
         self.settings = settings
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
@@ -121,6 +122,7 @@ class Runtime:
         apart = Runtime(
             self.settings,
             features=self._features_of,
+            tracer=self._tracer_of,
             clock=self._clock,
             database=self.database.apart(),
             workflows=self.workflows,
@@ -160,22 +162,6 @@ class Runtime:
         self.database.close()
         for redis in (self.transport.redis, *self.transport.connections.values()):
             redis.close()
-
-
-def _open_tracing(settings: Settings) -> Tracing | None:
-    """Return the tracing, None where it is off; raises ConfigError where it is on without OpenTelemetry installed."""
-    if not settings.otel:
-        return None
-    try:
-        from rqsched.chain.tracing import Tracing  # noqa: PLC0415 - an optional extra, which is imported nowhere else
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        raise ConfigError(
-            f"RQSCHED_OTEL is on, and opentelemetry-api is not installed here: run {install('otel')}, "
-            "or turn RQSCHED_OTEL off."
-        ) from error
-    return Tracing(settings.default_queue)
 
 
 def _do_nothing(*_: object) -> None:

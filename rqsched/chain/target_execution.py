@@ -24,6 +24,7 @@ from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
 from rqsched.chain.time_limit import OVERRUN, OutOfTimeError, time_limit
+from rqsched.chain.tracer import Attempt
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
 from rqsched.core.policy import TIMEOUT, ErrorTypes
@@ -66,7 +67,17 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
     if runtime.tracing is None:
         return _handle_to_end(runtime, claimed, token, worker)
     found = claimed.run and _run_of(runtime, target, claimed.run[1])
-    with runtime.tracing.target(target, found, claimed.started_at):
+    attempt = Attempt(
+        target.workflow,
+        target.uid,
+        target.attempt,
+        target.queue,
+        claimed.started_at,
+        found,
+        target_id=target.target_id,
+        place=target.number,
+    )
+    with runtime.tracing.attempt(attempt):
         return _handle_to_end(runtime, claimed, token, worker)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,11 +31,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from rqsched.chain.tracer import Attempt, Tracer
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.model import Change, Run, RunKind, Schedule
 from rqsched.core.traceparent import Traceparent, parse_traceparent
-from rqsched.store.fan_out_targets import Target
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +82,25 @@ class Asked(NamedTuple):
             self.span.set_attribute(RUN, run.uid)
 
 
-class Tracing:
-    """The tracing of one process."""
+class Fire(NamedTuple):
+    """A fire that is traced, until it is committed and followed."""
+
+    span: Span
+    """Its span."""
+    context: CommandContext
+    """The context by which the runs that it starts belong to it."""
+
+    def end(self, change: Change) -> None:
+        """End the span with what the fire did."""
+        self.span.set_attribute(OUTCOME, change.events[-1].type if change.events else "")
+        if change.new_runs:
+            run = change.new_runs[-1]
+            self.span.set_attributes({RUN: run.uid, OCCURRENCE: iso_utc(run.occurrence_at)})
+        _end(self.span)
+
+
+class Tracing(Tracer):
+    """The tracing of one process, by OpenTelemetry's API."""
 
     def __init__(self, default_queue: str) -> None:
         self._tracer = trace.get_tracer("rqsched", version("rqsched"))
@@ -122,8 +139,8 @@ class Tracing:
         with self._current("dispatch", None, SpanKind.CONSUMER, given):
             yield
 
-    def begin_fire(self, schedule: Schedule, now: datetime) -> tuple[Span, CommandContext]:
-        """Begin the span of a fire; returns it, and the context by which the runs that it starts belong to it.
+    def begin_fire(self, schedule: Schedule, now: datetime) -> Fire:
+        """Begin the span of a fire.
 
         If the transaction is repeated, the span of the first try is never ended, and so never exported.
         """
@@ -135,18 +152,7 @@ class Tracing:
             attributes[LATENESS] = (now - schedule.due_at).total_seconds()
         name = f"fire {schedule.definition.workflow}"
         span = self._start(name, Context(), SpanKind.PRODUCER, attributes, links)
-        return span, CommandContext(traceparent=_write(span.get_span_context()))
-
-    def end_fires(self, fired: Iterable[tuple[Span | None, Change | None]]) -> None:
-        """End the spans of fires that were committed, and followed if Redis answered."""
-        for span, change in fired:
-            if span is None or change is None:
-                continue
-            span.set_attribute(OUTCOME, change.events[-1].type if change.events else "")
-            if change.new_runs:
-                run = change.new_runs[-1]
-                span.set_attributes({RUN: run.uid, OCCURRENCE: iso_utc(run.occurrence_at)})
-            _end(span)
+        return Fire(span, CommandContext(traceparent=_write(span.get_span_context())))
 
     def fail_fire(self, schedule_uid: str, error: Exception) -> None:
         """Trace a fire that failed, and is tried again."""
@@ -156,56 +162,32 @@ class Tracing:
         _end(span)
 
     @contextmanager
-    def attempt(self, schedule: Schedule, run: Run) -> Iterator[None]:
-        """Trace an attempt of a run while its workflow executes and its end is recorded; its span is current."""
-        attributes = {**self._of_run(schedule, run), MESSAGE: run.uid, ATTEMPT: run.attempt}
-        if run.queued_at is not None and run.started_at is not None:
-            attributes[QUEUE_WAIT] = (run.started_at - run.queued_at).total_seconds()
-        with self._processing(f"run {run.workflow}", "run", run, run.started_at, attributes):
-            yield
-
-    @contextmanager
-    def target(self, target: Target, found: tuple[Schedule, Run] | None, began: datetime) -> Iterator[None]:
-        """Trace an attempt of a target likewise; `found` are its schedule and run, unless it was started by hand."""
-        attributes: dict[str, Any] = {SYSTEM: "rqsched", DESTINATION: target.queue or self._default_queue}
-        run = None
-        if found is not None:
-            schedule, run = found
-            attributes = self._of_run(schedule, run)
+    def attempt(self, attempt: Attempt) -> Iterator[None]:
+        """Trace an attempt of a run or of a target while its workflow executes and its end is recorded."""
+        attributes: dict[str, Any] = {SYSTEM: "rqsched"}
+        run, operation = None, "run" if attempt.target_id is None else "target"
+        if attempt.of is not None:
+            schedule, run = attempt.of
+            attributes = _of_run(schedule, run)
         attributes |= {
-            WORKFLOW: target.workflow,
-            TARGET: target.target_id,
-            MESSAGE: target.uid,
-            ATTEMPT: target.attempt,
+            WORKFLOW: attempt.workflow,
+            DESTINATION: attempt.queue or self._default_queue,
+            MESSAGE: attempt.uid,
+            ATTEMPT: attempt.number,
+            OPERATION: operation,
+            OPERATION_TYPE: "process",
         }
-        is_many = target.number > MANY
-        with self._processing(f"target {target.workflow}", "target", run, began, attributes, is_many=is_many):
+        if attempt.target_id is not None:
+            attributes[TARGET] = attempt.target_id
+        elif run is not None and run.queued_at is not None and run.started_at is not None:
+            attributes[QUEUE_WAIT] = (run.started_at - run.queued_at).total_seconds()
+        parent, links = _place_of(attempt, run)
+        with self._current(f"{operation} {attempt.workflow}", parent, SpanKind.CONSUMER, attributes, links):
             yield
 
     def note_outcome(self, outcome: str) -> None:
         """Note how the attempt that is traced here ended."""
         trace.get_current_span().set_attribute(OUTCOME, outcome)
-
-    @contextmanager
-    def _processing(
-        self,
-        name: str,
-        operation: str,
-        run: Run | None,
-        began: datetime | None,
-        attributes: dict[str, Any],
-        *,
-        is_many: bool = False,
-    ) -> Iterator[None]:
-        parent, links = None, list[Link]()
-        if run is not None:
-            is_near = began is None or began - run.created_at <= NEAR
-            # A downstream run is no part of the trace of its upstream's run: the two are linked.
-            belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and not is_many
-            parent, links = _place(_read(run.traceparent), belongs=belongs)
-        attributes |= {OPERATION: operation, OPERATION_TYPE: "process"}
-        with self._current(name, parent, SpanKind.CONSUMER, attributes, links):
-            yield
 
     @contextmanager
     def _current(
@@ -241,16 +223,6 @@ class Tracing:
             _log.exception("not traced: %s", name, extra=_FAILED)
             return trace.INVALID_SPAN
 
-    def _of_run(self, schedule: Schedule, run: Run) -> dict[str, Any]:
-        return {
-            **of_schedule(schedule),
-            WORKFLOW: run.workflow,
-            DESTINATION: run.queue or self._default_queue,
-            RUN: run.uid,
-            RUN_KIND: run.kind.value,
-            OCCURRENCE: iso_utc(run.occurrence_at),
-        }
-
     def end_job(self, job_id: str) -> None:
         """Export what a work horse traced, before RQ ends it; nothing in a process that goes on."""
         if os.environ.get("RQ_JOB_ID") == job_id:  # RQ tells a horse, and nobody else, which job it is for
@@ -279,6 +251,15 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def _of_run(schedule: Schedule, run: Run) -> dict[str, Any]:
+    return {
+        **of_schedule(schedule),
+        RUN: run.uid,
+        RUN_KIND: run.kind.value,
+        OCCURRENCE: iso_utc(run.occurrence_at),
+    }
+
+
 def _read(text: str | None) -> SpanContext | None:
     found = None if text is None else parse_traceparent(text)
     if found is None:
@@ -296,6 +277,16 @@ def _write(span: SpanContext) -> str | None:
 
 def _below(parent: SpanContext) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(parent))
+
+
+def _place_of(attempt: Attempt, run: Run | None) -> tuple[Context | None, list[Link]]:
+    """Return the parent and the links of an attempt's span."""
+    if run is None:
+        return None, []
+    is_near = attempt.began is None or attempt.began - run.created_at <= NEAR
+    # A downstream run is no part of the trace of its upstream's run: the two are linked.
+    belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and attempt.place <= MANY
+    return _place(_read(run.traceparent), belongs=belongs)
 
 
 def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:

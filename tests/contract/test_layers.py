@@ -33,7 +33,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.store.database", "rqsched.store.postgres"): "the postgres extra is optional",
     ("rqsched.store.shared_engine", "rqsched.store.postgres.escape_texts"): "as above",
     ("rqsched.store.database", "rqsched.store.privileges"): "a process whose database refuses nothing never asks",
-    ("rqsched.chain.runtime", "rqsched.chain.tracing.Tracing"): "the otel extra is optional",
+    ("rqsched.chain.feature_list", "rqsched.chain.tracing.Tracing"): "the otel extra is optional",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
     ("rqsched.contrib.fastapi", "rqsched.http.native.router.answer_error"): "the http extra is optional",
     ("rqsched.dev.run", "rqsched.dashboard.routes"): "the dashboard extra is optional",

@@ -74,7 +74,6 @@ FEATURES = (
     "core/run_hours.py",
     "core/runs_on_request.py",
     "core/target_",
-    "core/traceparent.py",
     "machines/",
     "store/backfills.py",
     "store/calendars.py",
