@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
@@ -130,6 +130,18 @@ class FanOutPolicy(StrEnum):
     """Targets failed and none succeeded."""
     NEVER = "never"
     """Never: the counts alone tell."""
+
+    def fails(self, counts: Mapping[str, int]) -> bool:
+        """Return whether a run has failed whose targets ended so; `counts` are by status."""
+        failed = count_failed(counts)
+        if self is FanOutPolicy.ALL_FAILED:
+            return failed > 0 and not any(counts.get(status) for status in ("succeeded", "ignored"))
+        return self is FanOutPolicy.ANY_FAILED and failed > 0
+
+
+def count_failed(counts: Mapping[str, int]) -> int:
+    """Return how many targets failed or were lost; `counts` are by status."""
+    return sum(counts.get(status, 0) for status in ("failed", "lost"))
 
 
 class OverlapUntil(StrEnum):

@@ -19,9 +19,8 @@ from rqsched.core.change_builder import ChangeBuilder
 from rqsched.core.ids import backfill_instance_id, iso_utc
 from rqsched.core.model import BLOCKED, ENDED_IN_VAIN, OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.core.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
-from rqsched.core.policy import OverlapPolicy
+from rqsched.core.policy import OverlapPolicy, count_failed
 from rqsched.core.results import BackfillRow
-from rqsched.core.target_progress import count_failed
 from rqsched.errors import RunStateError
 from rqsched.spec.spec import Spec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -28,9 +28,8 @@ from rqsched.core.model import (
 from rqsched.core.occurrences import next_occurrence
 from rqsched.core.overlap import drain
 from rqsched.core.payload import storable
-from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, FanOutPolicy, OverlapUntil, rule_against
+from rqsched.core.policy import LOST, NO_TYPES, ErrorTypes, FanOutPolicy, OverlapUntil, count_failed, rule_against
 from rqsched.core.schedule_endings import EXHAUSTED, complete, die
-from rqsched.core.target_progress import describe_failures, has_failed
 from rqsched.errors import error_line
 
 MAX_ERROR = 8_192
@@ -147,11 +146,17 @@ def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResu
     """Record how the targets ended, and return what that means for the run."""
     counts: dict[str, int] = json.loads(attempt_result.target_counts or "{}")
     builder.set_run(run.uid, target_counts=attempt_result.target_counts)
-    is_failure = has_failed(counts, FanOutPolicy(builder.schedule.policies.fan_out))
+    is_failure = FanOutPolicy(builder.schedule.policies.fan_out).fails(counts)
     outcome = AttemptOutcome.FAILED if is_failure else AttemptOutcome.SUCCEEDED
     _record_end(builder, run, audit.FAN_OUT_ENDED, outcome=outcome.value, targets=counts)
-    error = describe_failures(counts, attempt_result.error) if is_failure else None
+    error = _describe_failures(counts, attempt_result.error) if is_failure else None
     return attempt_result._replace(outcome=outcome, error=error, is_final=True)
+
+
+def _describe_failures(counts: Mapping[str, int], example: str | None) -> str:
+    """Say how many targets failed, and the first line of one of their errors."""
+    first = error_line(example)
+    return f"{count_failed(counts)} of {sum(counts.values())} targets failed{f', such as: {first}' if first else ''}"
 
 
 def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:

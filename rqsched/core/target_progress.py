@@ -1,4 +1,4 @@
-"""The progress of a run's targets, and the outcome of the run by them. Plain values that clients import, too."""
+"""The progress of a run's targets. Plain values that clients import, too."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rqsched.core.ids import iso_utc
-from rqsched.core.policy import FanOutPolicy
-from rqsched.errors import error_line
+from rqsched.core.policy import count_failed
 
 WINDOW = timedelta(seconds=60)
 """Over how long the pace is measured."""
 _OPEN = ("waiting", "pending", "running", "retrying", "blocked")
-_DONE = ("succeeded", "ignored")
-_FAILED = ("failed", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +74,3 @@ def progress_of(counts: Mapping[str, int], lately: int, began_at: datetime | Non
     pace = lately / elapsed.total_seconds() if still else 0.0
     ends_at = now + timedelta(seconds=still / pace) if pace else None
     return TargetProgress(dict(counts), total, total - still, count_failed(counts), pace or None, ends_at)
-
-
-def has_failed(counts: Mapping[str, int], policy: FanOutPolicy) -> bool:
-    """Return whether a run has failed whose targets ended so; `counts` are by status."""
-    failed = count_failed(counts)
-    done = sum(counts.get(status, 0) for status in _DONE)
-    if policy is FanOutPolicy.ANY_FAILED:
-        return failed > 0
-    return policy is FanOutPolicy.ALL_FAILED and failed > 0 and done == 0
-
-
-def count_failed(counts: Mapping[str, int]) -> int:
-    """Return how many targets failed or were lost."""
-    return sum(counts.get(status, 0) for status in _FAILED)
-
-
-def describe_failures(counts: Mapping[str, int], example: str | None) -> str:
-    """Say how many targets failed, and the first line of one of their errors."""
-    first = error_line(example)
-    return f"{count_failed(counts)} of {sum(counts.values())} targets failed{f', such as: {first}' if first else ''}"
