@@ -18,7 +18,6 @@ from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import find_resolver, name_targets
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.retrying import retry_requeued
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end
@@ -26,12 +25,12 @@ from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.chain.tracer import Attempt
 from rqsched.core.ids import RunJobId, new_uid
-from rqsched.core.model import BLOCKED, Change, RunStatus, dumps
+from rqsched.core.model import BLOCKED, Change, Run, RunStatus, dumps
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import HeldError, NotExecutedError, RunCancelled
 from rqsched.store import changes, claims
 from rqsched.store.database import FAILURES, Connection, Patience
-from rqsched.transport.redelivery import is_requeued, mark_failed
+from rqsched.transport.redelivery import mark_failed
 from rqsched.workflows import FannedOut, Workflow, WorkflowNotFoundError, enter_run, leave_run
 
 _log = logging.getLogger(__name__)
@@ -109,15 +108,16 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
         if runtime.limits.ask(run.uid, run.limit_group or ""):
             return claim_run(runtime, job)
         _log.info("%s waits in line of limit %s", job, run.limit_group, extra={"action": "run_in_line"})
-    elif rq_job is not None and is_requeued(rq_job):
-        try:
-            retry_requeued(runtime, job)
-        except HeldError:
-            _mark_failed(rq_job)
-            raise
+    elif (again := _ask_features(runtime, run, job, rq_job)) is not None:
+        return claim_run(runtime, job) if again else None
     else:
         _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
     return None
+
+
+def _ask_features(runtime: Runtime, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
+    answers = (feature.unclaimed(run, job, rq_job) for feature in runtime.features.listed)
+    return next((again for again in answers if again is not None), None)
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:

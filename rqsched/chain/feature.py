@@ -15,6 +15,9 @@ from itertools import chain
 from operator import attrgetter
 from typing import ClassVar, Protocol
 
+from rq.job import Job
+
+from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.store.database import Connection
 
@@ -72,6 +75,14 @@ class Feature(Protocol):
         """Write what the start of a run owes, in the transaction of its claim; returns the uids for `attempt`."""
         return ()
 
+    def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
+        """Do something about a job whose run could not be claimed: return whether it is to be claimed again now.
+
+        None if the job is none of its business. Every feature is asked in turn until one answers, for the row of the
+        run does not show that a person requeued its job. Called at most once for a job; may raise, which fails the job.
+        """
+        return None
+
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
         """Return what surrounds a claimed attempt; `owed` is what `claimed` returned."""
         return nullcontext()
@@ -81,7 +92,8 @@ class Features:
     """The features of one process."""
 
     def __init__(self, listed: Sequence[Feature]) -> None:
-        self._listed = listed
+        self.listed = listed
+        """All of them, in their order."""
         self.claims_alone = not any(feature.writes_every_start for feature in listed)
         """Whether a claim may be a single statement."""
 
@@ -94,7 +106,7 @@ class Features:
         distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature
-            for feature in self._listed
+            for feature in self.listed
             if feature.is_always_involved
             or any(column(schedule) != default for column, default in feature.columns for schedule in distinct)
         ]

@@ -9,6 +9,7 @@ from rqsched.chain.following import After
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.delivering import Notifications
 from rqsched.chain.quotas import Quotas
+from rqsched.chain.retrying import RetryOnRequest
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.tracer import Tracer
 from rqsched.config import Settings
@@ -17,7 +18,7 @@ from rqsched.errors import ConfigError, install
 
 def features_of(runtime: Runtime) -> list[Feature]:
     """Return the features of a process, in the order in which they take part at each point."""
-    return [Quotas(runtime), Limits(runtime), Notifications(runtime), After(runtime)]
+    return [Quotas(runtime), Limits(runtime), Notifications(runtime), After(runtime), RetryOnRequest(runtime)]
 
 
 def tracer_of(settings: Settings) -> Tracer | None:

@@ -6,8 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from rq.job import Job
+
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.feature import Feature
 from rqsched.chain.runtime import Runtime
 from rqsched.core import runs_on_request
 from rqsched.core.audit import CommandContext
@@ -27,11 +30,32 @@ from rqsched.errors import (
 from rqsched.store import changes, fan_out_targets, run_queries
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import FailedRuns
+from rqsched.transport.redelivery import is_requeued, mark_failed
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_BOUND = 1_000
 """The most runs of one bulk retry, unless the caller raises it."""
+
+
+class RetryOnRequest(Feature):
+    """A failed job that a person requeues in RQ asks for another attempt of its run."""
+
+    columns = ()
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002 - read under its lock
+        """Retry the run of a requeued job, whose own delivery is over then."""
+        if rq_job is None or not is_requeued(rq_job):
+            return None
+        try:
+            retry_requeued(self._runtime, job)
+        except HeldError:
+            mark_failed(rq_job)
+            raise
+        return False
 
 
 def retry_run(
