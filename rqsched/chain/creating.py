@@ -16,10 +16,9 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from rqsched.chain import upstreams
 from rqsched.chain.changing import change, commit
 from rqsched.chain.commit import Decide, Decided, announce, follow
-from rqsched.chain.operations import open_runs
+from rqsched.chain.operations import lock_declared, open_runs
 from rqsched.chain.plans import CalendarsOf, Plan, outcome_of, read_ran, while_calendars_move
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
@@ -128,9 +127,7 @@ def _create(
 ) -> Decided[Schedule]:
     namespace, schedule_id = request.named
     # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
-    wanted = {schedule_id: request.upstream_id}
-    locked = upstreams.lock(connection, namespace, wanted)
-    known = locked.get(schedule_id)
+    known = lock_declared(connection, namespace, _wanted([request])).get(schedule_id)
     if tried is not None and tried.is_written(known):
         return tried
     made = key and idempotency.made_by(connection, key, runtime.now())
@@ -140,22 +137,14 @@ def _create(
         return Decided([unchanged(known)], known)
     if known is not None:
         raise ScheduleExistsError(schedule_id, namespace)
-    upstreams.require(connection, namespace, wanted, locked)
     calendars_of, now, plan = _calendars_of(connection, namespace), runtime.now(), plans.get(uid)
     calendars = calendars_of(request.definition.parsed_spec.calendars)
     new = (plan and plan.taken(None, calendars_of)) or created(request, uid, now, calendars)
-    tell = upstreams.telling(namespace, wanted, [new])
     if key is None:
-        return Decided([new], new.after, also=tell)
+        return Decided([new], new.after)
     answer = request.answer and request.answer(new.after)
     hold = partial(idempotency.hold, key=key, schedule_uid=uid, now=now, answer=answer)
-    return Decided([new], new.after, also=partial(_each, [hold, tell]))
-
-
-def _each(steps: Iterable[Callable[[Connection], object] | None], connection: Connection) -> None:
-    for step in steps:
-        if step is not None:
-            step(connection)
+    return Decided([new], new.after, also=hold)
 
 
 _Plans: TypeAlias = dict[str, Plan]
@@ -353,11 +342,10 @@ def _upserting(
     plans = _plans_of(runtime, requests, uids, within)
 
     def decide(connection: Connection, tried: Decided[_Outcomes] | None) -> Decided[_Outcomes]:
-        namespace, wanted = requests[0].named.namespace, _wanted(requests)
-        known = upstreams.lock(connection, namespace, wanted)
+        namespace = requests[0].named.namespace
+        known = lock_declared(connection, namespace, _wanted(requests))
         if tried is not None and any(tried.is_written(schedule) for schedule in known.values()):
             return tried
-        upstreams.require(connection, namespace, wanted, known)
         done = _decide_each(
             known,
             requests,
@@ -368,9 +356,7 @@ def _upserting(
             ran_of=partial(changes.nominals_run, connection),
             plans=plans,
         )
-        decided = upstreams.told([one for one, _ in done], wanted)
-        outcomes = [(one.after, outcome) for one, (_, outcome) in zip(decided, done, strict=True)]
-        return Decided(decided, outcomes, also=upstreams.telling(namespace, wanted, decided))
+        return Decided([one for one, _ in done], [(one.after, outcome) for one, outcome in done])
 
     return decide
 

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from rqsched.chain import commit
+from rqsched.chain import commit, upstreams
 from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
 from rqsched.chain.feature import Feature
@@ -56,10 +56,18 @@ class After(Feature):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Refuse an upstream that does not exist, and a circle of schedules that come after each other."""
+        upstreams.require(connection, changes)
+
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write the ends that Changes owe to downstream schedules."""
         if any(owes(change) for change in changes):
             upstream_ends.record(connection, changes)
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write to upstreams that schedules come after them from now on."""
+        upstreams.tell(connection, changes)
 
     def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
         """Start what comes after runs that end in committed Changes; a pass starts the runs that cannot start now."""

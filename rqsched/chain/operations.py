@@ -6,10 +6,9 @@ told from a lost COMMIT, and nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from rqsched.chain import upstreams
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
 from rqsched.chain.plans import Plan, outcome_of, while_calendars_move
@@ -19,7 +18,7 @@ from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RqschedError, ScheduleNotFoundError, VersionConflictError
-from rqsched.store import changes, named_calendars, pruning
+from rqsched.store import changes, named_calendars, pruning, system_queries
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -42,8 +41,8 @@ def operate(
 
     Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. When
     Redis belongs to another database, an operation that only `stops` something is done, and any other raises
-    WrongDatabaseError. `after` names a namespace, this schedule's id in it and the id of its new upstream: raises
-    UpstreamError if it cannot come after that.
+    WrongDatabaseError. `after` names a namespace, this schedule's id in it and the id of its new upstream, for
+    `lock_declared`.
 
     `foresee` is `decide` without a lock, for a decision that may take long and rests on the schedule and its calendars
     alone: it is made first, and taken under the lock if both are as they were. Raises CalendarBusyError.
@@ -54,9 +53,9 @@ def operate(
     foreseen: Plan | None = None
 
     def decide_one(connection: Connection, tried: Decided[Schedule] | None) -> Decided[Schedule]:
-        namespace, schedule_id, upstream = after or ("", "", None)
-        wanted = {schedule_id: upstream} if after is not None else {}
-        locked = upstreams.lock(connection, namespace, wanted) if after is not None else {}
+        if after is not None:
+            namespace, schedule_id, upstream = after
+            lock_declared(connection, namespace, {schedule_id: upstream})
         schedule = changes.lock_one(connection, uid)
         if tried is not None and tried.is_written(schedule):
             return tried
@@ -65,13 +64,12 @@ def operate(
             raise ScheduleNotFoundError(*named)
         if version is not None and version != schedule.version:
             raise VersionConflictError(schedule.schedule_id, version, schedule.version)
-        upstreams.require(connection, namespace, wanted, locked)
         ran_of = partial(changes.nominals_run, connection)
         calendars_of = partial(named_calendars.named, connection, schedule.namespace, locks=True)
         decided = (foreseen and foreseen.taken(schedule, calendars_of)) or planned_first(
             schedule, lambda one: decide(connection, one, operation), now=runtime.now(), ran_of=ran_of
         )
-        return Decided([decided], decided.after, also=upstreams.telling(namespace, wanted, [decided]))
+        return Decided([decided], decided.after)
 
     def attempt() -> Schedule:
         nonlocal foreseen
@@ -80,6 +78,18 @@ def operate(
         return change(runtime, decide_one, within=within)
 
     return while_calendars_move(attempt)
+
+
+def lock_declared(connection: Connection, namespace: str, wanted: Mapping[str, str | None]) -> dict[str, Schedule]:
+    """Lock and read, by id, schedules that an operation declares and the upstreams that it names for them.
+
+    They are locked together, in the one order of all locks. While it names an upstream, no other operation changes
+    which schedules of the namespace come after which. `wanted` has the id of each schedule and of its upstream, if any.
+    """
+    named = {one for one in wanted.values() if one is not None}
+    if named:
+        system_queries.lock_upstreams(connection, namespace)
+    return changes.lock_named(connection, namespace, [*wanted, *sorted(named - wanted.keys())])
 
 
 def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, connection: Connection) -> Plan | None:

@@ -265,15 +265,17 @@ def late(
     return [*first.values()]
 
 
-def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[str]) -> dict[str, str]:
-    """Return the schedule that each of these comes after, and each of those, and so on, by their ids."""
-    found: dict[str, str] = {}
+def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[str]) -> dict[str, str | None]:
+    """Return the schedules of these ids that exist and those that they come after, and so on, each with its upstream.
+
+    The upstream is None for a schedule with times of its own.
+    """
+    found: dict[str, str | None] = {}
     wanted = set(schedule_ids)
     while wanted:
         known = find_all_named(connection, namespace, sorted(wanted))
-        step = {id_: one.upstream_id for id_, one in known.items() if one.upstream_id is not None}
-        found |= step
-        wanted = {*step.values()} - found.keys()
+        found |= {id_: one.upstream_id for id_, one in known.items()}
+        wanted = {one.upstream_id for one in known.values() if one.upstream_id is not None} - found.keys()
     return found
 
 

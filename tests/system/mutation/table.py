@@ -2143,7 +2143,7 @@ AFTER = (
     ),
     _edit(
         "two change at once what comes after what",
-        "chain/upstreams.py",
+        "chain/operations.py",
         "        system_queries.lock_upstreams(connection, namespace)\n",
         "        pass\n",
         _AFTER + "circle_is_not_closed_by_two_changes_at_once_that_name_no_schedule_in_common",
