@@ -20,18 +20,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.retry import Retry
 from tenacity import RetryError, Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, RedisUnavailableError, install
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 _log = logging.getLogger(__name__)
 
@@ -174,17 +172,22 @@ def _socket_path(folder: Path) -> Path:
 
 
 def _connect(socket: Path) -> Redis:
-    return Redis(unix_socket_path=str(socket), socket_timeout=_ANSWER_SECONDS, retry=Retry(NoBackoff(), 0))
+    import redis  # noqa: PLC0415 - most processes that ask for a URL of this file have no embedded Valkey
+
+    retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    return redis.Redis(unix_socket_path=str(socket), socket_timeout=_ANSWER_SECONDS, retry=retry)
 
 
 def _pid_behind(socket: Path) -> int | None:
+    import redis  # noqa: PLC0415 - as above
+
     # Ask the server for its pid: a pid file may name a process that got the number later.
     try:
-        with _connect(socket) as redis:
-            return int(redis.info("server")["process_id"])
-    except RedisConnectionError:
+        with _connect(socket) as valkey:
+            return int(valkey.info("server")["process_id"])
+    except redis.ConnectionError:
         return None
-    except RedisError as error:
+    except redis.RedisError as error:
         raise RedisUnavailableError(
             f"the embedded Valkey at {socket} does not say its pid: {error}. End that process and try again."
         ) from error
@@ -245,14 +248,16 @@ def _binary() -> Path:
 
 
 def _wait_until_ready(folder: Path) -> EmbeddedValkey:
+    import redis  # noqa: PLC0415 - as above
+
     # A server that still loads its data reports its pid already: only a ping says that it serves.
     attempts = Retrying(
-        retry=retry_if_exception_type(RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
+        retry=retry_if_exception_type(redis.RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
     )
     try:
-        with _connect(_socket_path(folder)) as redis:
-            attempts(redis.ping)
-    except RedisError as error:
+        with _connect(_socket_path(folder)) as valkey:
+            attempts(valkey.ping)
+    except redis.RedisError as error:
         raise RedisUnavailableError(f"the embedded Valkey does not come up: {_log_path(folder)} says why.") from error
     running = find(folder)
     if running is None:

@@ -9,10 +9,9 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, plainly
-from rqsched.chain.backfill import BackfillRange
 from rqsched.core.delays import later
 from rqsched.core.deliveries import Delivery, shown_destination
 from rqsched.core.lifecycle import decide_end_pause
@@ -27,6 +26,9 @@ from rqsched.store import changes
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 from rqsched.store.run_queries import LatestRun
+
+if TYPE_CHECKING:
+    from rqsched.chain.backfill import BackfillRange
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")

@@ -10,13 +10,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from rqsched.core.model import RUN_FILTERS, LastOutcome, ScheduleStatus
+from rqsched.core.model import RUN_FILTERS, LastOutcome, Schedule, ScheduleStatus
 from rqsched.core.payload import MEMO_BYTES, json_text
+from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.store.run_pages import RunFilters
+from rqsched.store import schedule_queries
+from rqsched.store.database import Database
 from rqsched.store.schedule_queries import Filters
+
+if TYPE_CHECKING:
+    from rqsched.store.run_pages import RunFilters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)
@@ -89,8 +94,20 @@ def to_filters(
     return narrowed(filters, query or "", lambda status: _words("query", status, ScheduleStatus))
 
 
+def read_page(
+    database: Database, namespace: str, *, limit: int, cursor: str | None, sort: str, **filters: Unpack[ListFilters]
+) -> Page[Schedule]:
+    """Read the page of schedules that `Scheduler.list` shows; raises InvalidInputError. It needs no Redis."""
+    schedule_queries.require_limit(limit)
+    schedule_queries.require_sort(sort)
+    wanted = to_filters(namespace, **filters)
+    return schedule_queries.fill_page(database, wanted, limit=limit, cursor=cursor, sort=sort)
+
+
 def to_run_filters(namespace: str, status: str | Sequence[str] | None, **others: Any) -> RunFilters:
     """Return the filters of runs of one namespace; raises InvalidInputError."""
+    from rqsched.store.run_pages import RunFilters  # noqa: PLC0415 - filters of schedules need no queries of runs
+
     for name in ("since", "until"):
         _require_aware(name, others.get(name))
     return RunFilters(namespace, _words("status", status, RUN_FILTERS), **others)

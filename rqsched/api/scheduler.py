@@ -18,7 +18,7 @@ from rqsched.api.declarations import Declaration, Declarations, Declaring, of_pr
 from rqsched.api.description import BackfillProgress
 from rqsched.api.holding import Holding
 from rqsched.api.limiting import Limiting
-from rqsched.api.list_filters import ListFilters, to_filters, to_run_filters
+from rqsched.api.list_filters import ListFilters, read_page, to_filters, to_run_filters
 from rqsched.api.load import read_load, window_of
 from rqsched.api.namespaces import Namespaces
 from rqsched.api.recovering import Recovering, find_worker_command
@@ -371,11 +371,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             cursor: `next_cursor` of the page before.
             sort: `created`, `next` (those that fire), `id`; with `-` the other way round.
         """
-        schedule_queries.require_limit(limit)
-        schedule_queries.require_sort(sort)
-        wanted = to_filters(self._namespace(namespace), **filters)
-        page = schedule_queries.fill_page(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=sort)
-        return Page([self._handle(schedule) for schedule in page.items], page.next_cursor)
+        where = self._namespace(namespace)
+        page = read_page(self.runtime.database, where, limit=limit, cursor=cursor, sort=sort, **filters)
+        return page.map(self._handle)
 
     def iter(
         self, *, namespace: str | None = None, sort: str = "created", **filters: Unpack[ListFilters]

@@ -26,7 +26,7 @@ from rqsched.core.results import MAX_PAGE
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError, RqschedError
 from rqsched.spec.duration import parse_span
-from rqsched.store import registered_workflows, schedule_queries
+from rqsched.store import schedule_queries
 from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
 
 _MOST = 100
@@ -47,6 +47,8 @@ def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 def workflow_names(incomplete: str) -> list[str]:
     """Offer the workflows, registered by any process, whose names begin with the text."""
+    from rqsched.store import registered_workflows  # noqa: PLC0415 - for completion only
+
     names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
     return [name for name in names if name.startswith(incomplete)]
 

@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, wraps
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from redis.exceptions import RedisError
 
-from rqsched.api.run_handle import RunHandle
-from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.api.scheduler import Scheduler
-from rqsched.chain.error_text import explain
 from rqsched.cli.output import Output, Writer, dump, notice, shown
 from rqsched.config import Settings
 from rqsched.core.audit import CommandContext
+from rqsched.embedded import database_url
 from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError, RqschedError
 from rqsched.processes.logs import TEXT
 from rqsched.spec.words import clock_warnings
 from rqsched.store import schema_version
-from rqsched.store.database import DatabaseError
-from rqsched.transport.refusal import advice_for
+from rqsched.store.database import Database, DatabaseError
+
+if TYPE_CHECKING:
+    from rqsched.api.run_handle import RunHandle
+    from rqsched.api.schedule_handle import ScheduleHandle
+    from rqsched.api.scheduler import Scheduler
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
 """The exit codes of a command that raises no error but did only a part of its work; docs/cli.md explains them."""
@@ -76,8 +76,9 @@ class Session:
 
     def __exit__(self, *error: Any) -> None:
         del error
-        if "scheduler" in self.__dict__:
-            self.scheduler.close()
+        for opened in ("scheduler", "database"):
+            if opened in self.__dict__:
+                getattr(self, opened).close()
         self._stack.close()
 
     @cached_property
@@ -86,8 +87,25 @@ class Session:
         return Settings()
 
     @cached_property
+    def database(self) -> Database:
+        """The database of the environment, its schema checked: for a command that reads rows and needs no Redis."""
+        database = Database(database_url(self.settings), pooler=self.settings.database_pooler)
+        try:
+            if self.settings.is_sqlite:
+                schema_version.upgrade(database)
+            else:
+                database.require_accepted()
+                schema_version.require_current(database)
+        except Exception:
+            database.close()
+            raise
+        return database
+
+    @cached_property
     def scheduler(self) -> Scheduler:
         """The scheduler of the environment: its schema checked and RQSCHED_IMPORTS imported; raises their errors."""
+        from rqsched.api.scheduler import Scheduler  # noqa: PLC0415 - RQ and Redis, which some commands do not need
+
         scheduler = Scheduler.from_env()
         scheduler.runtime.imports.require()
         if not scheduler.has_checked_schema:
@@ -232,7 +250,14 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
     try:
         with session or nullcontext():
             function(**arguments)
-    except (RqschedError, RedisError, DatabaseError) as error:
+    except Exception as error:
+        from redis.exceptions import RedisError  # noqa: PLC0415 - as in `Session.scheduler`
+
+        from rqsched.chain.error_text import explain  # noqa: PLC0415 - as in `Session.scheduler`
+        from rqsched.transport.refusal import advice_for  # noqa: PLC0415 - as in `Session.scheduler`
+
+        if not isinstance(error, RqschedError | RedisError | DatabaseError):
+            raise
         known = error if isinstance(error, RqschedError) else BackendUnavailableError()
         message = explain(error)
         if known is not error:

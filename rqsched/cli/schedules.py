@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Annotated, Any
@@ -15,9 +16,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from rqsched.api.build_description import describe as describe_schedule
-from rqsched.api.build_description import describe_run, iter_upcoming
-from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.list_filters import read_page
 from rqsched.cli import arguments
 from rqsched.cli.arguments import Listed, Note, Overlap, PageToken, ScheduleId, Until, Yes, schedule_ids
 from rqsched.cli.command import CONFLICT, Session, command, confirm
@@ -25,7 +24,7 @@ from rqsched.cli.output import notice, shown
 from rqsched.core.audit import NOT_TRIGGERABLE
 from rqsched.core.model import Schedule
 from rqsched.core.policy import CatchUp, Policies
-from rqsched.core.results import MAX_PAGE
+from rqsched.core.results import MAX_PAGE, pages
 from rqsched.errors import error_line
 from rqsched.spec.duration import format_short
 from rqsched.spec.words import after_in_words, in_words
@@ -77,24 +76,24 @@ def list_schedules(
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
     """List schedules in the order they were created, or as --sort says."""
-    filters = {"namespace": session.namespace, **listed.all_filters()}
+    read = partial(read_page, session.database, session.named, sort=sort.value, **listed.all_filters())
     if every:
-        _show(session, session.scheduler.iter(sort=sort.value, **filters), None)
+        _show(session, pages(lambda cursor: read(limit=MAX_PAGE, cursor=cursor)), None)
     else:
-        page = session.scheduler.list(
-            limit=limit, cursor=arguments.given_text("--page-token", page_token), sort=sort.value, **filters
-        )
+        page = read(limit=limit, cursor=arguments.given_text("--page-token", page_token))
         _show(session, page.items, page.next_cursor)
 
 
-def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None) -> None:
-    writer, namespace = session.writer, session.namespace or session.scheduler.settings.namespace
+def _show(session: Session, schedules: Iterable[Schedule], token: str | None) -> None:
+    writer, namespace = session.writer, session.namespace or session.settings.namespace
     if not writer.is_table:
-        rows = (describe_schedule(handle.state).to_dict() for handle in handles)
+        from rqsched.api.build_description import describe  # noqa: PLC0415 - a table needs no description
+
+        rows = (describe(schedule).to_dict() for schedule in schedules)
         found = rows if writer.is_lines else list(rows)
         writer.for_programs(found, {"namespace": namespace, "schedules": found, "next_page_token": token})
         return
-    cells = [_row(handle) for handle in handles]
+    cells = [_row(schedule) for schedule in schedules]
     writer.say(f"Namespace: {namespace}")
     if not cells:
         writer.say("No schedules.")
@@ -103,11 +102,10 @@ def _show(session: Session, handles: Iterable[ScheduleHandle], token: str | None
     writer.say_next_page(token)
 
 
-def _row(handle: ScheduleHandle) -> tuple[Any, ...]:
-    state = handle.state
-    status = f"{handle.status}, no success" if handle.overdue_since else handle.status
-    first = handle.schedule_id, handle.workflow, status, state.due_at, state.last_run_at
-    return *first, state.last_outcome, in_words(state.spec)
+def _row(schedule: Schedule) -> tuple[Any, ...]:
+    status = f"{schedule.status.value}, no success" if schedule.overdue_since else schedule.status.value
+    first = schedule.schedule_id, schedule.definition.workflow, status, schedule.due_at, schedule.last_run_at
+    return *first, schedule.last_outcome, in_words(schedule.spec)
 
 
 @command(app)
@@ -193,6 +191,8 @@ def upcoming(
 
 
 def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
+    from rqsched.api.build_description import iter_upcoming  # noqa: PLC0415 - as above
+
     for at in iter_upcoming(schedule, now):
         yield at, schedule.schedule_id, schedule.definition.workflow
 
@@ -313,6 +313,8 @@ def trigger(
     ] = None,
 ) -> None:
     """Start a run now; the schedule's times do not move. Exit code 4 when nothing was started."""
+    from rqsched.api.build_description import describe_run  # noqa: PLC0415 - as above
+
     result = session.schedule(schedule_id).trigger(
         overlap, force=force, idempotency_key=idempotency_key, context=session.context
     )

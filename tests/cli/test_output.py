@@ -125,8 +125,8 @@ def is_json(each: Tried) -> bool:
 def test_what_a_user_module_prints_goes_to_standard_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path.cwd() / "chatty.py").write_text("print('loud')")
     monkeypatch.setenv("RQSCHED_IMPORTS", "chatty")
-    answer = cli("list", "-o", "json")
-    assert answer.json["schedules"] == []
+    answer = cli("runs", "-o", "json")
+    assert answer.json["runs"] == []
     assert "loud" in answer.err
 
 

@@ -210,7 +210,13 @@ def test_a_schedule_created_while_redis_is_away_is_durable(cli: Cli, monkeypatch
 
 def test_a_module_that_cannot_be_imported_is_exit_code_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
-    assert "'no.such.module', which cannot be imported" in cli("list", code=2).err
+    assert "'no.such.module', which cannot be imported" in cli("runs", code=2).err
+
+
+def test_a_list_of_schedules_imports_no_modules_and_asks_no_redis(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RQSCHED_IMPORTS", "no.such.module")
+    monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert cli("list").out == "Namespace: default\nNo schedules.\n"
 
 
 def test_what_a_module_of_workflows_calls_wrongly_is_found_in_that_module(
@@ -219,13 +225,13 @@ def test_what_a_module_of_workflows_calls_wrongly_is_found_in_that_module(
     lines = ["from rqsched import workflow", "@workflow('too-short', timeout=0.5)", "def too_short(): ..."]
     (tmp_path / "timed_wrongly.py").write_text("\n".join(lines))
     monkeypatch.setenv("RQSCHED_IMPORTS", "timed_wrongly")
-    assert "timed_wrongly.py, line 2)" in cli("list", code=2).err
+    assert "timed_wrongly.py, line 2)" in cli("runs", code=2).err
 
 
 def test_a_module_that_raises_is_exit_code_2_and_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("raising.py").write_text("x = 1\nx / 0\n")
     cli("create", "a", "raising.flow", "--every", "1h", code=2)
     monkeypatch.setenv("RQSCHED_IMPORTS", "raising")
-    err = cli("list", code=2).err
+    err = cli("runs", code=2).err
     assert "ZeroDivisionError: division by zero" in err
     assert "raising.py, line 2" in err
