@@ -23,8 +23,8 @@ import sqlalchemy as sa
 from benchmarks.lab import START, Lab, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from benchmarks.scale import FAR, FIRES, SOON, milliseconds
 from rqsched import Scheduler
-from rqsched.chain import reconcile
 from rqsched.chain.pruning import Pruned, Pruning, prune
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.runtime import Runtime
 from rqsched.core.retention import Retention
 from rqsched.store.database import without_limits
@@ -55,7 +55,7 @@ class Site:
             "list_page_ms": milliseconds(lambda _: self.scheduler.list(limit=50)),
             "history_page_ms": milliseconds(lambda _: handle.history(limit=100)),
             "runs_page_ms": milliseconds(lambda _: handle.runs(limit=100)),
-            "recover_pass_ms": milliseconds(lambda _: reconcile.recover(self.runtime), 1),
+            "recover_pass_ms": milliseconds(lambda _: recover(self.runtime), 1),
             "prune_step_ms": self.prune(),
         }
 
@@ -149,7 +149,7 @@ def build(place: Lab, size: int, each: int, number: int, stack: ExitStack) -> Si
     runtime = stack.enter_context(place.runtime("postgres", clock, number=number))
     started = time.perf_counter()
     multiply(runtime, clock, size, each)
-    reconcile.recover(runtime)  # arms the copied schedules
+    recover(runtime)  # arms the copied schedules
     print(f"{size} schedules made in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     scheduler = Scheduler(settings=runtime.settings, clock=clock)
     stack.callback(scheduler.close)

@@ -27,7 +27,7 @@ from benchmarks.flows import NOOP
 from rqsched.chain.commit import publish
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.reconcile import recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core import lifecycle

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from rqsched import Cron, Scheduler
-from rqsched.chain import reconcile
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.runtime import Runtime
 from rqsched.testing import ManualClock
 
@@ -54,7 +54,7 @@ class Site:
                 lambda call: self.scheduler.create(f"{name}-{call}", "benchmark-noop", FAR, catch_up="next")
             ),
             "history_page_ms": milliseconds(lambda _: handle.history(limit=100)),
-            "recover_pass_ms": milliseconds(lambda _: reconcile.recover(self.runtime), 1),
+            "recover_pass_ms": milliseconds(lambda _: recover(self.runtime), 1),
         }
 
     def fire(self, number: int) -> float:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rqsched.api.scheduler import Scheduler
     from rqsched.chain.backfill import BackfillRange
     from rqsched.chain.pruning import Pruned
-    from rqsched.chain.reconcile import Recovered
     from rqsched.config import Settings
     from rqsched.core.audit import AuditRecord, CommandContext
     from rqsched.core.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         Page,
         Peak,
         QueueLoad,
+        Recovered,
         RetryRow,
         Synced,
         Why,
@@ -227,7 +227,7 @@ _HOMES = {
     "QueueLoad": "core.results",
     "QueueOutcome": "core.simulation_report",
     "Quota": "core.quota",
-    "Recovered": "chain.reconcile",
+    "Recovered": "core.results",
     "Registry": "workflows",
     "ReleasePreview": "core.hold",
     "Released": "core.hold",

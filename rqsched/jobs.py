@@ -16,7 +16,7 @@ from rqsched.chain.fan_out import dispatch
 from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.notifications import delivering
 from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.reconcile import reconcile_in_turn
+from rqsched.chain.reconcile.passes import reconcile_in_turn
 from rqsched.chain.runtime import Runtime, in_use
 from rqsched.chain.target_execution import execute as execute_target
 from rqsched.config import Settings

@@ -100,7 +100,7 @@ def _make_pass(runtime: Runtime) -> bool:
 
     It is no process's turn while the database takes no writes. A failed pass leaves the turn to another process.
     """
-    from rqsched.chain.reconcile import recover  # noqa: PLC0415 - most commands need none of its thirty modules
+    from rqsched.chain.reconcile.passes import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 
     if not runtime.write_gate.is_open() or not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
         return False

@@ -67,7 +67,7 @@ from rqsched.workflows import Registry
 
 if TYPE_CHECKING:
     from rqsched.chain.pruning import Pruned
-    from rqsched.chain.reconcile import Recovered
+    from rqsched.core.results import Recovered
     from rqsched.core.simulation_report import Simulation
 
 _log = logging.getLogger(__name__)
@@ -603,9 +603,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
         `deep` verifies the link of every active schedule; `progress` gets the number of rows of each batch.
         """
-        from rqsched.chain import reconcile  # noqa: PLC0415 - most commands and requests need none of its thirty modules
+        from rqsched.chain.reconcile import passes  # noqa: PLC0415 - most commands and requests need none of its thirty modules
 
-        return reconcile.recover(self.runtime, deep=deep, progress=progress)
+        return passes.recover(self.runtime, deep=deep, progress=progress)
 
     def keep_recovering(self) -> None:
         """Make reconcile passes in turn with every worker, in a thread, while this process and its forks live.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.feature import Feature, Pass, Section, Stage
+from rqsched.chain.reconcile.repair import pages_unfrozen, unless_held
 from rqsched.chain.retrying import prepare_again
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import REMAINING_EXHAUSTED, CommandContext
@@ -25,13 +27,14 @@ from rqsched.core.model import Schedule, ScheduleStatus, unchanged
 from rqsched.core.overlap import for_backfill
 from rqsched.core.payload import MEMO_BYTES, json_text, loads
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.core.results import BackfillRow
+from rqsched.core.results import BackfillRow, Recovered
 from rqsched.core.runs_on_request import decide_backfill, decide_stop_backfill, preview_backfill
 from rqsched.errors import (
     BackendUnavailableError,
     BackfillNotFoundError,
     InvalidInputError,
     InvalidLimitError,
+    NewerReleaseError,
     ScheduleNotFoundError,
 )
 from rqsched.spec.moved import REACH
@@ -55,6 +58,18 @@ _CONTINUING = threading.BoundedSemaphore(2)
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
 """How many occurrences a dry run looks at together."""
+
+
+class Backfills(Feature):
+    """Backfills."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def sections(self, begun: Pass) -> Sequence[Section]:
+        """Continue the backfills whose process ended."""
+        pause = no_pause if begun.fires_between else pause_between_chunks
+        return [Section(Stage.REST, unless_held(self._runtime, resume_backfills(self._runtime, pause)))]
 
 
 class BackfillRange(NamedTuple):
@@ -347,6 +362,28 @@ def resume(
     if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
         raise ScheduleNotFoundError(backfill.schedule_uid)
     return iterate(runtime, backfill, pause=pause, skip_locked=skip_locked)
+
+
+def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
+    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
+    before = runtime.now() - runtime.settings.grace
+    for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
+        for uid in uids:
+            yield from _resume_one(runtime, uid, pause)
+
+
+def _resume_one(runtime: Runtime, uid: str, pause: Pause) -> Iterator[Recovered]:
+    try:
+        yield Recovered(backfills=1)
+        for _, rows in resume(runtime, uid, pause=pause, skip_locked=True):
+            yield Recovered(checked=len(rows))
+    except BackendUnavailableError:
+        raise
+    except NewerReleaseError as error:
+        _log.info("backfill %s is left to another process: %s", uid, error, extra={"action": "newer_release"})
+    except Exception:  # noqa: BLE001 - one row never starves the others
+        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
+        yield Recovered(failed=1)
 
 
 def continue_later(runtime: Runtime, uid: str) -> None:

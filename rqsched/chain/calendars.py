@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.plans import MOST_TRIES, CalendarsMoved, read_ran, while_calendars_move
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import decide_apply_calendars
 from rqsched.core.model import Change, Schedule, changed
+from rqsched.core.results import Recovered
 from rqsched.errors import (
     BackendUnavailableError,
     CalendarChangedError,
@@ -61,6 +63,17 @@ class Planned(NamedTuple):
     """Schedules with another next time than before."""
     failed: int = 0
     """Schedules that could not be planned now; the log says why."""
+
+
+class Calendars(Feature):
+    """Calendars, which schedules name to leave days out."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at every changed calendar
+        """Plan what a process that died has left."""
+        return [Section(Stage.TIMES, apply_changed_calendars(self._runtime))]
 
 
 def set_calendar(
@@ -222,6 +235,14 @@ def delete_calendar(
     gone = runtime.database.transact(work)
     _log.info("calendar %s is deleted", name, extra={"action": "calendar_deleted", "principal": context.principal})
     return gone
+
+
+def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
+    """Plan again the schedules that name a changed calendar, if its process ended before it had planned all of them."""
+    before = runtime.now() - runtime.settings.grace
+    for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
+        for batch in plan_again(runtime, calendar):
+            yield Recovered(batch.checked, retimed=batch.moved, failed=batch.failed)
 
 
 def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = None) -> Iterator[Planned]:

@@ -18,8 +18,9 @@ from redis.exceptions import RedisError
 
 from rqsched.chain import firing
 from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
-from rqsched.chain.reconcile import Recovered, iter_batches
+from rqsched.chain.reconcile.passes import iter_batches
 from rqsched.chain.runtime import Runtime
+from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError, ConfigError, DatabaseUnavailableError, WrongDatabaseError
 from rqsched.transport.telemetry import DispatcherHeartbeat
 from rqsched.transport.transport import NextLook

@@ -8,26 +8,57 @@ no file of a feature. `feature_list` has all of them; their order there is their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from enum import Enum, auto
 from itertools import chain
 from operator import attrgetter
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from rq.job import Job
 
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.results import Recovered
 from rqsched.store.database import Connection
 
 _SCHEDULES = attrgetter("before", "after")
 
 
+class Pass(NamedTuple):
+    """A reconcile pass that begins."""
+
+    is_full: bool
+    """Whether it looks at everything, as after a flush of Redis, and not only at what is due soon or late."""
+    fires_between: bool
+    """Whether its process fires between two batches; otherwise a long section pauses there, so that others can fire."""
+
+
+class Stage(Enum):
+    """The stages of a pass. In each, the kernel makes its repairs first, and then features make theirs."""
+
+    TIMES = auto()
+    """Next times: before links are armed for them."""
+    RUNS = auto()
+    """Runs and what depends on their ends: once the kernel has delivered and ended what it finds."""
+    REST = auto()
+    """Long work that Redis does not depend on: after the pass has recorded that Redis holds everything again."""
+
+
+class Section(NamedTuple):
+    """A repair that a feature adds to a pass."""
+
+    stage: Stage
+    """When it is made."""
+    batches: Iterator[Recovered]
+    """Repairs a batch of rows each time its next counts are asked for; a dispatcher fires in between."""
+
+
 class Feature(Protocol):
     """A part of rqsched beside the kernel. It overrides the points at which it does something."""
 
-    columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]]
+    columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
     """Columns of a schedule and their defaults: the feature is involved where one of them differs."""
     is_always_involved: bool = False
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
@@ -87,6 +118,14 @@ class Feature(Protocol):
         """Return what surrounds a claimed attempt; `owed` is what `claimed` returned."""
         return nullcontext()
 
+    def sections(self, begun: Pass) -> Sequence[Section]:
+        """Return the repairs of a reconcile pass, in their order; called once in each pass, before its first batch.
+
+        Reads and writes nothing itself. A batch may raise: the pass logs this and goes on with the next section. Only
+        BackendUnavailableError ends the pass.
+        """
+        return ()
+
 
 class Features:
     """The features of one process."""
@@ -94,6 +133,7 @@ class Features:
     def __init__(self, listed: Sequence[Feature]) -> None:
         self.listed = listed
         """All of them, in their order."""
+        self._may_be_involved = [feature for feature in listed if feature.columns or feature.is_always_involved]
         self.claims_alone = not any(feature.writes_every_start for feature in listed)
         """Whether a claim may be a single statement."""
 
@@ -106,7 +146,15 @@ class Features:
         distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature
-            for feature in self.listed
+            for feature in self._may_be_involved
             if feature.is_always_involved
             or any(column(schedule) != default for column, default in feature.columns for schedule in distinct)
         ]
+
+    def sections(self, begun: Pass) -> dict[Stage, list[Iterator[Recovered]]]:
+        """Return the sections of a pass, by stage."""
+        found: dict[Stage, list[Iterator[Recovered]]] = {stage: [] for stage in Stage}
+        for feature in self.listed:
+            for section in feature.sections(begun):
+                found[section.stage].append(section.batches)
+        return found

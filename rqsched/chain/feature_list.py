@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from rqsched.chain.backfill import Backfills
+from rqsched.chain.calendars import Calendars
 from rqsched.chain.feature import Feature
 from rqsched.chain.following import After
+from rqsched.chain.hours import Hours
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.delivering import Notifications
 from rqsched.chain.quotas import Quotas
 from rqsched.chain.retrying import RetryOnRequest
 from rqsched.chain.runtime import Runtime
+from rqsched.chain.target_repairs import FanOut
 from rqsched.chain.tracer import Tracer
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install
@@ -18,7 +22,17 @@ from rqsched.errors import ConfigError, install
 
 def features_of(runtime: Runtime) -> list[Feature]:
     """Return the features of a process, in the order in which they take part at each point."""
-    return [Quotas(runtime), Limits(runtime), Notifications(runtime), After(runtime), RetryOnRequest(runtime)]
+    return [
+        Calendars(runtime),
+        Quotas(runtime),
+        FanOut(runtime),  # before Limits: a target that is lost or over frees a place
+        Limits(runtime),
+        After(runtime),
+        Notifications(runtime),  # behind FanOut: a run that is over has ended before it is reported as late
+        Hours(runtime),
+        Backfills(runtime),
+        RetryOnRequest(runtime),
+    ]
 
 
 def tracer_of(settings: Settings) -> Tracer | None:

@@ -12,7 +12,7 @@ from rqsched.chain import firing
 from rqsched.chain.feature import Features
 from rqsched.chain.feature_list import features_of
 from rqsched.chain.firing import Fired
-from rqsched.chain.reconcile import reconcile_in_turn
+from rqsched.chain.reconcile.passes import reconcile_in_turn
 from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.chain.runtime import Runtime
 from rqsched.core import audit

@@ -7,7 +7,7 @@ wrote it starts the downstream's run at once; if it dies or cannot, the next pas
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Protocol
@@ -15,14 +15,16 @@ from typing import Protocol
 from rqsched.chain import commit, upstreams
 from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
-from rqsched.chain.feature import Feature
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.hold import HoldGate
+from rqsched.chain.reconcile.repair import pages_unfrozen, repair_each, unless_held
 from rqsched.chain.tracer import Tracer
 from rqsched.config import Settings
 from rqsched.core.after import MAX_ERROR, TOGETHER, Followed, Thaw, decide_after, ended_runs, next_try_at, owes
 from rqsched.core.audit import CommandContext
 from rqsched.core.chunks import chunks
 from rqsched.core.model import Change
+from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, upstream_ends
 from rqsched.store.database import Connection, Database
@@ -86,6 +88,10 @@ class After(Feature):
             told = "what comes after %d schedules starts later: %s"
             _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
+        """Follow the ends that their processes could not follow."""
+        return [Section(Stage.RUNS, unless_held(self._parts, start_owed(self._parts)))]
+
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
     """Follow the ends owed to schedules together; if that fails, follow each schedule alone.
@@ -147,6 +153,14 @@ def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tup
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=parts.settings.env, asked=asked)
     return _follow(parts, uids, decide, skip_locked=skip_locked)
+
+
+def start_owed(parts: Parts) -> Iterator[Recovered]:
+    """Follow the due ends that are owed to downstream schedules; none in a namespace that is frozen."""
+    for uids in pages_unfrozen(parts, partial(upstream_ends.due, now=parts.now())):
+        repairs = {uid: partial(follow_one, parts, uid, skip_locked=True) for uid in uids}
+        followed, failed = repair_each(repairs, UNFOLLOWED)
+        yield Recovered(len(uids), followed=followed, failed=failed)
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:

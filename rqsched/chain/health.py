@@ -34,7 +34,7 @@ from rqsched.chain.error_text import explain
 from rqsched.chain.limits import told_of_use
 from rqsched.chain.ownership import MAY_GO_ON, REFUSALS
 from rqsched.chain.quotas import usages
-from rqsched.chain.reconcile import SOON
+from rqsched.chain.reconcile.repair import SOON
 from rqsched.chain.runtime import Runtime
 from rqsched.clock import SystemClock
 from rqsched.config import Settings

@@ -19,14 +19,14 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from rqsched.chain import target_jobs
-from rqsched.chain.feature import Feature
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import iso_utc
 from rqsched.core.limit import Bounds, split_key
 from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
-from rqsched.core.results import LimitDescription
+from rqsched.core.results import LimitDescription, Recovered
 from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
 from rqsched.store import fan_out_targets, metadata
 from rqsched.store import limits as store
@@ -65,6 +65,10 @@ class Limits(Feature):
     def writes_more(self, change: Change) -> bool:
         """Return whether a Change needs its group to be made or kept."""
         return changes_group(change)
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all groups in any pass
+        """Give the free places of groups, and expired grants, to the runs and targets in line."""
+        return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in self.repair()))]
 
     def give_after(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
         """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it.

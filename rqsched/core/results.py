@@ -295,3 +295,57 @@ class Load:
     """Each queue, the one with the most fires first."""
     assumed: list[str]
     """The assumptions behind the figures, as sentences."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Counts of the rows that a pass found and repaired."""
+
+    checked: int = 0
+    """Rows compared."""
+    links: int = 0
+    """Main links armed because none was live."""
+    next_times: int = 0
+    """Schedules that had no next time and got one, or were over."""
+    retimed: int = 0
+    """Next times recomputed for a new timezone database, or a calendar that was changed."""
+    deliveries: int = 0
+    """Pending runs enqueued again."""
+    retries: int = 0
+    """Retry links armed."""
+    lost: int = 0
+    """Runs without a sign of life, settled."""
+    blocked: int = 0
+    """Blocked runs that no worker took for too long, failed."""
+    expired: int = 0
+    """Pending runs that were not started in time, ended."""
+    granted: int = 0
+    """Runs that got a place in their group, which nobody had given them."""
+    drained: int = 0
+    """Waiting runs started because nothing was ahead of them."""
+    backfills: int = 0
+    """Interrupted backfills that were continued."""
+    targets: int = 0
+    """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
+    overdue: int = 0
+    """Schedules found to be without a success for as long as they allow."""
+    long: int = 0
+    """Runs found to take longer than their schedules expect."""
+    notifications: int = 0
+    """Notifications enqueued again, and attempts failed whose process vanished."""
+    resumed: int = 0
+    """Schedules that fire again because their pause was to end by itself."""
+    followed: int = 0
+    """Downstream schedules to which an end was owed."""
+    failed: int = 0
+    """Rows that could not be repaired now; the log says why."""
+
+    @property
+    def repaired(self) -> int:
+        """How many repairs were made in all."""
+        return int(sum(asdict(self).values())) - self.checked - self.failed
+
+    def add(self, other: Recovered) -> None:
+        """Add another pass's counts."""
+        for name, count in asdict(other).items():
+            setattr(self, name, getattr(self, name) + count)

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.chain import hours
 from rqsched.chain.pruning import Pruning, prune_all
-from rqsched.chain.reconcile import hours
 from rqsched.core.ids import derived_uid
 from rqsched.core.model import Change, RunStatus
 from rqsched.core.pruning import HOURS_KEPT

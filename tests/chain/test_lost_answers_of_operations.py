@@ -9,7 +9,7 @@ import pytest
 from rqsched import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import BackfillRange, cancel, iterate, open_backfill
-from rqsched.chain.reconcile.schedules import find_overdue
+from rqsched.chain.notifications.watching import find_overdue
 from rqsched.core import audit
 from rqsched.core.ids import new_uid
 from tests.support.env import HOUR, MINUTE, ONCE, Env, block, link_id, newest, run_job_id, statuses

@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.chain.reconcile import Recovered, iter_batches
+from rqsched.chain.reconcile.passes import iter_batches
 from rqsched.core import audit
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.results import Recovered
 from rqsched.spec.members import Once
 from rqsched.store.tables import runs
 from rqsched.transport import redis_keys

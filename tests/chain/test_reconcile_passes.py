@@ -10,9 +10,12 @@ import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.backfill import BackfillRange
-from rqsched.chain.reconcile import BATCH, Recovered, iter_batches, reconcile_in_turn, repair
+from rqsched.chain.reconcile import repair
+from rqsched.chain.reconcile.passes import iter_batches, reconcile_in_turn
+from rqsched.chain.reconcile.repair import BATCH
 from rqsched.chain.reconcile.schedules import is_newer
 from rqsched.core import audit
+from rqsched.core.results import Recovered
 from rqsched.spec.zones import tzdata_version
 from rqsched.store import metadata, reconcile_queries, registered_workflows
 from rqsched.store.tables import backfills
@@ -111,6 +114,20 @@ def test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own(env: Env, monkey
     settled_counts = [batch.checked for batch in iter_batches(env.runtime) if batch.checked or batch.backfills]
 
     assert settled_counts[-2:] == [5, 2]
+
+
+def test_full_pass_records_that_redis_holds_everything_before_it_continues_a_backfill(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill may take long: until this is recorded, each pass is a full one."""
+    interrupted(env, monkeypatch)
+    env.advance(5 * SECOND)
+    env.redis.flushall()
+    whole = iter_batches(env.runtime)
+
+    assert any(batch.backfills for batch in whole)
+
+    assert env.runtime.ownership.is_known_to_redis()
 
 
 def test_a_row_that_cannot_be_repaired_starves_no_other(any_env: Env) -> None:

@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.feature_list import make_runtime
 from rqsched.chain.health import Level, examine
-from rqsched.chain.reconcile import recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.refusals import STANDS
 from rqsched.chain.runtime import Runtime
 from tests.support.env import HOUR, MINUTE, Env, MakeEnv

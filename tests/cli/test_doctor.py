@@ -18,7 +18,7 @@ import rqsched
 from rqsched import Every, RetryPolicy, Spec, embedded
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.execution import claim_run
-from rqsched.chain.reconcile import recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.settling import lose_run
 from rqsched.core.model import dump_spec
 from rqsched.machines import MachineScheduler

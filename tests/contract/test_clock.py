@@ -50,7 +50,7 @@ TRANSACTIONS = {"transact", "transact_alone", "change", "commit"}
 """Functions that run a given function in one transaction."""
 OF_BEFORE = {
     "rqsched.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
-    "rqsched.chain.reconcile.hours:count_ended": "a bound: what ended after it is counted by a later pass",
+    "rqsched.chain.hours:count_ended": "a bound: what ended after it is counted by a later pass",
     "rqsched.chain.runtime:record_workflows": "they were registered before they are recorded",
     "rqsched.chain.settling:write_end": "its statement writes nothing unless the schedule is as it was at the claim",
     "rqsched.api.bulk_actions:count": "the set was counted before it is stored",

@@ -16,7 +16,7 @@ from rqsched.core.target_decision import TargetEnd
 from rqsched.machines import MachineScheduler
 from rqsched.store import fan_out_targets
 from rqsched.testing import execute_pending
-from tests.support.env import Env, events, last, newest, types
+from tests.support.env import MINUTE, Env, events, last, newest, types
 from tests.support.invariants import check_invariants
 from tests.support.machine_case import EXPIRY, expiry_case, open_case
 from tests.support.narrow import present
@@ -120,19 +120,32 @@ def test_a_dispatched_run_needs_no_heartbeats_and_no_horse(any_env: Env) -> None
     assert run.refresh().status == "succeeded"
 
 
-def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: Env) -> None:
-    case = expiry_case(any_env, 1)
-    run = case.begin()
-    job = parse_target_job_id(any_env.queued()[0])
+def end_last_target(env: Env) -> None:
+    """End the only target on the queue, as a process that dies before it ends the run."""
+    job = parse_target_job_id(env.queued()[0])
     assert isinstance(job, TargetJobId)
-    now, transact = any_env.clock.now(), any_env.runtime.database.transact
+    now, transact = env.clock.now(), env.runtime.database.transact
     target = present(transact(lambda c: fan_out_targets.claim(c, job, "mine", now))).target
     done = TargetEnd(TargetStatus.SUCCEEDED)
     end = partial(fan_out_targets.finish, target=target, token="mine", end=done, now=now)
     assert transact(end) == (True, []), "it may be the last one"
+
+
+def test_reconcile_ends_a_run_whose_last_process_died_before_it_could(any_env: Env) -> None:
+    run = expiry_case(any_env, 1).begin()
+    end_last_target(any_env)
     assert run.refresh().status == "running"
     assert any_env.recover().targets == 1
     assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 1})
+
+
+def test_pass_ends_the_runs_of_fan_outs_before_it_looks_for_overdue_schedules(any_env: Env) -> None:
+    """If it reported first, it would report a schedule whose run has succeeded."""
+    run = expiry_case(any_env, 1, expect_success_within="90s").begin()
+    end_last_target(any_env)
+    any_env.advance(2 * MINUTE)
+    counts = any_env.recover()
+    assert (run.refresh().status, counts.targets, counts.overdue) == ("succeeded", 1, 0)
 
 
 def test_a_run_is_ended_once_however_many_see_that_it_is_over(any_env: Env) -> None:

@@ -24,13 +24,14 @@ from rqsched.chain.claim import Claim
 from rqsched.chain.dispatcher import Dispatcher
 from rqsched.chain.execution import claim_run, execute
 from rqsched.chain.firing import Fired, fire
-from rqsched.chain.reconcile import Recovered, recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import serializer_path
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
 from rqsched.core.model import Run, Schedule
 from rqsched.core.policy import RetryPolicy
+from rqsched.core.results import Recovered
 from rqsched.store import changes
 from rqsched.store.database import Patience
 from rqsched.testing import ManualClock, execute_pending, run_due

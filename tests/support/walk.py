@@ -31,7 +31,7 @@ from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.reconcile import recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings
 from rqsched.processes.rq_worker import make_run_worker_class, make_worker

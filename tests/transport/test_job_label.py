@@ -12,7 +12,7 @@ from rq.utils import import_attribute
 
 from rqsched import jobs
 from rqsched.chain.fan_out import fan_out
-from rqsched.chain.reconcile import recover
+from rqsched.chain.reconcile.passes import recover
 from rqsched.core.ids import derived_uid, iso_utc, new_uid
 from rqsched.store.fan_out_targets import Batch
 from rqsched.transport.job_label import function_of

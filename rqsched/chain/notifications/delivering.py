@@ -23,9 +23,12 @@ from typing import Protocol
 
 from rqsched.chain.claim import process_name
 from rqsched.chain.error_text import describe_error
-from rqsched.chain.feature import Feature
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.notifications import messages, notifier
 from rqsched.chain.notifications.notifier import LEASE_SECONDS, Notifier
+from rqsched.chain.notifications.watching import find_long, find_overdue, redeliver_notifications
+from rqsched.chain.reconcile.repair import unless_held
+from rqsched.chain.runtime import Runtime
 from rqsched.chain.time_limit import OutOfTimeError, Watch, time_limit
 from rqsched.core.deliveries import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.core.ids import DeliveryJobId, new_uid
@@ -61,7 +64,7 @@ class Notifications(Feature):
 
     columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Runtime) -> None:
         self._parts = parts
         self.is_always_involved = parts.notifier.tells_of_every_schedule
         self.writes_every_start = parts.notifier.tells_every_start
@@ -90,6 +93,12 @@ class Notifications(Feature):
         if not owed and self._parts.workflows.get(run.workflow) is None:  # the claim could not know what it owes
             owed = write_start(self._parts, schedule, run)
         return start_told(self._parts, owed) if owed else nullcontext()
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all that is due in any pass
+        """Report what is overdue or takes long, and put the deliveries that are due on their queues."""
+        parts = self._parts
+        reports = [unless_held(parts, find_overdue(parts)), unless_held(parts, find_long(parts))]
+        return [Section(Stage.RUNS, batches) for batches in [*reports, redeliver_notifications(parts)]]
 
 
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from redis.exceptions import RedisError
 
 from rqsched.chain import marks
-from rqsched.chain.backfill import Pause, no_pause, pause_between_chunks
+from rqsched.chain.feature import Pass, Stage
 from rqsched.chain.marks import Told
-from rqsched.chain.reconcile import attempts, hours, schedules
-from rqsched.chain.reconcile.repair import Recovered
+from rqsched.chain.reconcile import attempts, schedules
+from rqsched.chain.reconcile.repair import unless_held
 from rqsched.chain.runtime import Runtime
+from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.transport import telemetry
 from rqsched.transport.refusal import told
@@ -28,7 +29,7 @@ Progress = Callable[[int], None]
 def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
     """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
     total = Recovered()
-    for batch in iter_batches(runtime, deep=deep, pause=pause_between_chunks):
+    for batch in iter_batches(runtime, deep=deep, fires_between=False):
         total.add(batch)
         if progress is not None:
             progress(batch.checked)
@@ -56,47 +57,43 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
         return None
 
 
-def iter_batches(runtime: Runtime, *, deep: bool = False, pause: Pause = no_pause) -> Iterator[Recovered]:
+def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = True) -> Iterator[Recovered]:
     """Make a pass; yields the counts of one batch after the other, so that a dispatcher can fire in between.
 
-    A caller that does not fire in between gives a `pause` between the chunks of a backfill, so that others can fire.
+    Without `fires_between`, a backfill pauses between its chunks, so that others can fire.
 
     A section that fails is logged and the next one is made: while Redis is away, repairs that need only SQL are made.
     Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
-    for batch in _iter_sections(runtime, deep=deep, pause=pause):
+    for batch in _iter_sections(runtime, deep=deep, fires_between=fires_between):
         total.add(batch)
         yield batch
     transport = runtime.transport
     telemetry.record_pass(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
 
 
-def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Recovered]:
+def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iterator[Recovered]:
     runtime.refusals.look()
     flush_marker = _leave_flush_marker(runtime)
     _claim_server(runtime)
     uncompared = _leave_mark(runtime)
     runtime.hold.share()
     everything = deep or flush_marker is not None or bool(uncompared)
+    handed_in = runtime.features.sections(Pass(everything, fires_between))
     sections = [
         schedules.apply_new_tzdata(runtime),
-        schedules.apply_changed_calendars(runtime),
+        *handed_in[Stage.TIMES],
         schedules.end_pauses(runtime),
         schedules.set_next_times(runtime),
         schedules.arm_links(runtime, everything=everything),
         attempts.arm_retries(runtime, everything=everything),
         attempts.expire(runtime),
-        _unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
+        unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
         attempts.settle_lost(runtime),
-        _unless_held(runtime, attempts.fail_blocked(runtime)),
-        _unless_held(runtime, schedules.drain(runtime)),
-        attempts.repair_targets(runtime, everything=everything),
-        attempts.give_places(runtime),
-        _unless_held(runtime, schedules.start_owed(runtime)),
-        _unless_held(runtime, schedules.find_overdue(runtime)),
-        _unless_held(runtime, attempts.find_long(runtime)),
-        attempts.redeliver_notifications(runtime),
+        unless_held(runtime, attempts.fail_blocked(runtime)),
+        unless_held(runtime, schedules.drain(runtime)),
+        *handed_in[Stage.RUNS],
     ]
     errors: list[BaseException] = []
     for section in sections:
@@ -105,14 +102,8 @@ def _iter_sections(runtime: Runtime, *, deep: bool, pause: Pause) -> Iterator[Re
         yield from _guarded(_record_database_id(runtime, flush_marker), errors)
     if uncompared and not errors:
         marks.record_compared(runtime, uncompared)
-    yield from _guarded(hours.count_ended(runtime), errors)
-    yield from _guarded(_unless_held(runtime, schedules.resume_backfills(runtime, pause)), errors)
-
-
-def _unless_held(runtime: Runtime, section: Iterator[Recovered]) -> Iterator[Recovered]:
-    """Skip a section that would begin waiting work, or report that it waits too long, while everything is held."""
-    if not runtime.hold.is_on:
-        yield from section
+    for section in handed_in[Stage.REST]:
+        yield from _guarded(section, errors)
 
 
 def _leave_flush_marker(runtime: Runtime) -> str | None:

@@ -1,21 +1,22 @@
-"""The parts that all repairs share: counts, pages of rows, and a loop in which a row that fails starves no other."""
+"""The parts that all repairs share: pages of rows, and a loop in which a row that fails starves no other."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from rqsched.chain.changing import change
 from rqsched.chain.commit import Decided
+from rqsched.chain.hold import HoldGate
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import Change, Schedule
+from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes
-from rqsched.store.database import Connection
+from rqsched.store.database import Connection, Database
 
 _log = logging.getLogger(__name__)
 
@@ -25,70 +26,29 @@ SOON = timedelta(seconds=30)
 """Links due within this long must be in Redis by now."""
 
 
-@dataclass(slots=True)
-class Recovered:
-    """Counts of the rows that a pass found and repaired."""
+class Parts(Protocol):
+    """The parts of a process's runtime that pages of rows use."""
 
-    checked: int = 0
-    """Rows compared."""
-    links: int = 0
-    """Main links armed because none was live."""
-    next_times: int = 0
-    """Schedules that had no next time and got one, or were over."""
-    retimed: int = 0
-    """Next times recomputed for a new timezone database, or a calendar that was changed."""
-    deliveries: int = 0
-    """Pending runs enqueued again."""
-    retries: int = 0
-    """Retry links armed."""
-    lost: int = 0
-    """Runs without a sign of life, settled."""
-    blocked: int = 0
-    """Blocked runs that no worker took for too long, failed."""
-    expired: int = 0
-    """Pending runs that were not started in time, ended."""
-    granted: int = 0
-    """Runs that got a place in their group, which nobody had given them."""
-    drained: int = 0
-    """Waiting runs started because nothing was ahead of them."""
-    backfills: int = 0
-    """Interrupted backfills that were continued."""
-    targets: int = 0
-    """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
-    overdue: int = 0
-    """Schedules found to be without a success for as long as they allow."""
-    long: int = 0
-    """Runs found to take longer than their schedules expect."""
-    notifications: int = 0
-    """Notifications enqueued again, and attempts failed whose process vanished."""
-    resumed: int = 0
-    """Schedules that fire again because their pause was to end by itself."""
-    followed: int = 0
-    """Downstream schedules to which an end was owed."""
-    failed: int = 0
-    """Rows that could not be repaired now; the log says why."""
-
-    @property
-    def repaired(self) -> int:
-        """How many repairs were made in all."""
-        return int(sum(asdict(self).values())) - self.checked - self.failed
-
-    def add(self, other: Recovered) -> None:
-        """Add another pass's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+    database: Database
+    """The database of the rows."""
+    hold: HoldGate
+    """Whether anything may begin, and where not."""
 
 
-def pages_unfrozen(runtime: Runtime, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
+def unless_held(parts: Parts, section: Iterator[Recovered]) -> Iterator[Recovered]:
+    """Skip a section that would begin waiting work, or report that it waits too long, while everything is held."""
+    if not parts.hold.is_on:
+        yield from section
+
+
+def pages_unfrozen(parts: Parts, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
     """Yield pages of rows without those of frozen namespaces: nothing begins there, and waiting is not reported."""
-    return pages(runtime, partial(page, frozen=[*runtime.hold.frozen]))
+    return pages(parts, partial(page, frozen=[*parts.hold.frozen]))
 
 
-def pages(
-    runtime: Runtime, page: Callable[..., tuple[list[Any], Any]], *, is_writing: bool = False
-) -> Iterator[list[Any]]:
+def pages(parts: Parts, page: Callable[..., tuple[list[Any], Any]], *, is_writing: bool = False) -> Iterator[list[Any]]:
     """Yield pages of rows; `page` reads up to `limit` rows after a cursor and returns where the next page starts."""
-    process = runtime.database.transact if is_writing else runtime.database.read
+    process = parts.database.transact if is_writing else parts.database.read
     cursor: Any = None
     while True:
         rows, cursor = process(partial(page, after=cursor, limit=BATCH))

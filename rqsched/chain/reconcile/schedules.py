@@ -1,28 +1,22 @@
-"""Schedules: links that are not live, next times that are missing or follow old timezone rules, cut-off backfills."""
+"""Schedules: links that are not live, next times that are missing or follow old timezone rules, pauses that end."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 
-from rqsched.chain import backfill
-from rqsched.chain.calendars import plan_again
-from rqsched.chain.following import UNFOLLOWED, follow_one
-from rqsched.chain.reconcile.repair import SOON, Recovered, pages, pages_unfrozen, repair_each, repair_schedules
+from rqsched.chain.reconcile.repair import SOON, pages, pages_unfrozen, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.core.lifecycle import decide_end_pause
 from rqsched.core.model import Change, Schedule
-from rqsched.core.repair import decide_drain, decide_overdue, decide_replan, decide_retime
-from rqsched.errors import BackendUnavailableError, NewerReleaseError
+from rqsched.core.repair import decide_drain, decide_replan, decide_retime
+from rqsched.core.results import Recovered
 from rqsched.spec.zones import tzdata_version
-from rqsched.store import backfills, calendars, changes, metadata, reconcile_queries, upstream_ends
+from rqsched.store import changes, metadata, reconcile_queries
 from rqsched.store.database import Connection
 from rqsched.transport.transport import Arm
-
-_log = logging.getLogger(__name__)
 
 _TZDATA = "tzdata"
 _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
@@ -50,14 +44,6 @@ def _end_pause(connection: Connection, schedule: Schedule, clock: Callable[[], d
     return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=clock())
 
 
-def start_owed(runtime: Runtime) -> Iterator[Recovered]:
-    """Follow the due ends that are owed to downstream schedules; none in a namespace that is frozen."""
-    for uids in pages_unfrozen(runtime, partial(upstream_ends.due, now=runtime.now())):
-        repairs = {uid: partial(follow_one, runtime, uid, skip_locked=True) for uid in uids}
-        followed, failed = repair_each(repairs, UNFOLLOWED)
-        yield Recovered(len(uids), followed=followed, failed=failed)
-
-
 def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
     """Plan active schedules that have no next time, unless they wait for a run or for their buffer to drain."""
     for uids in pages(runtime, reconcile_queries.without_next_time):
@@ -82,17 +68,6 @@ def _drain_one(connection: Connection, schedule: Schedule, clock: Callable[[], d
     return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=clock())
 
 
-def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
-    """Record each schedule for which no run succeeded as long as it allows, once."""
-    for uids in pages_unfrozen(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
-        found, failed = repair_schedules(runtime, uids, _note_overdue)
-        yield Recovered(len(uids), overdue=found, failed=failed)
-
-
-def _note_overdue(_: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
-    return decide_overdue(schedule, now=clock())
-
-
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     """Recompute next times once after the timezone database changed (docs/cron.md)."""
     current = tzdata_version()
@@ -113,14 +88,6 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
-def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
-    """Plan again the schedules that name a changed calendar, if its process ended before it had planned all of them."""
-    before = runtime.now() - runtime.settings.grace
-    for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
-        for batch in plan_again(runtime, calendar):
-            yield Recovered(batch.checked, retimed=batch.moved, failed=batch.failed)
-
-
 def is_newer(tzdata: str, known: str) -> bool:
     """Tell whether a release of the timezone rules replaces another; versions that name no release only differ."""
     releases = _RELEASE.search(tzdata), _RELEASE.search(known)
@@ -128,25 +95,3 @@ def is_newer(tzdata: str, known: str) -> bool:
         return tzdata != known
     mine, theirs = ((int(r[1]), int(r[2]) if r[2] else ord(r[3]) - ord("a") + 1) for r in releases if r)
     return mine > theirs
-
-
-def resume_backfills(runtime: Runtime, pause: backfill.Pause) -> Iterator[Recovered]:
-    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
-    before = runtime.now() - runtime.settings.grace
-    for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
-        for uid in uids:
-            yield from _resume(runtime, uid, pause)
-
-
-def _resume(runtime: Runtime, uid: str, pause: backfill.Pause) -> Iterator[Recovered]:
-    try:
-        yield Recovered(backfills=1)
-        for _, rows in backfill.resume(runtime, uid, pause=pause, skip_locked=True):
-            yield Recovered(checked=len(rows))
-    except BackendUnavailableError:
-        raise
-    except NewerReleaseError as error:
-        _log.info("backfill %s is left to another process: %s", uid, error, extra={"action": "newer_release"})
-    except Exception:  # noqa: BLE001 - one row never starves the others
-        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
-        yield Recovered(failed=1)

@@ -17,8 +17,9 @@ import sqlalchemy as sa
 from rqsched import After, Cron, Every, Once, RetryPolicy
 from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain import creating, execution, firing, settling
+from rqsched.chain import creating, execution, firing, following, settling
 from rqsched.chain import retrying as retrying_on_request
+from rqsched.chain.calendars import apply_changed_calendars
 from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.chain.reconcile import attempts, schedules
 from rqsched.core.ids import new_uid, parse_run_job_id
@@ -213,7 +214,7 @@ def changed_in_vain(env: CrashEnv) -> None:
 
 
 def plan_again(env: CrashEnv) -> None:
-    for _ in schedules.apply_changed_calendars(env.runtime):
+    for _ in apply_changed_calendars(env.runtime):
         pass
 
 
@@ -368,7 +369,7 @@ def owed(env: CrashEnv) -> None:
 
 
 def start_owed(env: CrashEnv) -> None:
-    for _ in schedules.start_owed(env.runtime):
+    for _ in following.start_owed(env.runtime):
         continue
 
 

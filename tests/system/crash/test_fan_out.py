@@ -17,9 +17,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
-from rqsched.chain.reconcile.attempts import repair_targets
 from rqsched.chain.runtime import using
 from rqsched.chain.target_execution import lose
+from rqsched.chain.target_repairs import repair_targets
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.core.model import OPEN_TARGETS
 from rqsched.errors import RunStateError
@@ -205,7 +205,7 @@ def promote(env: CrashEnv) -> None:
 
 def repair(env: CrashEnv) -> None:
     """Do the part of a reconcile pass that looks at targets."""
-    for _ in repair_targets(env.runtime, everything=True):
+    for _ in repair_targets(env.runtime, is_full=True):
         pass
 
 

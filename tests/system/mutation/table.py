@@ -213,7 +213,7 @@ FENCES = (
     _edit(
         "a pass begins what waits in a frozen namespace, and tells that it is overdue",
         "chain/reconcile/repair.py",
-        "frozen=[*runtime.hold.frozen]",
+        "frozen=[*parts.hold.frozen]",
         "frozen=[]",
         _FREEZE + "nothing_of_a_frozen_namespace_fires_and_others_do[sqlite]",
         _FREEZE + "a_popped_job_of_a_frozen_namespace_begins_nothing_and_comes_back_after_the_thaw[sqlite]",
@@ -760,7 +760,7 @@ RECONCILE = (
     _edit(
         "reconcile enqueues no run jobs",
         "chain/reconcile/passes.py",
-        "        _unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
+        "        unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
@@ -981,7 +981,7 @@ RECONCILE = (
     _edit(
         "reconcile drains nothing",
         "chain/reconcile/passes.py",
-        "        _unless_held(runtime, schedules.drain(runtime)),\n",
+        "        unless_held(runtime, schedules.drain(runtime)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_waiting_run_with_nothing_ahead_is_drained[sqlite]",
     ),
@@ -1110,9 +1110,9 @@ NOTIFICATIONS = (
     ),
     _edit(
         "reconcile enqueues no notification",
-        "chain/reconcile/passes.py",
-        "        attempts.redeliver_notifications(runtime),\n",
-        "",
+        "chain/notifications/delivering.py",
+        "[*reports, redeliver_notifications(parts)]",
+        "reports",
         _CHAIN + "notifications.py::test_an_attempt_whose_process_vanished_is_repeated[sqlite]",
         _CRASH.format("a run fails and somebody is told"),
     ),
@@ -1441,9 +1441,9 @@ NOTIFICATIONS = (
     ),
     _edit(
         "no pass gives places",
-        "chain/reconcile/passes.py",
-        "        attempts.give_places(runtime),\n",
-        "",
+        "chain/limits.py",
+        "for found, given in self.repair())",
+        "for found, given in ())",
         _LIMITS + "test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place[sqlite]",
     ),
     _edit(
@@ -1588,7 +1588,7 @@ FAN_OUT = (
     ),
     _edit(
         "reconcile does not end a run whose targets have ended",
-        "chain/reconcile/attempts.py",
+        "chain/target_repairs.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
         "():\n",
         _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",
@@ -1884,9 +1884,9 @@ CALENDARS = (
     ),
     _edit(
         "a pass leaves what a changed calendar left",
-        "chain/reconcile/passes.py",
-        "        schedules.apply_changed_calendars(runtime),\n",
-        "",
+        "chain/calendars.py",
+        "[Section(Stage.TIMES, apply_changed_calendars(self._runtime))]",
+        "[]",
         _CALENDARS + "pass_ends_what_a_process_that_died_left[sqlite]",
     ),
     _edit(
@@ -2099,9 +2099,9 @@ AFTER = (
     ),
     _edit(
         "a pass leaves what is owed",
-        "chain/reconcile/passes.py",
-        "        _unless_held(runtime, schedules.start_owed(runtime)),\n",
-        "",
+        "chain/following.py",
+        "[Section(Stage.RUNS, unless_held(self._parts, start_owed(self._parts)))]",
+        "[]",
         _AFTER + "the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass[sqlite]",
         _CRASH.format("a run succeeds and one comes after it"),
     ),

@@ -12,9 +12,9 @@ from random import Random
 
 from rqsched.api.scheduler import Scheduler
 from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.reconcile import Recovered
 from rqsched.clock import Clock
 from rqsched.config import Settings
+from rqsched.core.results import Recovered
 from rqsched.store import schema_version
 from rqsched.store.database import Database, Patience
 from rqsched.store.tables import metadata

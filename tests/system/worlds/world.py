@@ -16,8 +16,9 @@ from redis.exceptions import RedisError
 
 from rqsched import After, RetryPolicy, Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import execution, fan_out, reconcile, settling, target_execution
+from rqsched.chain import execution, fan_out, settling, target_execution
 from rqsched.chain.claim import Claim
+from rqsched.chain.reconcile.passes import iter_batches
 from rqsched.chain.runtime import using
 from rqsched.core.after import Followed, UpstreamEnd
 from rqsched.core.hold import Hold
@@ -566,7 +567,7 @@ class World:
         """One batch of a pass; the rest comes after others have acted."""
         self._beat(actor)
         if actor.passes is None:
-            actor.passes = reconcile.iter_batches(actor.scheduler.runtime)
+            actor.passes = iter_batches(actor.scheduler.runtime)
         try:
             return str(next(actor.passes))
         except StopIteration:

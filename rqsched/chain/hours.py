@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
-from rqsched.chain.reconcile.repair import Recovered
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import first_uid_at
+from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import metadata, run_hours
 from rqsched.store.database import Connection
@@ -24,6 +25,17 @@ _SETTLED = timedelta(minutes=1)
 """Runs are looked at when they are so old: of younger ones, some may not be committed yet."""
 _LOOKED_TO = "hours_looked_to"
 """The name of the value that says up to which run all were looked at."""
+
+
+class Hours(Feature):
+    """The hours in which runs have ended."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
+        """Count the runs that have ended."""
+        return [Section(Stage.REST, count_ended(self._runtime))]
 
 
 def count_ended(runtime: Runtime) -> Iterator[Recovered]:
