@@ -25,7 +25,7 @@ from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.syncing import Syncing
-from rqsched.chain import backfill, creating, option_checks, quotas, retrying
+from rqsched.chain import backfill, creating, option_checks, pruning, quotas, retrying
 from rqsched.chain.changing import read_in
 from rqsched.chain.creating import Named, ScheduleRequest
 from rqsched.chain.feature_list import make_runtime
@@ -652,8 +652,6 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
         `retention` overrides RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
         """
-        from rqsched.chain import pruning  # noqa: PLC0415 - as in `recover`
-
         wanted = pruning.Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
         return pruning.prune_all(self.runtime, wanted, progress)
 
@@ -661,6 +659,4 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         """Delete audit events of one namespace or (None) all, recorded before an instant; returns how many."""
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-        from rqsched.chain import pruning  # noqa: PLC0415 - as in `recover`
-
         return pruning.prune_history(self.runtime, before, namespace)

@@ -39,7 +39,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.moved import REACH
 from rqsched.spec.steps import Steps, bounded, spend
-from rqsched.store import backfills, changes, pruning
+from rqsched.store import backfills, changes
 from rqsched.store.backfills import Backfill
 from rqsched.store.database import Connection
 
@@ -255,7 +255,7 @@ def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, e
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
     """Return up to which occurrence runs were pruned and count as run; None when they shall run again."""
-    return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)
+    return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
 
 
 def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime) -> Backfill:

@@ -1,4 +1,4 @@
-"""The dispatcher: leases due links, fires them as a batch, reconciles and prunes in between, and blocks until the next.
+"""The dispatcher: leases due links, fires them as a batch, keeps house in between, and blocks until the next one.
 
 Any number run side by side without a leader. When a link is due, one dispatcher looks first, so that they do not all
 compete for it; the others look a little later, whether or not the first one has died. If a dispatcher is killed, its
@@ -13,11 +13,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import chain
 
 from redis.exceptions import RedisError
 
 from rqsched.chain import firing
-from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
+from rqsched.chain.feature import Pass, Stage
 from rqsched.chain.reconcile.passes import iter_batches
 from rqsched.chain.runtime import Runtime
 from rqsched.core.results import Recovered
@@ -33,10 +34,10 @@ LATER_LOOK = 0.01
 """Seconds after a due time at which all but one dispatcher look: the one has leased the link then, unless it died."""
 SQLITE_BATCH = 50
 """The most links of one batch on SQLite, whose single writer a batch holds up."""
-PRUNE_INTERVAL = timedelta(minutes=15)
-"""How often the dispatchers of a control queue, one of them each time, delete what is beyond its retention."""
+HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
+"""How often the dispatchers of a control queue, one of them each time, keep house."""
 _ASK_SECONDS = 30
-"""A dispatcher asks no more often whether it is its turn to prune."""
+"""A dispatcher asks no more often whether it is its turn to keep house."""
 _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
 """How often a dispatcher whose server is not the recorded one asks again."""
@@ -56,7 +57,7 @@ class Dispatcher:
         self._on_turn = on_turn
         self._is_stopping = False
         self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
-        self._pruning: Iterator[Pruned] | None = None
+        self._housekeeping: Iterator[Recovered] | None = None
         self._asks_at = self._tells_at = time.monotonic()
         self._told = ""
         self._name = secrets.token_hex(8)
@@ -89,7 +90,7 @@ class Dispatcher:
                 if fired < self._batch:
                     self._use_spare_time(is_idle=not fired)
             except (BackendUnavailableError, RedisError) as error:
-                self._pass = self._pruning = None
+                self._pass = self._housekeeping = None
                 self._keep(error)
                 self._tell(logging.WARNING, "waiting for a backend: %s", error, "backend_wait")
                 self._pause()
@@ -107,7 +108,7 @@ class Dispatcher:
 
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
         """Take nothing while the control queue is another server's, count as none, and ask again soon."""
-        self._pass = self._pruning = None
+        self._pass = self._housekeeping = None
         self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
         with contextlib.suppress(RedisError):
             if self._heartbeat.was_sent:
@@ -130,7 +131,7 @@ class Dispatcher:
             self._runtime.refusals.accept(self._in_words)
         if is_idle and self.reconcile_some():
             return
-        if not self.prune_some() and is_idle:
+        if not self.keep_house() and is_idle:
             self._wait()
 
     def run_until_idle(self) -> None:
@@ -183,17 +184,18 @@ class Dispatcher:
             return False
         return True
 
-    def prune_some(self) -> bool:
-        """Make one step of a pruning if there is one or its interval is free; True when one was made."""
-        if self._pruning is None and time.monotonic() >= self._asks_at:
+    def keep_house(self) -> bool:
+        """Make one step of housekeeping if it has begun or its interval is free; True when one was made."""
+        if self._housekeeping is None and time.monotonic() >= self._asks_at:
             self._asks_at = time.monotonic() + _ASK_SECONDS
-            if self._runtime.transport.acquire_pruning(PRUNE_INTERVAL):
-                self._pruning = prune(self._runtime, Pruning(spare=NOT_BEFORE_A_FIRE))
-        if self._pruning is None:
+            if self._runtime.transport.acquire_pruning(HOUSEKEEPING_INTERVAL):
+                begun = Pass(is_full=False, fires_between=True)
+                self._housekeeping = chain.from_iterable(self._runtime.features.sections(begun)[Stage.HOUSEKEEPING])
+        if self._housekeeping is None:
             return False
         self._on_turn()
-        if next(self._pruning, None) is None:
-            self._pruning = None
+        if next(self._housekeeping, None) is None:
+            self._housekeeping = None
         return True
 
     def _wait(self) -> None:

@@ -44,10 +44,12 @@ class Stage(Enum):
     """Runs and what depends on their ends: once the kernel has delivered and ended what it finds."""
     REST = auto()
     """Long work that Redis does not depend on: after the pass has recorded that Redis holds everything again."""
+    HOUSEKEEPING = auto()
+    """Deletions: in no pass, but every quarter of an hour, while a dispatcher has nothing to fire and to repair."""
 
 
 class Section(NamedTuple):
-    """A repair that a feature adds to a pass."""
+    """A repair that a feature adds to a pass, or its part of the housekeeping."""
 
     stage: Stage
     """When it is made."""
@@ -119,10 +121,11 @@ class Feature(Protocol):
         return nullcontext()
 
     def sections(self, begun: Pass) -> Sequence[Section]:
-        """Return the repairs of a reconcile pass, in their order; called once in each pass, before its first batch.
+        """Return the repairs of a reconcile pass, in their order, and the steps of housekeeping.
 
-        Reads and writes nothing itself. A batch may raise: the pass logs this and goes on with the next section. Only
-        BackendUnavailableError ends the pass.
+        Called once in each pass, before its first batch, and once in each housekeeping. Reads and writes nothing
+        itself. A batch may raise: the pass logs this and goes on with the next section. Only BackendUnavailableError
+        ends the pass.
         """
         return ()
 

@@ -11,6 +11,7 @@ from rqsched.chain.following import After
 from rqsched.chain.hours import Hours
 from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.delivering import Notifications
+from rqsched.chain.pruning import Prunings
 from rqsched.chain.quotas import Quotas
 from rqsched.chain.retrying import RetryOnRequest
 from rqsched.chain.runtime import Runtime
@@ -31,6 +32,7 @@ def features_of(runtime: Runtime) -> list[Feature]:
         Notifications(runtime),  # behind FanOut: a run that is over has ended before it is reported as late
         Hours(runtime),
         Backfills(runtime),
+        Prunings(runtime),
         RetryOnRequest(runtime),
     ]
 

@@ -18,7 +18,7 @@ from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RqschedError, ScheduleNotFoundError, VersionConflictError
-from rqsched.store import changes, named_calendars, pruning, system_queries
+from rqsched.store import changes, named_calendars, system_queries
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -119,7 +119,7 @@ def purge(runtime: Runtime, uid: str) -> None:
     def decide(connection: Connection, tried: Decided[list[Run]] | None) -> Decided[list[Run]]:
         if changes.lock_one(connection, uid) is None and tried is not None:
             return tried
-        return Decided([], changes.pending_runs(connection, uid), also=partial(pruning.purge_schedule, uid=uid))
+        return Decided([], changes.pending_runs(connection, uid), also=partial(changes.purge_schedule, uid=uid))
 
     waiting = change(runtime, decide)
     runtime.transport.withdraw(waiting)

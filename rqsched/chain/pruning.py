@@ -8,12 +8,13 @@ pruner that dies or freezes in the middle of a step holds up that schedule only,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.runtime import Runtime
 from rqsched.core.model import RunStatus, Schedule
 from rqsched.core.policy import Policies
@@ -27,6 +28,7 @@ from rqsched.core.pruning import (
     pruned_to,
     with_slack,
 )
+from rqsched.core.results import Recovered
 from rqsched.core.retention import Retention
 from rqsched.core.run_hours import hour_of
 from rqsched.errors import BackendUnavailableError
@@ -95,6 +97,18 @@ class Pruning:
     """Count only."""
     spare: timedelta | None = None
     """Leave alone schedules that are due within this, or keep hardly more than they may; None leaves none alone."""
+
+
+class Prunings(Feature):
+    """Deletes history beyond its retention."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it is no part of a pass
+        """Prune every schedule, but none that is about to fire."""
+        steps = prune(self._runtime, Pruning(spare=NOT_BEFORE_A_FIRE))
+        return [Section(Stage.HOUSEKEEPING, (Recovered(checked=step.schedules) for step in steps))]
 
 
 def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:

@@ -35,7 +35,6 @@ from rqsched.store import (
     changes,
     event_queries,
     metadata,
-    pruning,
     run_queries,
     schedule_queries,
     upstream_ends,
@@ -614,7 +613,7 @@ class _Question:
     def not_kept(self, occurrence: datetime | None = None) -> Why | None:
         """Answer if the record that would tell was pruned; None if it was not."""
         oldest = event_queries.oldest_event(self.connection, self.schedule.uid)
-        pruned_to = pruning.read_pruned_to(self.connection, self.schedule.uid)
+        pruned_to = changes.read_pruned_to(self.connection, self.schedule.uid)
         is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)
         if occurrence is None or is_cut:
             since = None if oldest is None else oldest.recorded_at

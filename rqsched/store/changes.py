@@ -1,4 +1,4 @@
-"""The reads of decisions under the lock, and the one writer of Changes.
+"""The reads of decisions under the lock, the one writer of Changes, and the purge of a schedule.
 
 Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
 uid; transactions that keep it never deadlock.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, Schedu
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
 from rqsched.store import limits, run_hours
+from rqsched.store.database import without_limits
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.limit_starts import take_back
 from rqsched.store.metadata import is_frozen
@@ -59,11 +60,20 @@ from rqsched.store.tables import (
     IS_OPEN,
     IS_OPEN_LIVE,
     IS_OPEN_UNFINISHED,
+    IS_OWED,
     audit_events,
+    backfills,
     constant,
+    counted,
+    deliveries,
+    hours,
+    idempotency_keys,
     is_held_by,
     runs,
     schedules,
+    targets,
+    uncounted,
+    upstream_ends,
 )
 
 _Names: TypeAlias = tuple[str, ...]
@@ -390,13 +400,13 @@ def occurrences_run(
     Schedules are read together by the hour of `since`: a schedule that looks back a week must not make the others do
     so.
     """
-    hours: dict[datetime, dict[str, datetime]] = defaultdict(dict)
+    by_hour: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():
-        hours[at.replace(minute=0, second=0, microsecond=0)][uid] = at
+        by_hour[at.replace(minute=0, second=0, microsecond=0)][uid] = at
     found: dict[str, set[datetime]] = defaultdict(set)
     dialect = dialect_of(connection)
     statement = _occurrences_of(dialect, until is not None)
-    for asked in hours.values():
+    for asked in by_hour.values():
         given = {"among": dialect.listed(asked), "since": min(asked.values())}
         for uid, occurrence_at in connection.execute(statement, given if until is None else given | {"until": until}):
             found[uid].add(occurrence_at)
@@ -410,6 +420,13 @@ def _occurrences_of(dialect: Dialect, has_end: bool) -> sa.Select[Any]:
     if has_end:
         statement = statement.where(runs.c.occurrence_at < sa.bindparam("until"))
     return dialect.of_each(statement, runs.c.schedule_uid)
+
+
+def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None:
+    """Read up to which occurrence runs of a schedule were deleted; None when none was."""
+    found = sa.select(schedules.c.pruned_to).where(schedules.c.uid == schedule_uid)
+    at: datetime | None = connection.execute(found).scalar_one_or_none()
+    return at
 
 
 def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
@@ -518,6 +535,23 @@ def _write_drops(connection: Connection, change: Change) -> None:
 
 
 _DROPPED = "dropped: the schedule ended before it could start"
+
+
+BELONGINGS = (
+    counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
+)  # fmt: skip
+"""The tables of a schedule's rows. `counted` goes first: then the counting of its runs has ended and begins no more."""
+_LONGEST = timedelta(minutes=10)
+"""How long one DELETE of a purge may take: a schedule may have any number of rows."""
+
+
+def purge_schedule(connection: Connection, uid: str) -> None:
+    """Delete a locked schedule's row with its runs, targets, backfills, deliveries, audit events, idempotency keys."""
+    with without_limits(connection, for_at_most=_LONGEST):
+        for table in BELONGINGS:
+            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.upstream_uid == uid, ~IS_OWED))
+        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:

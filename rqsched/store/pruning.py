@@ -1,4 +1,4 @@
-"""Deleting for good: a schedule with everything that belongs to it, and rows beyond the retention, in small steps.
+"""Deleting rows beyond the retention, in small steps.
 
 Every function works inside the caller's transaction. The rows of a schedule are deleted under its lock: two pruners
 take turns, and no backfill or retry reads a run that goes.
@@ -7,7 +7,7 @@ take turns, and no backfill or retry reads a run that goes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.model import OPEN, TASK, RunKind, RunStatus, ScheduleStatus
 from rqsched.core.pruning import Oldest, RunMark
-from rqsched.store.database import without_limits
+from rqsched.store.changes import BELONGINGS
 from rqsched.store.dialect import dialect_of
 from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import (
@@ -23,32 +23,12 @@ from rqsched.store.tables import (
     IS_OWED,
     audit_events,
     backfills,
-    counted,
     deliveries,
-    hours,
-    idempotency_keys,
     runs,
     schedules,
     targets,
-    uncounted,
     upstream_ends,
 )
-
-_BELONGINGS = (
-    counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
-)  # fmt: skip
-"""`counted` goes first: whoever counts the runs of the schedule has ended then, and nobody begins anew."""
-_LONGEST = timedelta(minutes=10)
-"""How long one DELETE of a purge may take: a schedule may have any number of rows."""
-
-
-def purge_schedule(connection: Connection, uid: str) -> None:
-    """Delete a locked schedule's row with its runs, targets, backfills, deliveries, audit events, idempotency keys."""
-    with without_limits(connection, for_at_most=_LONGEST):
-        for table in _BELONGINGS:
-            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
-        connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.upstream_uid == uid, ~IS_OWED))
-        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
 
 
 def oldest(
@@ -93,7 +73,7 @@ def delete_tasks(connection: Connection, uids: Sequence[str], *, is_dry: bool) -
     # Only now: a run that was retried before its schedule was locked is seen as open.
     of_open = sa.select(runs.c.schedule_uid).where(one_of(runs.c.schedule_uid, held), runs.c.status.in_(_ARE_OPEN))
     gone = sorted({*held} - {*connection.execute(of_open).scalars()})
-    for table in () if is_dry else _BELONGINGS:
+    for table in () if is_dry else BELONGINGS:
         connection.execute(sa.delete(table).where(one_of(table.c.schedule_uid, gone)))
     if not is_dry:
         connection.execute(sa.delete(schedules).where(one_of(schedules.c.uid, gone)))
@@ -174,13 +154,6 @@ def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], 
     is_behind = schedules.c.pruned_to.is_(None) | (schedules.c.pruned_to < pruned_to)
     moved = sa.update(schedules).where(schedules.c.uid == schedule_uid, is_behind)
     connection.execute(moved.values(pruned_to=pruned_to))
-
-
-def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None:
-    """Read up to which occurrence runs of a schedule were deleted; None when none was."""
-    found = sa.select(schedules.c.pruned_to).where(schedules.c.uid == schedule_uid)
-    at: datetime | None = connection.execute(found).scalar_one_or_none()
-    return at
 
 
 def oldest_events(connection: Connection, schedule_uid: str, after: int, limit: int) -> list[tuple[int, datetime]]:

@@ -267,16 +267,16 @@ def test_a_schedule_that_another_transaction_holds_is_left_for_later(postgres_en
 def test_a_dispatcher_prunes_when_it_has_nothing_else_to_do(any_env: Env) -> None:
     schedule = turned(any_env, 10, retention="5d")
     dispatcher = Dispatcher(any_env.runtime)
-    while dispatcher.prune_some():
+    while dispatcher.keep_house():
         pass
     assert len(numbers(schedule)) == 5
-    assert not Dispatcher(any_env.runtime).prune_some(), "once an interval, whichever dispatcher it is"
+    assert not Dispatcher(any_env.runtime).keep_house(), "once an interval, whichever dispatcher it is"
 
 
 def test_a_dispatcher_leaves_alone_what_is_due_at_once(any_env: Env) -> None:
     schedule = turned(any_env, 10, retention="5d")
     any_env.advance(DAY)
     dispatcher = Dispatcher(any_env.runtime)
-    while dispatcher.prune_some():
+    while dispatcher.keep_house():
         pass
     assert len(numbers(schedule)) == 10

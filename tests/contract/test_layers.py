@@ -71,7 +71,6 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.processes.keeper", "rqsched.processes.worker.dispatch"): "as above",
     ("rqsched.processes.keeper", "rqsched.processes.worker.open_runtime"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.fire_due"): "thirty modules that most commands and requests do not need",
-    ("rqsched.api.scheduler", "rqsched.chain.pruning"): "as above",
     ("rqsched.api.schedule_handle", "rqsched.chain.why.why"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.reconcile.passes"): "as above",
     ("rqsched.api.scheduler", "rqsched.chain.resync.resync_redis"): "as above",

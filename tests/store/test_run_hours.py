@@ -274,7 +274,7 @@ def test_a_purge_waits_for_who_counts_and_leaves_nothing(postgres_database: Data
 
     def purge(connection: sa.Connection) -> None:
         changes.lock(connection, [schedule.uid])
-        pruning.purge_schedule(connection, schedule.uid)
+        changes.purge_schedule(connection, schedule.uid)
 
     purging = threading.Thread(target=database.transact, args=(purge,))
     with database.engine.begin() as connection:

@@ -1021,7 +1021,7 @@ PRUNING = (
     _edit(
         "a backfill ignores what was pruned",
         "chain/backfill.py",
-        "return None if rerun == Rerun.ALL else pruning.read_pruned_to(connection, schedule.uid)",
+        "return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)",
         "return None",
         _PRUNING + "a_backfill_after_a_pruning_runs_nothing_twice[sqlite]",
     ),
