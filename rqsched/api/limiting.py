@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rqsched.chain.limits import change_bounds
 from rqsched.core.audit import CommandContext
 from rqsched.core.limit import MAX_NUMBER, Bounds, Rate, is_name, key_of, require_rate
 from rqsched.core.option_table import is_id, require_id
@@ -84,7 +85,4 @@ class Limiting:
                 raise InvalidInputError("unset", f"the {left} is all that {name!r} has; give the other, or keep it")
             return after
 
-        found: LimitDescription = self.runtime.limits.change(
-            key_of(where, name), changed, context or CommandContext(source="python")
-        )
-        return found
+        return change_bounds(self.runtime, key_of(where, name), changed, context or CommandContext(source="python"))

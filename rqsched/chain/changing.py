@@ -21,8 +21,8 @@ from rqsched.chain.commit import Attempts, Decide, Decided, publish
 from rqsched.chain.runtime import Runtime
 from rqsched.store import changes
 from rqsched.store.caller_transaction import CallerTransaction, perform
+from rqsched.store.changes import Seen, Sees
 from rqsched.store.database import Connection, ConstraintError
-from rqsched.store.limits import Seen
 
 R = TypeVar("R")
 
@@ -87,7 +87,7 @@ def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection
     decided, version = found
     (one,) = decided.changes
 
-    def write_one(connection: Connection) -> Seen | None:
+    def write_one(connection: Connection, _: Sees) -> Seen | None:
         return {} if changes.write_one(connection, one, version=version) else None
 
     return attempts.alone(connection, decided, write_one)

@@ -16,15 +16,14 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from rqsched.chain.feature import Features
-from rqsched.chain.limits import Limits
 from rqsched.chain.run_log import log_ends
 from rqsched.core.audit import BUFFERED, DIED, Event
 from rqsched.core.model import Change, Schedule
 from rqsched.errors import RedisUnavailableError, WrongDatabaseError, error_line
 from rqsched.fork_guard import call_in_this_process
 from rqsched.store import changes as store
+from rqsched.store.changes import Seen, Sees
 from rqsched.store.database import Connection
-from rqsched.store.limits import Seen
 from rqsched.transport.breaker import Breakers, RedisAwayError
 from rqsched.transport.refusal import advice_for, is_transient, told
 from rqsched.transport.transport import Transport
@@ -39,6 +38,8 @@ Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
 
 R = TypeVar("R")
+
+NOTHING_SEEN: Seen = {}
 
 _SCHEDULE_ID = attrgetter("after.schedule_id")
 
@@ -56,8 +57,6 @@ class Parts(Protocol):
     """The uids of schedules that Redis has not followed because it was away; not all of them when they are many."""
     subscribers: list[Subscriber]
     """Called with each event after its commit."""
-    limits: Limits
-    """Gives the places of groups."""
     features: Features
     """The features that take part in a commit."""
 
@@ -77,7 +76,7 @@ def publish(
     changes: Sequence[Change],
     *,
     must: bool = False,
-    seen: Seen | None = None,
+    seen: Seen = NOTHING_SEEN,
     decided: Sequence[Change] | None = None,
     skip_locked: bool = False,
 ) -> None:
@@ -90,20 +89,18 @@ def publish(
         parts: The process's runtime.
         changes: The committed Changes, or Changes that restate rows as they are now.
         must: Whether Redis must follow.
-        seen: The state of the runs' groups as the writing statement saw it.
+        seen: What the single statement that wrote a Change saw for features.
         decided: The decided Changes, where `changes` only restate their rows: features wrote more for the decided ones.
         skip_locked: Whether a downstream schedule that another process holds is left to a pass.
     """
-    failure = follow(parts, changes, seen=seen, decided=decided)
-    announce(parts, changes, skip_locked=skip_locked)
+    failure = follow(parts, changes, decided=decided)
+    announce(parts, changes, seen=seen, skip_locked=skip_locked)
     if failure is not None and must:
         remedy = advice_for(failure, "Start it.")
         raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
 
 
-def follow(
-    parts: Parts, changes: Sequence[Change], *, seen: Seen | None = None, decided: Sequence[Change] | None = None
-) -> RedisError | None:
+def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None) -> RedisError | None:
     """Make Redis follow committed Changes: the first half of `publish`. Returns the error of a Redis that is away."""
     failure: RedisError | None = None
     try:
@@ -117,11 +114,10 @@ def follow(
         if is_transient(error):  # any other is tried again by reconcile only
             _keep_out_of_sync(parts, changes, error)
             failure = error
-    parts.limits.give_after(changes, seen)
     return failure
 
 
-def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = False) -> None:
+def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SEEN, skip_locked: bool = False) -> None:
     """Log what operators must hear of, call subscribers, let features follow: the second half of `publish`.
 
     Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
@@ -143,7 +139,7 @@ def announce(parts: Parts, changes: Sequence[Change], *, skip_locked: bool = Fal
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
     for feature in parts.features.involved_in(changes):
         try:
-            feature.follow(changes, skip_locked=skip_locked)
+            feature.follow(changes, seen=seen, skip_locked=skip_locked)
         except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
             _log.exception("%s did not follow", type(feature).__name__, extra={"action": "feature_failed"})
 
@@ -170,8 +166,8 @@ class Decided(NamedTuple, Generic[R]):
     """The value that the operation returns to its caller."""
     also: Callable[[Connection], object] | None = None
     """Writes what else belongs to the transaction, before the Changes."""
-    seen: Seen | None = None
-    """The state of the run's group as a single statement saw it; None if no statement looked."""
+    seen: Seen = NOTHING_SEEN
+    """What the single statement that wrote it saw for features; empty if it looked at nothing."""
 
     def is_written(self, row: Schedule | None) -> bool:
         """Return whether a row is as this decision wrote it; False once another operation or a fire has written it."""
@@ -186,9 +182,9 @@ class Decided(NamedTuple, Generic[R]):
 Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
 """Locks, reads and decides. A repeated call gets the earlier decision, and returns that very object if it was
 written."""
-Statement: TypeAlias = Callable[[Connection], Seen | None]
-"""Writes one Change in a single statement, if it may still be written; returns the state of the run's group as it saw
-it, None if it wrote nothing."""
+Statement: TypeAlias = Callable[[Connection, Sees], Seen | None]
+"""Writes one Change in a single statement, if it may still be written; returns the values of what it sees for features,
+None if it wrote nothing."""
 
 
 class Attempts(Generic[R]):
@@ -221,7 +217,9 @@ class Attempts(Generic[R]):
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):
             return None
         self.tried = decided
-        seen = statement(connection)
+        looks = [one.sees(change) for one in involved for change in decided.changes]
+        given = {name: value for look in looks for name, value in look.given.items()}
+        seen = statement(connection, Sees(tuple(column for look in looks for column in look.columns), given))
         if seen is None:
             self.tried = None
             return None

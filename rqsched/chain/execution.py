@@ -64,7 +64,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
             return None
         try:
             with ExitStack() as stack:
-                for feature in runtime.features.involved([claim.schedule]):
+                for feature in runtime.features.involved([claim.schedule], [claim.run]):
                     stack.enter_context(feature.attempt(claim.schedule, claim.run, claim.owed))
                 result = _perform(runtime, claim, *found, partial(_lose, runtime, job, claim, rq_job))
         except RunCancelled as signal:
@@ -90,7 +90,7 @@ def _traced(claim: Claim) -> Attempt:
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one.
 
-    If the attempt has no grant (any more), ask for a place of its group, and claim again with one.
+    A feature may have it claimed again, such as limits where they had no place for the run and have one now.
     """
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:
@@ -104,10 +104,6 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     elif run.is_late(runtime.now()):
         settling.expire_run(runtime, run)
         _log.info("%s was not started in time", job, extra={"action": "run_expired"})
-    elif run.needs_grant and (run.attempt, run.delivery) == (job.attempt, job.delivery):
-        if runtime.limits.ask(run.uid, run.limit_group or ""):
-            return claim_run(runtime, job)
-        _log.info("%s waits in line of limit %s", job, run.limit_group, extra={"action": "run_in_line"})
     elif (again := _ask_features(runtime, run, job, rq_job)) is not None:
         return claim_run(runtime, job) if again else None
     else:
@@ -185,23 +181,29 @@ def write_claim(
 ) -> Claim | None:
     """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
     start = {"token": token, "worker": worker}
-    alone = partial(_claim, runtime, job, start, is_untold=True) if runtime.features.claims_alone else None
+    conditions = runtime.features.claims_alone
+    alone = None if conditions is None else partial(_claim, runtime, job, start, alone=conditions)
     return runtime.database.transact(partial(_claim, runtime, job, start), alone=alone, patience=patience)
 
 
 def _claim(
-    runtime: Runtime, job: RunJobId, start: dict[str, Any], connection: Connection, *, is_untold: bool = False
+    runtime: Runtime,
+    job: RunJobId,
+    start: dict[str, Any],
+    connection: Connection,
+    *,
+    alone: claims.Conditions | None = None,
 ) -> Claim | None:
-    if not is_untold and not runtime.database.dialect.has_one_writer:  # or nobody else writes
+    if alone is None and not runtime.database.dialect.has_one_writer:  # or nobody else writes
         claims.lock_run(connection, job.uid)
     start = {**start, "started_at": runtime.now()}
-    started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, is_untold=is_untold)
+    started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, alone=alone)
     if started is None:
         return None
     run, schedule, version = started
     owed: list[str] = []
-    for feature in () if is_untold else runtime.features.involved([schedule]):
-        owed += feature.claimed(connection, schedule, run, at=start["started_at"])
+    for feature in runtime.features.involved([schedule], [run]) if alone is None else ():
+        owed += feature.claimed(connection, [(run, schedule)], at=start["started_at"])
     return Claim(run, schedule, start["token"], tuple(owed), version)
 
 

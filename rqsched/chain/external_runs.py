@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import count as counter
 from typing import Any
 
+from rqsched.chain import limits
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
@@ -68,8 +69,8 @@ def claim(
             start: dict[str, Any] = {"token": token, "worker": worker_id, "started_at": now, "heartbeat_at": now}
             start["held_until"] = _held_until(runtime, now, held_for)
             found = claims.start_external(connection, uids, {"status": RunStatus.RUNNING.value} | start)
-            starts = [runtime.notifier.write_start(connection, schedule, run, now) for run, schedule in found]
-            owed[:] = [uid for uids in starts for uid in uids]
+            involved = runtime.features.involved([schedule for _, schedule in found], [run for run, _ in found])
+            owed[:] = [uid for feature in involved for uid in feature.claimed(connection, found, at=now)]
         return [ClaimedRun(run, schedule) for run, schedule in found]
 
     claimed = runtime.database.transact(work)
@@ -77,7 +78,7 @@ def claim(
         log_start(one.schedule, one.run)
     runtime.notifier.dispatch(owed, runtime.now())
     # A run whose grant expired, because no worker came in time, gets a place now or is in line again.
-    got = [runtime.limits.ask(uid, group) for uid, group in asking]
+    got = [limits.ask(runtime, uid, group) for uid, group in asking]
     if any(got):
         rest = count - len(claimed)
         claimed += claim(runtime, queues, worker_id, namespace=namespace, count=rest, held_for=held_for)

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
 
+from rqsched.chain import limits
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.target_jobs import batch_job, enqueue, jobs_of
@@ -211,7 +212,7 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
         text = "%d targets of run %s follow later: %s"
         _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
     if groups := _groups_of(chunk):
-        runtime.limits.give(groups)
+        limits.give(runtime, groups)
     return len(chunk)
 
 
@@ -221,7 +222,7 @@ def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
     With Redis away reconcile enqueues them.
     """
     if groups := _groups_of(pending):
-        runtime.limits.give(groups)
+        limits.give(runtime, groups)
         pending = [target for target in pending if target.limit_group is None]
     try:
         enqueue(runtime, pending)

@@ -13,17 +13,22 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from enum import Enum, auto
 from itertools import chain
-from operator import attrgetter
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from rq.job import Job
 
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.results import Recovered
+from rqsched.store.changes import NOTHING, Seen, Sees
 from rqsched.store.database import Connection
 
-_SCHEDULES = attrgetter("before", "after")
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+Started: TypeAlias = tuple[Run, Schedule]
+"""A run as it was claimed, and its schedule."""
 
 
 class Pass(NamedTuple):
@@ -62,10 +67,14 @@ class Feature(Protocol):
 
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
     """Columns of a schedule and their defaults: the feature is involved where one of them differs."""
+    run_columns: ClassVar[Sequence[tuple[Callable[[Run], object], object]]] = ()
+    """Columns of a run and their defaults, likewise: a run may keep what its schedule has lost."""
     is_always_involved: bool = False
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
     writes_every_start: bool = False
     """Whether the settings of this process let it write with every claim, which is then no single statement."""
+    claims_alone: ClassVar[sa.ColumnElement[bool] | None] = None
+    """The condition on a run and its schedule under which it writes nothing with their claim; None is any."""
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Refuse what operations decided, or write the rows that it is the first to name; raises what callers get.
@@ -90,6 +99,13 @@ class Feature(Protocol):
         """Return whether it writes with a Change, which is then not written by a single statement."""
         return False
 
+    def sees(self, change: Change) -> Sees:
+        """Return columns that the single statement which ends a run reads too, and `follow` gets.
+
+        Only limits use it. It is a point because the statement is the kernel's, and a second one would cost each end.
+        """
+        return NOTHING
+
     def enqueue(self, decided: Sequence[Change]) -> None:
         """Put on queues what was written with committed Changes; reconcile enqueues the rest in its next pass.
 
@@ -97,15 +113,19 @@ class Feature(Protocol):
         """
         return
 
-    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:
         """Do what follows from committed Changes; raises nothing, for a pass of reconcile repeats it.
 
         Called at least once after each commit. With `skip_locked`, rows that another process holds are left to a pass.
+        `seen` is empty unless a single statement ended a run.
         """
         return
 
-    def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
-        """Write what the start of a run owes, in the transaction of its claim; returns the uids for `attempt`."""
+    def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
+        """Write what the starts of runs owe, in the transaction of their claim; returns the uids for `attempt`.
+
+        Called once in each attempt at that transaction, and not for a claim that is a single statement.
+        """
         return ()
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
@@ -129,6 +149,13 @@ class Feature(Protocol):
         """
         return ()
 
+    def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
+        """Do what else a retry link of a run stands for, after the commit; returns when the link is due again.
+
+        None if the link has done its work. `is_published` says that the link had a Change. May raise as a fire does.
+        """
+        return None
+
 
 class Features:
     """The features of one process."""
@@ -136,22 +163,27 @@ class Features:
     def __init__(self, listed: Sequence[Feature]) -> None:
         self.listed = listed
         """All of them, in their order."""
-        self._may_be_involved = [feature for feature in listed if feature.columns or feature.is_always_involved]
-        self.claims_alone = not any(feature.writes_every_start for feature in listed)
-        """Whether a claim may be a single statement."""
+        self._may_be_involved = [
+            feature for feature in listed if feature.columns or feature.run_columns or feature.is_always_involved
+        ]
+        conditions = tuple(feature.claims_alone for feature in listed if feature.claims_alone is not None)
+        self.claims_alone = None if any(feature.writes_every_start for feature in listed) else conditions
+        """The conditions under which a claim may be a single statement; None where it may not."""
 
     def involved_in(self, changes: Iterable[Change]) -> list[Feature]:
-        """Return the features that are involved in one of these Changes, by its schedule before or after it."""
-        return self.involved(chain.from_iterable(map(_SCHEDULES, changes)))
+        """Return the features that are involved in one of these Changes, by its rows before or after it."""
+        runs = [run for change in changes for run in chain(change.new_runs, *change.changed_runs)]
+        return self.involved([one for change in changes for one in (change.before, change.after)], runs)
 
-    def involved(self, schedules: Iterable[Schedule | None]) -> list[Feature]:
-        """Return the features that are involved in one of these schedules."""
+    def involved(self, schedules: Iterable[Schedule | None], runs: Sequence[Run]) -> list[Feature]:
+        """Return the features that are involved in one of these schedules or runs."""
         distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature
             for feature in self._may_be_involved
             if feature.is_always_involved
             or any(column(schedule) != default for column, default in feature.columns for schedule in distinct)
+            or any(column(run) != default for column, default in feature.run_columns for run in runs)
         ]
 
     def sections(self, begun: Pass) -> dict[Stage, list[Iterator[Recovered]]]:

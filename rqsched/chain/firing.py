@@ -63,8 +63,8 @@ class Fired(NamedTuple):
     """Why it failed; None when it did not."""
     sweep: str | None = None
     """The uid of a run, if the link lets that run's targets be tried again; None for every other link."""
-    line: Run | None = None
-    """A run of a group, if the group's line may wait for its rate; None for a run that needs no place."""
+    run: Run | None = None
+    """The run of a retry link for which features may have more to do; None for every other link."""
     span: FireSpan | None = None
     """The span of a fire that is traced, until that is committed and followed."""
 
@@ -136,15 +136,15 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
             if one.span is not None and one.change is not None:
                 one.span.end(one.change)
     fired = [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
-    return [one if one.line is None else _look_at_line(runtime, one, one.line) for one in fired]
+    return [one if one.run is None else _deliver(runtime, one, one.run) for one in fired]
 
 
-def _look_at_line(runtime: Runtime, fired: Fired, run: Run) -> Fired:
-    """Look at the line of a limit where that was not done for a Change; due again where its rate is in the way."""
-    if fired.change is None and run.limit_group is not None:
-        runtime.limits.give([run.limit_group])
-    look_at = runtime.limits.look_of(fired.id, run)
-    ahead = fired.again_at, look_at and max(look_at, runtime.now() + LOCKED_AGAIN)
+def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
+    """Let features do what else the retry link of a run stands for; it is due again when the first of them says so."""
+    ahead = [fired.again_at]
+    for feature in runtime.features.involved((), [run]):
+        again_at = feature.delivered(fired.id, run, is_published=fired.change is not None)
+        ahead.append(again_at and max(again_at, runtime.now() + LOCKED_AGAIN))
     return fired._replace(again_at=min((at for at in ahead if at is not None), default=None))
 
 
@@ -256,22 +256,21 @@ def _fire_retry(
 ) -> Fired:
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
-    line = None if run is None or run.limit_group is None else run
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
-        return Fired(str(link), "fired", sweep=run.uid, line=line)
+        return Fired(str(link), "fired", sweep=run.uid, run=run)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
-            return Fired(str(link), "stale", line=line)  # runs behind it in line may wait for this
+            return Fired(str(link), "stale", run=run)  # runs behind it in line may wait for this
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
         # This delivers a blocked run, and a run whose retry was committed before its process died; for a run that waits
         # for the rate of its limit, its line is looked at.
-        return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), line=line)
+        return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), run=run)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
     if is_frozen:
         return Fired(str(link), "frozen", now + HELD_AGAIN)
-    return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now), line=line)
+    return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now), run=run)
 
 
 def _fire_alone(

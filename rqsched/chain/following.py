@@ -27,6 +27,7 @@ from rqsched.core.model import Change
 from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import changes, upstream_ends
+from rqsched.store.changes import Seen
 from rqsched.store.database import Connection, Database
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class After(Feature):
         """Write to upstreams that schedules come after them from now on."""
         upstreams.tell(connection, changes)
 
-    def follow(self, changes: Sequence[Change], *, skip_locked: bool) -> None:
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002
         """Start what comes after runs that end in committed Changes; a pass starts the runs that cannot start now."""
         committed, parts = [one for one in changes if owes(one)], self._parts
         # A Change that moves nothing restates an earlier commit, whose answer or process was lost: it may owe ends.

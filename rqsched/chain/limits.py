@@ -9,7 +9,7 @@ arms such a link if it is gone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,12 +17,13 @@ from operator import attrgetter
 from typing import Protocol
 
 from redis.exceptions import RedisError
+from rq.job import Job
 
 from rqsched.chain import target_jobs
-from rqsched.chain.feature import Feature, Pass, Section, Stage
+from rqsched.chain.feature import Feature, Pass, Section, Stage, Started
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
-from rqsched.core.ids import iso_utc
+from rqsched.core.ids import RunJobId, iso_utc
 from rqsched.core.limit import Bounds, split_key
 from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
@@ -30,8 +31,10 @@ from rqsched.core.results import LimitDescription, Recovered
 from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
 from rqsched.store import fan_out_targets, metadata
 from rqsched.store import limits as store
+from rqsched.store.changes import NOTHING, Seen, Sees
 from rqsched.store.database import Connection
-from rqsched.store.limits import Granted, Seen
+from rqsched.store.limit_starts import count_starts, take_back
+from rqsched.store.limits import Granted
 from rqsched.transport.transport import Arm
 
 _log = logging.getLogger(__name__)
@@ -48,9 +51,11 @@ class Parts(target_jobs.Parts, Protocol):
 
 
 class Limits(Feature):
-    """Gives the places of groups, for one process."""
+    """Groups with limits: the first Change that names a group makes it, and committed Changes free and want places."""
 
     columns = ((attrgetter("limit_group"), None),)
+    run_columns = ((attrgetter("limit_group"), None),)
+    claims_alone = store.STARTS_UNCOUNTED
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -68,14 +73,26 @@ class Limits(Feature):
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all groups in any pass
         """Give the free places of groups, and expired grants, to the runs and targets in line."""
-        return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in self.repair()))]
+        repaired = repair(self._parts)
+        return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in repaired))]
 
-    def give_after(self, changes: Iterable[Change], seen: Seen | None = None) -> None:
-        """Give the places that committed Changes have freed or that they want; nothing is raised, a pass repeats it.
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Remove the starts of runs that are given back."""
+        pairs = [pair for change in changes for pair in change.changed_runs]
+        take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
 
-        A group in `seen`, whose state was read as the Changes were written, is not looked at again.
+    def sees(self, change: Change) -> Sees:
+        """Return the columns of the state of the group of a run that ends."""
+        group = next((run.limit_group for _, run in change.changed_runs), None)
+        return NOTHING if group is None else Sees(store.STATE, {"group": group})
+
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - groups decide for themselves
+        """Give the places that committed Changes have freed or that they want.
+
+        The group of a run that ended in a single statement is looked at again only where what that has `seen` demands
+        it.
         """
-        joined, left, stopped = set[str](), set[str](), set[str]()
+        joined, left, stopped, known = set[str](), set[str](), set[str](), dict[str, int | None]()
         for change in changes:
             for before, after in (*zip(change.new_runs, change.new_runs, strict=True), *change.changed_runs):
                 if after.limit_group is None:
@@ -85,173 +102,210 @@ class Limits(Feature):
                 elif not after.takes_place and (before.takes_place or before.is_in_line):
                     # A run that leaves the line may have been held, and so left out, when a place was given.
                     left.add(after.limit_group)
+                    known |= store.seen_by_end(after.limit_group, seen)
                 elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
                     left.add(after.limit_group)
                     stopped.add(after.uid)
         if joined or left:
-            self.give(joined, left, stopped, seen)
+            give(self._parts, joined, left, stopped, known)
 
-    def give(
-        self,
-        joined: Collection[str],
-        left: Collection[str] = (),
-        stopped: Collection[str] = (),
-        seen: Seen | None = None,
-    ) -> None:
-        """Give the free places of groups that a run or target has `joined` the line of, or `left`.
+    def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:  # noqa: ARG002
+        """Write the starts that count in the rates of their groups."""
+        count_starts(connection, [(run, run.started_at) for run, _ in started])
+        return ()
 
-        Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
-        """
-        try:
-            if stopped:
-                self._parts.database.transact(
-                    lambda connection: fan_out_targets.give_up(connection, self._parts.now(), run_uids=stopped)
-                )
-            only_left, known = {*left}.difference(joined), seen or {}
-            unclaimed = {group: known[group] if group in known else self._wants(group) for group in only_left}
-            self.grant({*joined} | {group for group, count in unclaimed.items() if count == 0})
-            # A process that gives places just now may not have seen this end. While other runs still have to claim
-            # their places, that is no harm: their ends look again. If processes waited for each other, to give one
-            # place each, that would be most of a grant's cost.
-            self.grant((group for group, count in unclaimed.items() if count), skip_locked=True)
-        except (RqschedError, RedisError) as error:
-            _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
-
-    def _wants(self, group: str) -> int | None:
-        database = self._parts.database
-        look = database.transact_alone if database.takes_single_statements else database.read
-        return look(partial(store.wants, group=group, now=self._parts.now()))
-
-    def grant(self, groups: Iterable[str], *, skip_locked: bool = False) -> int:
-        """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
-
-        While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
-        With `skip_locked`, a group that another transaction holds is left out. Raises RedisError when runs or targets
-        that got a place cannot be delivered: reconcile delivers them then.
-        """
-        ordered, given = sorted(groups), 0
-        for start in range(0, len(ordered), _AT_ONCE):
-            some = ordered[start : start + _AT_ONCE]
-            work = partial(self._grant, groups=some, skip_locked=skip_locked)
-            given += self._deliver(self._parts.database.transact(work))
-        return given
-
-    def _grant(
-        self,
-        connection: Connection,
-        groups: Sequence[str],
-        asked: str | None = None,
-        *,
-        is_target: bool = False,
-        skip_locked: bool = False,
-    ) -> Granted:
-        hold = self._parts.hold
-        held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
-        return store.grant(
-            connection, groups, self._parts.now, asked, is_target=is_target, held=held, skip_locked=skip_locked
-        )
-
-    def _deliver(self, granted: Granted) -> int:
-        ready = [run for run in granted.runs if run.executor == "rq"]
-        if ready:
-            self._parts.transport.deliver(ready, granted.names, now=self._parts.now())
-        target_jobs.enqueue(self._parts, granted.targets)
-        for link, at in granted.looks:
-            if not self._parts.transport.arm([Arm(link, at)], now=self._parts.now()):
-                self._parts.transport.bring_forward(link, at)  # the rate was raised
-        return len(granted.runs) + len(granted.targets)
-
-    def look_of(self, link: str, run: Run) -> datetime | None:
-        """Return when a link of a run is due again, to look at the line in which the run, or a target of it, waits.
-
-        None if it waits for no rate, or if another link looks.
-        """
-        hold, group = self._parts.hold, run.limit_group
-        if hold.is_on or group is None:
+    def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002
+        """Ask for a place for a run that has none (any more); without one, its delivery is over."""
+        if run.limit_group is None or not run.needs_grant or (run.attempt, run.delivery) != (job.attempt, job.delivery):
             return None
-        is_held = split_key(group)[0] in hold.frozen
-        find = partial(store.look_of, link=link, run=run, now=self._parts.now(), is_held=is_held)
-        return self._parts.database.read(find)
-
-    def ask(self, uid: str, group: str, *, is_target: bool = False) -> bool:
-        """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
-        another delivery.
-
-        Other runs and targets that get a place meanwhile are delivered.
-        """
-
-        def work(connection: Connection) -> tuple[Granted, bool]:
-            granted = self._grant(connection, [group], asked=uid, is_target=is_target)
-            # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
-            return granted, store.has_place(connection, uid, is_target=is_target)
-
-        granted, has_place = self._parts.database.transact(work)
-        others = granted._replace(
-            runs=[one for one in granted.runs if one.uid != uid],
-            targets=[one for one in granted.targets if one.uid != uid],
-        )
-        with suppress(RedisError):  # reconcile delivers them
-            self._deliver(others)
+        has_place = ask(self._parts, run.uid, run.limit_group)
+        if not has_place:
+            _log.info("%s waits in line of limit %s", job, run.limit_group, extra={"action": "run_in_line"})
         return has_place
 
-    def change(self, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext) -> LimitDescription:
-        """Change the bounds of a group, and describe it then; its running runs continue. Raises LimitNotFoundError.
+    def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
+        """Look at the line of a run's group where that was not done for a Change; due again for the group's rate."""
+        if not is_published and run.limit_group is not None:
+            give(self._parts, [run.limit_group])
+        return look_of(self._parts, link, run)
 
-        The group remembers who asked, when and why.
-        """
 
-        def work(connection: Connection) -> tuple[Granted, LimitDescription]:
-            was = store.lock(connection, [group]).get(group)
-            if was is None:
-                raise LimitNotFoundError(*split_key(group))
-            if was != (bounds := changed(was)):
-                by, reason, at = context.principal, context.reason, iso_utc(self._parts.now())
-                told = {"at": at, "by": by, "reason": reason, "was": was.number, "number": bounds.number}
-                if was.rate != bounds.rate:
-                    told |= {"was_rate": was.rate and str(was.rate), "rate": bounds.rate and str(bounds.rate)}
-                store.set_bounds(connection, group, bounds, told)
-                asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
-                _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
-                namespace, name = split_key(group)
-                what = f"limit {name}: {bounds.after(was)}"
-                metadata.record_altered(connection, what, self._parts.now, context, namespace)
-            granted = self._grant(connection, [group])
-            return granted, store.describe(connection, [group], self._parts.now())[0]
+def _is_given_back(before: Run, after: Run) -> bool:
+    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING
+    return is_pending_again and before.attempt == after.attempt
 
-        granted, found = self._parts.database.transact(work)
-        with suppress(RedisError):  # reconcile delivers them
-            self._deliver(granted)
-        return found
 
-    def repair(self) -> Iterator[tuple[int, int]]:
-        """Give the places that are free, make groups whose row is gone, remove empty ones.
+def give(
+    parts: Parts,
+    joined: Collection[str],
+    left: Collection[str] = (),
+    stopped: Collection[str] = (),
+    known: Mapping[str, int | None] | None = None,
+) -> None:
+    """Give the free places of groups that a run or target has `joined` the line of, or `left`.
 
-        Yields how many groups were looked at, and how many runs got a place.
-        """
-        lost = self._parts.database.read(partial(store.lost, limit=_AT_ONCE))
-        if lost:
-            self._parts.database.transact(partial(self._make_lost, lost=lost))
-        after: str | None = None
-        while True:
-            groups, after = self._parts.database.read(partial(store.with_line, after=after, limit=_AT_ONCE))
-            yield len(groups), self.grant(groups, skip_locked=True)
-            if after is None:
-                break
-        last = ""
-        while empty := self._parts.database.read(partial(store.empty, after=last, limit=_AT_ONCE)):
-            self._parts.database.transact(partial(self._remove_empty, empty))
-            yield len(empty), 0
-            last = empty[-1]
+    Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
+    """
+    try:
+        if stopped:
+            parts.database.transact(
+                lambda connection: fan_out_targets.give_up(connection, parts.now(), run_uids=stopped)
+            )
+        only_left, known = {*left}.difference(joined), known or {}
+        unclaimed = {group: known[group] if group in known else _wants(parts, group) for group in only_left}
+        grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
+        # A process that gives places just now may not have seen this end. While other runs still have to claim
+        # their places, that is no harm: their ends look again. If processes waited for each other, to give one
+        # place each, that would be most of a grant's cost.
+        grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
+    except (RqschedError, RedisError) as error:
+        _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
-    def _remove_empty(self, groups: Sequence[str], connection: Connection) -> None:
-        store.remove_empty(connection, groups, self._parts.now())
 
-    def _make_lost(self, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
-        for group, policies in lost:
-            bounds = _bounds_of(Policies.loads(policies))
-            bounds = bounds if any(bounds) else Bounds(1)
-            _log.error("group %s has no row and gets %s", group, bounds, extra={"action": "limit_lost"})
-            store.make(connection, group, bounds, self._parts.now())
+def _wants(parts: Parts, group: str) -> int | None:
+    database = parts.database
+    look = database.transact_alone if database.takes_single_statements else database.read
+    return look(partial(store.wants, group=group, now=parts.now()))
+
+
+def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:
+    """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
+
+    While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
+    With `skip_locked`, a group that another transaction holds is left out. Raises RedisError when runs or targets
+    that got a place cannot be delivered: reconcile delivers them then.
+    """
+    ordered, given = sorted(groups), 0
+    for start in range(0, len(ordered), _AT_ONCE):
+        some = ordered[start : start + _AT_ONCE]
+        work = partial(_grant, parts, groups=some, skip_locked=skip_locked)
+        given += _deliver(parts, parts.database.transact(work))
+    return given
+
+
+def _grant(
+    parts: Parts,
+    connection: Connection,
+    groups: Sequence[str],
+    asked: str | None = None,
+    *,
+    is_target: bool = False,
+    skip_locked: bool = False,
+) -> Granted:
+    hold = parts.hold
+    held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
+    return store.grant(connection, groups, parts.now, asked, is_target=is_target, held=held, skip_locked=skip_locked)
+
+
+def _deliver(parts: Parts, granted: Granted) -> int:
+    ready = [run for run in granted.runs if run.executor == "rq"]
+    if ready:
+        parts.transport.deliver(ready, granted.names, now=parts.now())
+    target_jobs.enqueue(parts, granted.targets)
+    for link, at in granted.looks:
+        if not parts.transport.arm([Arm(link, at)], now=parts.now()):
+            parts.transport.bring_forward(link, at)  # the rate was raised
+    return len(granted.runs) + len(granted.targets)
+
+
+def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
+    """Return when a link of a run is due again, to look at the line in which the run, or a target of it, waits.
+
+    None if it waits for no rate, or if another link looks.
+    """
+    hold, group = parts.hold, run.limit_group
+    if hold.is_on or group is None:
+        return None
+    is_held = split_key(group)[0] in hold.frozen
+    find = partial(store.look_of, link=link, run=run, now=parts.now(), is_held=is_held)
+    return parts.database.read(find)
+
+
+def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
+    """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
+    another delivery.
+
+    Other runs and targets that get a place meanwhile are delivered.
+    """
+
+    def work(connection: Connection) -> tuple[Granted, bool]:
+        granted = _grant(parts, connection, [group], asked=uid, is_target=is_target)
+        # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
+        return granted, store.has_place(connection, uid, is_target=is_target)
+
+    granted, has_place = parts.database.transact(work)
+    others = granted._replace(
+        runs=[one for one in granted.runs if one.uid != uid],
+        targets=[one for one in granted.targets if one.uid != uid],
+    )
+    with suppress(RedisError):  # reconcile delivers them
+        _deliver(parts, others)
+    return has_place
+
+
+def change_bounds(
+    parts: Parts, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext
+) -> LimitDescription:
+    """Change the bounds of a group, and describe it then; its running runs continue. Raises LimitNotFoundError.
+
+    The group remembers who asked, when and why.
+    """
+
+    def work(connection: Connection) -> tuple[Granted, LimitDescription]:
+        was = store.lock(connection, [group]).get(group)
+        if was is None:
+            raise LimitNotFoundError(*split_key(group))
+        if was != (bounds := changed(was)):
+            by, reason, at = context.principal, context.reason, iso_utc(parts.now())
+            told = {"at": at, "by": by, "reason": reason, "was": was.number, "number": bounds.number}
+            if was.rate != bounds.rate:
+                told |= {"was_rate": was.rate and str(was.rate), "rate": bounds.rate and str(bounds.rate)}
+            store.set_bounds(connection, group, bounds, told)
+            asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
+            _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
+            namespace, name = split_key(group)
+            what = f"limit {name}: {bounds.after(was)}"
+            metadata.record_altered(connection, what, parts.now, context, namespace)
+        granted = _grant(parts, connection, [group])
+        return granted, store.describe(connection, [group], parts.now())[0]
+
+    granted, found = parts.database.transact(work)
+    with suppress(RedisError):  # reconcile delivers them
+        _deliver(parts, granted)
+    return found
+
+
+def repair(parts: Parts) -> Iterator[tuple[int, int]]:
+    """Give the places that are free, make groups whose row is gone, remove empty ones.
+
+    Yields how many groups were looked at, and how many runs got a place.
+    """
+    lost = parts.database.read(partial(store.lost, limit=_AT_ONCE))
+    if lost:
+        parts.database.transact(partial(_make_lost, parts, lost=lost))
+    after: str | None = None
+    while True:
+        groups, after = parts.database.read(partial(store.with_line, after=after, limit=_AT_ONCE))
+        yield len(groups), grant(parts, groups, skip_locked=True)
+        if after is None:
+            break
+    last = ""
+    while empty := parts.database.read(partial(store.empty, after=last, limit=_AT_ONCE)):
+        parts.database.transact(partial(_remove_empty, parts, empty))
+        yield len(empty), 0
+        last = empty[-1]
+
+
+def _remove_empty(parts: Parts, groups: Sequence[str], connection: Connection) -> None:
+    store.remove_empty(connection, groups, parts.now())
+
+
+def _make_lost(parts: Parts, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
+    for group, policies in lost:
+        bounds = _bounds_of(Policies.loads(policies))
+        bounds = bounds if any(bounds) else Bounds(1)
+        _log.error("group %s has no row and gets %s", group, bounds, extra={"action": "limit_lost"})
+        store.make(connection, group, bounds, parts.now())
 
 
 def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:

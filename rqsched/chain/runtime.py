@@ -14,7 +14,6 @@ from rqsched.chain.database_time import DatabaseTime
 from rqsched.chain.feature import Feature, Features
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
-from rqsched.chain.limits import Limits
 from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.refusals import Refusals
@@ -95,8 +94,6 @@ class Runtime:
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
         self.notifier = Notifier(self)
-        self.limits = Limits(self)
-        """Gives the places of groups."""
         self._features_of = features
         self.features = Features(features(self))
         """The features that take part in Changes and claims."""

@@ -17,6 +17,7 @@ from functools import partial
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
 
+from rqsched.chain import limits
 from rqsched.chain.claim import make_context, process_name
 from rqsched.chain.error_text import describe_error, text_of, types_of
 from rqsched.chain.fan_out import enqueue_soon
@@ -100,7 +101,7 @@ def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) ->
     if found is None:
         raise UnknownJobError("no such target in this database.")
     # A target whose grant expired asks for a place; without one it is in line.
-    gets_place = found.asks is not None and runtime.limits.ask(job.uid, found.asks, is_target=True)
+    gets_place = found.asks is not None and limits.ask(runtime, job.uid, found.asks, is_target=True)
     return runtime.database.transact(claim) if gets_place or (is_alone and found.is_ready) else None
 
 
@@ -260,7 +261,7 @@ def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool,
     if following:
         enqueue_soon(runtime, following)
     elif target.limit_group is not None:
-        runtime.limits.give((), {target.limit_group})
+        limits.give(runtime, (), {target.limit_group})
     if end.retry_at is not None:
         _arm(runtime, target, end.retry_at)
     elif may_be_last:

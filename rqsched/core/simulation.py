@@ -492,7 +492,7 @@ class _Course:
         return group
 
     def _give_places(self, now: datetime, changes: Iterable[Change]) -> None:
-        """Give the places that Changes have freed or that they want (`chain.limits.Limits.give_after`)."""
+        """Give the places that Changes have freed or that they want (`chain.limits.Limits.follow`)."""
         joined, left = set[str](), set[str]()
         moved = [pair for one in changes for pair in (*((run, run) for run in one.new_runs), *one.changed_runs)]
         for old, run in moved:

@@ -11,14 +11,16 @@ import inspect
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from rq.utils import import_attribute
 
+from rqsched.chain.feature import Features
 from rqsched.chain.runtime import Runtime
 from rqsched.core import lifecycle
 from rqsched.core.ids import new_uid
 from rqsched.core.lifecycle import Identity
-from rqsched.core.model import Change, Run, RunKind, Schedule
+from rqsched.core.model import Run, RunKind, Schedule
 from rqsched.core.runs_on_request import Trigger, decide_trigger
 from rqsched.core.schedule_options import define
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -44,7 +46,7 @@ def warm_up(runtime: Runtime) -> None:
     logging.LogRecord(__name__, logging.INFO, __file__, 0, "%s", ("a run",), None)
     inspect.isawaitable(None)
     try:
-        runtime.database.transact(_rehearse, patience=_ONCE)
+        runtime.database.transact(partial(_rehearse, runtime.features), patience=_ONCE)
         runtime.now()  # measures the clock
     except FAILURES as error:
         _log.debug("not warmed up: %s", error, extra={"action": "not_warmed_up"})
@@ -54,9 +56,10 @@ def warm_up(runtime: Runtime) -> None:
     gc.freeze()  # a collection in a horse would touch, and so copy, every page that it inherits
 
 
-def _rehearse(connection: Connection) -> None:
+def _rehearse(features: Features, connection: Connection) -> None:
     schedule, run = _sample(_THEN)
-    claims.rehearse(connection, run.uid, {"token": run.uid, "started_at": _THEN, "worker": "none"})
+    start = {"token": run.uid, "started_at": _THEN, "worker": "none"}
+    claims.rehearse(connection, run.uid, start, features.claims_alone)
     changes.find_run(connection, run.uid)
     changes.find(connection, schedule.uid)
     fan_out_targets.rehearse(connection, run.uid, _THEN)
@@ -66,16 +69,10 @@ def _rehearse(connection: Connection) -> None:
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
         if dialect_of(connection).joins_writes:
-            for one in (ended, _limited(ended)):
-                changes.end_alone(connection, one, token=run.uid, version="0")
+            for sees in (changes.NOTHING, changes.Sees(limits.STATE, {"group": run.uid})):
+                changes.end_alone(connection, sees, change=ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
-
-
-def _limited(ended: Change) -> Change:
-    """Return the same end of a run that has a limit."""
-    ((before, after),) = ended.changed_runs
-    return replace(ended, changed_runs=((replace(before, limit_group="none"), replace(after, limit_group="none")),))
 
 
 def _sample(now: datetime) -> tuple[Schedule, Run]:

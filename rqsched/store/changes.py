@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,10 +23,9 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
-from rqsched.store import limits, run_hours
+from rqsched.store import run_hours
 from rqsched.store.database import without_limits
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
-from rqsched.store.limit_starts import take_back
 from rqsched.store.metadata import is_frozen
 from rqsched.store.named_calendars import NAMING, with_contents
 from rqsched.store.rows import (
@@ -516,15 +515,9 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     # Write in the order of uids, as the rows are locked; two Changes of one run keep their order.
     moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
-    take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
     had_ended = [before for before, after in pairs if before.ended_at is not None and before != after]
     if had_ended:
         run_hours.take_out(connection, had_ended)
-
-
-def _is_given_back(before: Run, after: Run) -> bool:
-    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING
-    return is_pending_again and before.attempt == after.attempt
 
 
 def _write_drops(connection: Connection, change: Change) -> None:
@@ -694,24 +687,36 @@ def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], sch
     return insert.from_select(list(selected), sa.select(*selected.values()))
 
 
-def end_alone(connection: Connection, change: Change, *, token: str, version: str) -> limits.Seen | None:
+class Sees(NamedTuple):
+    """Columns of the single statement that ends a run; it sees them as they were before the end."""
+
+    columns: tuple[sa.Label[Any], ...] = ()
+    """Columns that are built once, when the process starts; their names are distinct."""
+    given: Mapping[str, Any] = {}
+    """The values of their parameters."""
+
+
+NOTHING = Sees()
+Seen: TypeAlias = Mapping[str, Any]
+"""The values of such columns by their names."""
+
+
+def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, token: str, version: str) -> Seen | None:
     """Write a Change of one schedule and one running run, if the schedule's row still has that `version`.
 
     The `token` must still hold the run, too; else nothing is written, and None returned. This is one statement, which
-    locks the schedule before the run as every decision does. It returns the state of the run's group that it saw.
-    PostgreSQL only.
+    locks the schedule before the run as every decision does. It returns the values that it `sees`. PostgreSQL only.
     """
     ((before, after),) = change.changed_runs
     of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))
     of_run = tuple(sorted(run_differences(before, after) | _OF_RUN))
     given = _given("s", schedule_values(change.after, of_schedule)) | _given("r", run_values(after, of_run))
     given |= {"b_schedule": change.after.uid, "b_version": version, "b_run": after.uid, "b_token": token}
-    if (group := after.limit_group) is not None:
-        given["group"] = group
-    ended = connection.execute(_end_alone(of_schedule, of_run, is_limited=group is not None), given).first()
+    given |= sees.given
+    ended = connection.execute(_end_alone(of_schedule, of_run, sees.columns), given).first()
     if ended is None:
         return None
-    return {} if group is None else limits.seen_by_end(group, ended[1:])
+    return {column.name: value for column, value in zip(sees.columns, ended[1:], strict=True)}
 
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
@@ -720,7 +725,7 @@ _OF_RUN = {"attempts", "ended_at", "result", "status"}
 
 
 @lru_cache(maxsize=64)
-def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str], *, is_limited: bool) -> sa.Update:
+def _end_alone(of_schedule: _Names, of_run: _Names, seen: tuple[sa.Label[Any], ...]) -> sa.Update:
     is_as_read = sa.bindparam("b_version") == ROW_VERSION
     locked = (
         sa.select(schedules.c.uid)
@@ -745,5 +750,5 @@ def _end_alone(of_schedule: Sequence[str], of_run: Sequence[str], *, is_limited:
         sa.update(schedules)
         .where(schedules.c.uid == ended.c.schedule_uid)
         .values({name: sa.bindparam(f"s_{name}", type_=schedules.c[name].type) for name in of_schedule})
-        .returning(schedules.c.uid, *(limits.STATE if is_limited else ()))
+        .returning(schedules.c.uid, *seen)
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,7 +18,6 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from rqsched.core.model import Run, RunStatus, Schedule
 from rqsched.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
-from rqsched.store.limit_starts import count_starts
 from rqsched.store.metadata import is_held
 from rqsched.store.rows import (
     ROW_VERSION,
@@ -70,33 +70,31 @@ def start_run(
     delivery: int,
     start: Mapping[str, Any],
     *,
-    is_untold: bool = False,
+    alone: Conditions | None = None,
 ) -> StartedRun | None:
     """Claim a pending attempt for one process; returns the run that `start["token"]` holds now, None when it could not.
 
     `started_at` is later than that of the attempt before, whatever the clocks say: it is the attempt's fence. It is
     never before `granted_at`, even where the clock of the granting process is ahead: rates rely on that. The claim is
-    one conditional update without a lock of the schedule, and one insert where the start counts in the rate of its
-    group. Repeated with the same token after a lost answer, it returns the same. With `is_untold` (PostgreSQL) it is
-    one statement that does not wait: it leaves out a schedule with notifications of its own, a start that counts, and a
-    run that another transaction holds.
+    one conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
+    the same. With `alone` (PostgreSQL) it does not wait: it leaves out a run that another transaction holds, and a run
+    that does not meet these conditions.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
     if dialect_of(connection).joins_writes:
-        row = connection.execute(_START_UNTOLD if is_untold else _START_RETURNING, given).first()
+        row = connection.execute(_START_RETURNING if alone is None else _start_alone(alone), given).first()
     elif connection.execute(_START, given).rowcount:
         row = connection.execute(_STARTED, {"b_uid": run_uid}).first()
     else:
         row = None
     if row is None:
         return None
-    started = StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
-    if started.run.is_rated:
-        count_starts(connection, [(started.run, started.run.started_at)])
-    return started
+    return StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
 
 
+Conditions: TypeAlias = tuple[sa.ColumnElement[bool], ...]
+"""Conditions of features, which are the same objects as long as the process lives."""
 _START_GIVES = ("token", "started_at", "worker")
 _TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")
 
@@ -156,10 +154,13 @@ _RETURNING = (
     .returning(*RUN_COLUMNS, *SCHEDULE_COLUMNS, ROW_VERSION)
 )
 _START_RETURNING = _shortened(_RETURNING)
-_UNTOLD = _RETURNING.where(_IS_UNLOCKED)
-_START_UNTOLD = _shortened(
-    _UNTOLD.where(schedules.c.notifications == sa.literal_column("'{}'", sa.Text), ~runs.c.is_rated)
-)
+
+
+@lru_cache(maxsize=2)
+def _start_alone(conditions: Conditions) -> sa.Update:
+    return _shortened(_RETURNING.where(_IS_UNLOCKED, *conditions))
+
+
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
 """SQLite returns no columns of the other table."""
 
@@ -189,7 +190,7 @@ def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
     return connection.execute(sa.select(runs.c.beat).where(runs.c.uid == run_uid)).scalar_one_or_none()
 
 
-def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None:
+def rehearse(connection: Connection, uid: str, start: Mapping[str, Any], alone: Conditions | None) -> None:
     """Execute the reads and locks of a claim, a heartbeat and an end for a `uid` of no run, so that they are compiled.
 
     The writes of an end are not among them, see `write`.
@@ -197,7 +198,7 @@ def rehearse(connection: Connection, uid: str, start: Mapping[str, Any]) -> None
     lock_run(connection, uid)
     start_run(connection, uid, 1, 1, start)
     if dialect_of(connection).joins_writes:
-        start_run(connection, uid, 1, 1, start, is_untold=True)
+        start_run(connection, uid, 1, 1, start, alone=alone)
     else:
         connection.execute(_STARTED, {"b_uid": uid})
     record_heartbeat(connection, uid, uid)
@@ -247,7 +248,6 @@ def start_external(
     update = sa.update(runs).where(dialect.one_of(runs.c.uid, uids)).values(**{**values, "started_at": started_at})
     update = update.returning(*RUN_COLUMNS)
     started = {run.uid: run for run in (to_run(row) for row in connection.execute(update))}
-    count_starts(connection, [(run, run.started_at) for run in started.values()])
     of_these = dialect.one_of(schedules.c.uid, sorted({run.schedule_uid for run in started.values()}))
     found = to_schedules(connection, connection.execute(SELECT_SCHEDULES.where(of_these)).all())
     known = {schedule.uid: schedule for schedule in found}

@@ -38,6 +38,9 @@ from rqsched.store.tables import (
     schedules,
 )
 
+HAS_NO_RECEIVER = schedules.c.notifications == sa.literal_column("'{}'", sa.Text)
+"""Whether a schedule names no receiver of its own."""
+
 _NAMES = [*Delivery.__dataclass_fields__]
 _SELECT = sa.select(*(deliveries.c[name] for name in _NAMES))
 VANISHED = "its process vanished"

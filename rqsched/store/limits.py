@@ -614,13 +614,18 @@ _TAKEN = _count_of(_IS_RUNNING), _count_of(_IS_UNCLAIMED)
 _STATE = sa.select(*_BOUNDS, *_TAKEN).where(_IS_GROUP, _is_line())
 _NOTHING_FREED = limits.c.number.is_(None) & (limits.c.rate_number <= MAX_NUMBER)
 _NUMBER = sa.case((_NOTHING_FREED, 0), else_=limits.c.number)
-STATE = sa.select(_NUMBER).where(_IS_GROUP).scalar_subquery(), *_TAKEN, _is_line()
-"""The columns by which the statement of an end sees its group, as it was before the end."""
-Seen: TypeAlias = Mapping[str, int | None]
-"""The answers of `wants` by group, where they need no look."""
+STATE = (
+    sa.select(_NUMBER).where(_IS_GROUP).scalar_subquery().label("limit_number"),
+    _TAKEN[0].label("limit_running"),
+    _TAKEN[1].label("limit_unclaimed"),
+    _is_line().label("limit_has_line"),
+)
+"""The columns by which the statement of an end sees its `group`, as it was before the end."""
+STARTS_UNCOUNTED = ~runs.c.is_rated
+"""Whether the start of a run counts in no rate."""
 
 
-def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
+def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the answer of `wants` for the group of a run that has ended, by the STATE that its end saw; empty if
     unknown.
 
@@ -632,9 +637,9 @@ def seen_by_end(group: str, state: Sequence[Any]) -> Seen:
     be enough. An end frees nothing of a rate: a link looks when its start leaves the window. With a rate alone no run
     waits for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
-    number, running, unclaimed, is_line = state
-    if number is None:
+    if seen.get("limit_number") is None:
         return {}
+    number, running, unclaimed, is_line = (seen[column.name] for column in STATE)
     is_wide = not is_line and (running + unclaimed) * 2 < number
     if not number or is_wide or others_look(number, running - 1, unclaimed):
         return {group: None}

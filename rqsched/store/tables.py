@@ -405,7 +405,8 @@ look for them among all that are unfinished."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Whether a pending run is not in line, so that it has a job."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
-"""Whether a pending run needs no grant, or has one."""
+"""Whether a pending run needs no grant, or has one. No feature adds this condition: even in a process without limits, a
+run without its grant must not start."""
 PartialIndex("ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, where=IS_LIMITED)
 PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, runs.c.passed_at, where=HAD_PLACE)
 PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)

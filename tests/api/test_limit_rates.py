@@ -15,6 +15,7 @@ from rqsched.chain import external_runs
 from rqsched.chain.blocking import block_run
 from rqsched.chain.execution import claim_run
 from rqsched.chain.firing import fire
+from rqsched.chain.limits import grant
 from rqsched.core.ids import RetryLinkId, TargetJobId, new_uid
 from rqsched.core.limit import GRANT_LIFE
 from rqsched.core.model import TargetStatus
@@ -463,7 +464,7 @@ def test_who_waits_behind_one_that_is_claimed_just_now_is_looked_at_in_time(post
     other = sa.create_engine(env.runtime.database.url)
     with other.begin() as connection:
         connection.execute(sa.select(runs.c.uid).where(runs.c.uid == made[0].uid).with_for_update())
-        env.runtime.limits.grant([GROUP])
+        grant(env.runtime, [GROUP])
     other.dispose()
     assert granted(*made) == [True, False]
     env.claim(made[0])

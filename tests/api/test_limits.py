@@ -13,6 +13,7 @@ from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import external_runs
 from rqsched.chain.claim import Claim
 from rqsched.chain.execution import claim_run
+from rqsched.chain.limits import grant
 from rqsched.chain.settling import settle_run
 from rqsched.core.limit import GRANT_LIFE
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
@@ -492,7 +493,7 @@ def test_what_runs_although_nobody_granted_it_counts(any_env: Env) -> None:
     first, second = env.fire_all(create(env, "a"), create(env, "b"))
     old = sa.update(runs).where(runs.c.uid == first.uid).values(status="running", granted_at=None)
     env.runtime.database.transact(lambda connection: connection.execute(old))
-    assert env.runtime.limits.grant([GROUP]) == 0
+    assert grant(env.runtime, [GROUP]) == 0
     assert granted(second) == [False]
 
 

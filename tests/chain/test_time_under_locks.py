@@ -19,6 +19,7 @@ from rqsched import After, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.chain import external_runs, fan_out, holding, marks, target_execution
 from rqsched.chain.execution import claim_run
+from rqsched.chain.limits import grant
 from rqsched.chain.notifications import delivering
 from rqsched.chain.reconcile.attempts import settle_lost
 from rqsched.chain.runtime import using
@@ -300,7 +301,7 @@ def test_place_of_a_group_is_given_when_the_group_is_locked(postgres_env: Env) -
     env.runtime.database.transact(lambda connection: connection.execute(end))
     began = env.clock.now()
 
-    after_a_wait(env, sa.select(limits.c.number), partial(env.runtime.limits.grant, ["default/shop"]))
+    after_a_wait(env, sa.select(limits.c.number), partial(grant, env.runtime, ["default/shop"]))
 
     assert present(second.refresh().state.granted_at) >= began + WAIT
 

@@ -17,6 +17,8 @@ from rqsched.core.settle_decision import AttemptOutcome, AttemptResult, decide_s
 from rqsched.store import changes, claims
 from rqsched.store.claims import StartedRun
 from rqsched.store.database import Database
+from rqsched.store.deliveries import HAS_NO_RECEIVER
+from rqsched.store.limits import STARTS_UNCOUNTED
 from rqsched.store.tables import runs, schedules
 from tests.store.samples import LATER, add_runs, add_schedule, find, find_run, run_of
 from tests.support.narrow import present
@@ -89,8 +91,8 @@ def test_psycopg_keeps_what_it_has_parsed_of_a_claim_and_an_end(succeeding: Succ
     start = {"token": TOKEN, "started_at": LATER, "worker": "worker-1"}
     sa.event.listen(database.engine, "before_cursor_execute", lambda *told: sent.append(told[2:4]))
 
-    for is_untold in (False, True):
-        claim = partial(claims.start_run, run_uid=run.uid, attempt=1, delivery=1, start=start, is_untold=is_untold)
+    for alone in (None, (HAS_NO_RECEIVER, STARTS_UNCOUNTED)):
+        claim = partial(claims.start_run, run_uid=run.uid, attempt=1, delivery=1, start=start, alone=alone)
         assert present(database.transact_alone(claim)).run == run
     assert succeeding.write()
 

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from rqsched.chain.claim import process_name
 from rqsched.chain.error_text import describe_error
-from rqsched.chain.feature import Feature, Pass, Section, Stage
+from rqsched.chain.feature import Feature, Pass, Section, Stage, Started
 from rqsched.chain.notifications import messages, notifier
 from rqsched.chain.notifications.notifier import LEASE_SECONDS, Notifier
 from rqsched.chain.notifications.watching import find_long, find_overdue, redeliver_notifications
@@ -63,6 +63,7 @@ class Notifications(Feature):
     """Notifications are written with the Change or the claim that owes them, and delivered after its commit."""
 
     columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
+    claims_alone = deliveries.HAS_NO_RECEIVER
 
     def __init__(self, parts: Runtime) -> None:
         self._parts = parts
@@ -81,12 +82,14 @@ class Notifications(Feature):
         """Put the deliveries that were written on their queues."""
         self._parts.notifier.dispatch(self._parts.notifier.owed(decided), self._parts.now())
 
-    def claimed(self, connection: Connection, schedule: Schedule, run: Run, *, at: datetime) -> Sequence[str]:
-        """Write the pings that the start of a run owes."""
-        # If this process does not know the workflow, it may give the run back: then nothing has started.
-        if self._parts.workflows.get(run.workflow) is None:
-            return ()
-        return self._parts.notifier.write_start(connection, schedule, run, at)
+    def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
+        """Write the pings that the starts of runs owe."""
+        owed: list[str] = []
+        for run, schedule in started:
+            # If this process does not know the workflow, it may give the run back: then nothing has started.
+            if run.executor != "rq" or self._parts.workflows.get(run.workflow) is not None:
+                owed += self._parts.notifier.write_start(connection, schedule, run, at)
+        return owed
 
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
         """Deliver the pings of a start beside the attempt."""

@@ -1183,16 +1183,10 @@ NOTIFICATIONS = (
     ),
     _edit(
         "a claim does not write its start",
-        "store/claims.py",
-        "    if started.run.is_rated:\n        count_starts(connection, [(started.run, started.run.started_at)])\n",
+        "chain/limits.py",
+        "        count_starts(connection, [(run, run.started_at) for run, _ in started])\n",
         "",
         _RATES + "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
-    ),
-    _edit(
-        "the claim of an external worker does not write its start",
-        "store/claims.py",
-        "    count_starts(connection, [(run, run.started_at) for run in started.values()])\n",
-        "",
         _RATES + "test_external_workers_get_only_so_many[sqlite]",
     ),
     _edit(
@@ -1218,9 +1212,9 @@ NOTIFICATIONS = (
     ),
     _edit(
         "a claim that is one statement takes what counts its start",
-        "store/claims.py",
-        "sa.Text), ~runs.c.is_rated)",
-        "sa.Text))",
+        "chain/limits.py",
+        "    claims_alone = store.STARTS_UNCOUNTED\n",
+        "",
         _RATES + "test_process_that_dies_in_a_claim_leaves_a_start_with_its_row_or_neither",
     ),
     _edit(
@@ -1240,14 +1234,14 @@ NOTIFICATIONS = (
     _edit(
         "nobody looks again at a line that waits for its rate",
         "chain/limits.py",
-        "        for link, at in granted.looks:\n",
-        "        for link, at in granted.looks[:0]:\n",
+        "    for link, at in granted.looks:\n",
+        "    for link, at in granted.looks[:0]:\n",
         _RATES + "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
     ),
     _edit(
         "a link of a run that left the line looks at nobody behind it",
         "chain/firing.py",
-        'return Fired(str(link), "stale", line=line)',
+        'return Fired(str(link), "stale", run=run)',
         'return Fired(str(link), "stale")',
         _RATES + "test_first_in_line_that_is_cancelled_lets_the_next_follow_in_time[sqlite]",
     ),
@@ -1267,7 +1261,7 @@ NOTIFICATIONS = (
     ),
     _edit(
         "a run that is given back keeps its start",
-        "store/changes.py",
+        "chain/limits.py",
         "    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING\n",
         "    is_pending_again = False\n",
         _RATES + "test_run_that_a_worker_without_its_code_gives_back_has_not_started[sqlite]",
@@ -1275,8 +1269,8 @@ NOTIFICATIONS = (
     _edit(
         "a pass waits for a group that another holds",
         "chain/limits.py",
-        "self.grant(groups, skip_locked=True)",
-        "self.grant(groups)",
+        "grant(parts, groups, skip_locked=True)",
+        "grant(parts, groups)",
         _CHAIN + "limit_locks.py::test_pass_waits_for_no_group_that_another_process_holds",
     ),
     _edit(
@@ -1312,8 +1306,8 @@ NOTIFICATIONS = (
     _edit(
         "an end takes itself for one that still runs",
         "store/limits.py",
-        "    number, running, unclaimed, is_line = state\n",
-        "    number, running, unclaimed, is_line = state[0], state[1] + 1, state[2], state[3]\n",
+        "others_look(number, running - 1, unclaimed)",
+        "others_look(number, running, unclaimed)",
         _CHAIN + "limit_locks.py::test_end_looks_at_no_line_while_others_have_most_places_to_claim",
     ),
     _edit(
@@ -1442,7 +1436,7 @@ NOTIFICATIONS = (
     _edit(
         "no pass gives places",
         "chain/limits.py",
-        "for found, given in self.repair())",
+        "for found, given in repaired)",
         "for found, given in ())",
         _LIMITS + "test_grant_that_nobody_claims_goes_to_the_next_and_the_run_keeps_its_place[sqlite]",
     ),
@@ -1479,7 +1473,7 @@ NOTIFICATIONS = (
     _edit(
         "a target of a group that ends lets nobody follow",
         "chain/target_execution.py",
-        "        runtime.limits.give((), {target.limit_group})\n",
+        "        limits.give(runtime, (), {target.limit_group})\n",
         "        pass\n",
         _TARGETS + "test_run_gives_its_place_to_its_targets_and_they_follow_one_another[sqlite]",
     ),
@@ -2264,8 +2258,8 @@ TIMES = (
     _edit(
         "a claim that is one statement waits, with the time of before",
         "store/claims.py",
-        "_UNTOLD = _RETURNING.where(_IS_UNLOCKED)\n",
-        "_UNTOLD = _RETURNING\n",
+        "_RETURNING.where(_IS_UNLOCKED, *conditions)",
+        "_RETURNING.where(*conditions)",
         _TIMES + "claim_starts_when_its_run_is_locked",
     ),
     Mutation(

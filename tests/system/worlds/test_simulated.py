@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from rqsched import After, Every, RetryPolicy
-from rqsched.chain import execution, firing, settling
+from rqsched.chain import execution, firing, limits, settling
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
@@ -138,7 +138,7 @@ class Real:
         waiting = {run.limit_group for run in self._runs() if run.is_in_line}
         self.looked |= {(uid, at) for uid, at, _ in old}
         groups = {group for _, _, group in old} & waiting
-        self.runtime.limits.grant(groups)
+        limits.grant(self.runtime, groups)
         return bool(groups)
 
     def _start(self, now: datetime) -> bool:
@@ -166,7 +166,7 @@ class Real:
         claim = execution.claim_run(self.runtime, job)
         self.read = None
         run = self._run_of(text)
-        if claim is None and run.needs_grant and self.runtime.limits.ask(run.uid, present(run.limit_group)):
+        if claim is None and run.needs_grant and limits.ask(self.runtime, run.uid, present(run.limit_group)):
             claim = execution.claim_run(self.runtime, job)
         if claim is None:  # it has been ended in favour of a newer run
             return
