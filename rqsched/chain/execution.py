@@ -15,13 +15,12 @@ from rqsched.chain import settling
 from rqsched.chain.blocking import block_run, unblock_run
 from rqsched.chain.claim import Claim, NotAnsweredError, make_context, process_name
 from rqsched.chain.error_text import describe_error, text_of, types_of
-from rqsched.chain.fan_out import find_resolver, name_targets
+from rqsched.chain.feature import Call
 from rqsched.chain.heartbeats import Heartbeats
 from rqsched.chain.ownership import UnknownJobError
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import has_failed_finally, publish_end, write_end
-from rqsched.chain.target_execution import try_to_end
 from rqsched.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.chain.tracer import Attempt
 from rqsched.core.ids import RunJobId, new_uid
@@ -77,8 +76,6 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
         is_open = isinstance(result, FannedOut) and result.has_targets
         outcome = AttemptOutcome.DISPATCHED if is_open else AttemptOutcome.SUCCEEDED
         _complete(runtime, claim, AttemptResult(outcome, result=_dump_result(result)))
-        if is_open:
-            try_to_end(runtime, claim.run.uid)  # the last target may have ended already
         return result
 
 
@@ -116,15 +113,16 @@ def _ask_features(runtime: Runtime, run: Run, job: RunJobId, rq_job: Job | None)
     return next((again for again in answers if again is not None), None)
 
 
-def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Workflow | None] | None:
-    """Find the workflow of a claimed run, and the one that names its targets, if any.
+def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Call | None] | None:
+    """Find the workflow of a claimed run, and what is called instead of it, if a feature says so.
 
     None when this process does not have the code, and the run was given back.
     """
     try:
         workflow = runtime.imports.resolve(claim.run.workflow)
-        targets = claim.schedule.policies.targets or workflow.targets
-        found = workflow, None if targets is None else find_resolver(runtime, workflow, targets)
+        involved = runtime.features.involved([], [], [claim.schedule.policies, workflow])
+        calls = [feature.call(claim.schedule, claim.run, workflow) for feature in involved]
+        found = workflow, next((call for call in calls if call is not None), None)
     except WorkflowNotFoundError as error:
         if runtime.tracing is not None:
             runtime.tracing.note_outcome(BLOCKED)
@@ -207,7 +205,7 @@ def _claim(
     return Claim(run, schedule, start["token"], tuple(owed), version)
 
 
-def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workflow | None, lose: Lose) -> Any:
+def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, call: Call | None, lose: Lose) -> Any:
     timeout = claim.run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
     action = json.loads(claim.run.action)
     context = make_context(
@@ -222,8 +220,8 @@ def _perform(runtime: Runtime, claim: Claim, workflow: Workflow, resolver: Workf
     heartbeats = Heartbeats(runtime.settings.heartbeat_interval.total_seconds(), partial(_beat, runtime, claim))
     try:
         with heartbeats, time_limit(runtime.watch, timeout, lose, JobTimeoutException):
-            if resolver is not None:
-                return name_targets(runtime, claim.run, resolver, context.checkpoint)
+            if call is not None:
+                return call(context.checkpoint)
             return workflow(action["args"], action["kwargs"])
     finally:
         leave_run(entered)

@@ -13,15 +13,17 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from enum import Enum, auto
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from rq.job import Job
 
 from rqsched.core.ids import RunJobId
 from rqsched.core.model import Change, Run, Schedule
+from rqsched.core.policy import Policies
 from rqsched.core.results import Recovered
 from rqsched.store.changes import NOTHING, Seen, Sees
 from rqsched.store.database import Connection
+from rqsched.workflows import Workflow
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 Started: TypeAlias = tuple[Run, Schedule]
 """A run as it was claimed, and its schedule."""
+Call: TypeAlias = Callable[[Callable[[], None]], Any]
+"""Called instead of a workflow, with the attempt's checkpoint; its result is the attempt's."""
 
 
 class Pass(NamedTuple):
@@ -69,6 +73,8 @@ class Feature(Protocol):
     """Columns of a schedule and their defaults: the feature is involved where one of them differs."""
     run_columns: ClassVar[Sequence[tuple[Callable[[Run], object], object]]] = ()
     """Columns of a run and their defaults, likewise: a run may keep what its schedule has lost."""
+    options: ClassVar[Sequence[tuple[Callable[[Policies | Workflow], object], object]]] = ()
+    """Options of a schedule's policies or of a workflow and their defaults, likewise, for `call` alone."""
     is_always_involved: bool = False
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
     writes_every_start: bool = False
@@ -136,6 +142,15 @@ class Feature(Protocol):
         """
         return None
 
+    def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
+        """Return what a claimed attempt calls instead of its workflow; None for the workflow.
+
+        Called once for each attempt whose workflow is found, before the attempt begins. A WorkflowNotFoundError gives
+        the run back, for a worker that has the code; any other error fails the attempt. Only fan-out uses it: its
+        function that names targets takes the workflow's place, and must be found at the same moment as the workflow.
+        """
+        return None
+
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
         """Return what surrounds a claimed attempt; `owed` is what `claimed` returned."""
         return nullcontext()
@@ -164,19 +179,21 @@ class Features:
         self.listed = listed
         """All of them, in their order."""
         self._may_be_involved = [
-            feature for feature in listed if feature.columns or feature.run_columns or feature.is_always_involved
+            one for one in listed if one.columns or one.run_columns or one.options or one.is_always_involved
         ]
         conditions = tuple(feature.claims_alone for feature in listed if feature.claims_alone is not None)
         self.claims_alone = None if any(feature.writes_every_start for feature in listed) else conditions
         """The conditions under which a claim may be a single statement; None where it may not."""
 
-    def involved_in(self, changes: Iterable[Change]) -> list[Feature]:
+    def involved_in(self, changes: Sequence[Change]) -> list[Feature]:
         """Return the features that are involved in one of these Changes, by its rows before or after it."""
         runs = [run for change in changes for run in chain(change.new_runs, *change.changed_runs)]
         return self.involved([one for change in changes for one in (change.before, change.after)], runs)
 
-    def involved(self, schedules: Iterable[Schedule | None], runs: Sequence[Run]) -> list[Feature]:
-        """Return the features that are involved in one of these schedules or runs."""
+    def involved(
+        self, schedules: Iterable[Schedule | None], runs: Sequence[Run], said: Sequence[Policies | Workflow] = ()
+    ) -> list[Feature]:
+        """Return the features that are involved in a schedule or a run, or that an option of `said` involves."""
         distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature
@@ -184,6 +201,7 @@ class Features:
             if feature.is_always_involved
             or any(column(schedule) != default for column, default in feature.columns for schedule in distinct)
             or any(column(run) != default for column, default in feature.run_columns for run in runs)
+            or any(option(one) != default for option, default in feature.options for one in said)
         ]
 
     def sections(self, begun: Pass) -> dict[Stage, list[Iterator[Recovered]]]:

@@ -18,7 +18,6 @@ from redis.exceptions import RedisError
 
 from rqsched.chain.commit import publish, write
 from rqsched.chain.error_text import name_error
-from rqsched.chain.fan_out import promote
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.tracer import FireSpan
 from rqsched.core.delays import offer_delay
@@ -28,7 +27,7 @@ from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, RunStatus, Schedule, unchanged
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.spec.steps import MOST_STEPS, Steps, bounded
-from rqsched.store import changes, fan_out_targets
+from rqsched.store import changes
 from rqsched.store.database import Connection
 from rqsched.transport.transport import is_waiting, link_of
 
@@ -61,8 +60,6 @@ class Fired(NamedTuple):
     """The Change that was committed, or that Redis was made to follow again; None when there was neither."""
     error: str | None = None
     """Why it failed; None when it did not."""
-    sweep: str | None = None
-    """The uid of a run, if the link lets that run's targets be tried again; None for every other link."""
     run: Run | None = None
     """The run of a retry link for which features may have more to do; None for every other link."""
     span: FireSpan | None = None
@@ -135,7 +132,6 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
         for one in fired:
             if one.span is not None and one.change is not None:
                 one.span.end(one.change)
-    fired = [result if result.sweep is None else _promote(runtime, result, result.sweep) for result in fired]
     return [one if one.run is None else _deliver(runtime, one, one.run) for one in fired]
 
 
@@ -146,13 +142,6 @@ def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
         again_at = feature.delivered(fired.id, run, is_published=fired.change is not None)
         ahead.append(again_at and max(again_at, runtime.now() + LOCKED_AGAIN))
     return fired._replace(again_at=min((at for at in ahead if at is not None), default=None))
-
-
-def _promote(runtime: Runtime, fired: Fired, run_uid: str) -> Fired:
-    """Let the due targets of a run be tried again; the link is due again with the next target."""
-    promote(runtime, run_uid)
-    next_at = runtime.database.read(lambda connection: fan_out_targets.next_promotion(connection, run_uid))
-    return fired._replace(again_at=next_at and max(next_at, runtime.now() + LOCKED_AGAIN))
 
 
 def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_locked: bool) -> list[Fired]:
@@ -257,7 +246,7 @@ def _fire_retry(
     """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
-        return Fired(str(link), "fired", sweep=run.uid, run=run)
+        return Fired(str(link), "fired", run=run)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
             return Fired(str(link), "stale", run=run)  # runs behind it in line may wait for this

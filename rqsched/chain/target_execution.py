@@ -318,10 +318,10 @@ def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) ->
     return settle_run(runtime, run_uid, ended, fence=is_dispatched, skip_locked=skip_locked)
 
 
-def try_to_end(runtime: Runtime, run_uid: str) -> None:
+def try_to_end(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> None:
     """Do as `end_if_over`, and leave it to reconcile while SQL is away: the target itself has ended."""
     try:
-        end_if_over(runtime, run_uid)
+        end_if_over(runtime, run_uid, skip_locked=skip_locked)
     except FAILURES as error:
         text = "the end of run %s is left to reconcile: %s"
         _log.warning(text, run_uid, error, extra={"action": "fan_out_unsettled"})

@@ -1,25 +1,31 @@
-"""Repairs of fan-outs: a due target without a live job is put on its queue, a lost one ends, and so does a run that is
-over.
+"""Fan-out at the points of the kernel: targets are named instead of the workflow's call, and a run that is over ends.
+
+Its repairs: a due target without a live job is put on its queue, a lost target ends, and so does a run that is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 
-from rqsched.chain.fan_out import PAGE, fill, promote
-from rqsched.chain.feature import Feature, Pass, Section, Stage
+from rqsched.chain.fan_out import PAGE, fill, find_resolver, name_targets, promote
+from rqsched.chain.feature import Call, Feature, Pass, Section, Stage
 from rqsched.chain.reconcile.repair import pages, repair_each
 from rqsched.chain.runtime import Runtime
-from rqsched.chain.target_execution import decide_lost, end_if_over
+from rqsched.chain.target_execution import decide_lost, end_if_over, is_dispatched, try_to_end
 from rqsched.chain.target_jobs import batch_job, enqueue
 from rqsched.core.ids import BatchJobId
+from rqsched.core.model import Change, Run, Schedule
 from rqsched.core.results import Recovered
 from rqsched.core.target_decision import TargetEnd, decide_blocked
 from rqsched.store import fan_out_targets, reconcile_queries
+from rqsched.store.changes import Seen
 from rqsched.store.database import Connection
 from rqsched.store.fan_out_targets import EndStep, Target
+from rqsched.workflows import Workflow
 
 _LOST_AFTER = timedelta(seconds=60)
 """How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
@@ -28,10 +34,34 @@ LOST = "its process vanished: it neither ended nor ran out of time"
 
 
 class FanOut(Feature):
-    """The targets of runs."""
+    """The targets of runs: a run that has any calls the function that names them, and ends with the last of them."""
+
+    run_columns = ((attrgetter("dispatched_at"), None),)
+    options = ((attrgetter("targets"), None),)
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
+        """Name the targets of the run, by the function that its schedule or workflow says."""
+        targets = schedule.policies.targets or workflow.targets
+        if targets is None:
+            return None
+        return partial(name_targets, self._runtime, run, find_resolver(self._runtime, workflow, targets))
+
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - targets count in no end
+        """End runs whose last target ended before their workflow returned."""
+        for before, after in chain.from_iterable(change.changed_runs for change in changes):
+            # Where both are one object, a Change restates a commit whose answer or process was lost.
+            if is_dispatched(after) and (before.dispatched_at is None or before is after):
+                try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
+
+    def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:  # noqa: ARG002 - any link does
+        """Let the due targets of a run be tried again; the link is due again with the next target."""
+        if not is_dispatched(run):
+            return None
+        promote(self._runtime, run.uid)
+        return self._runtime.database.read(partial(fan_out_targets.next_promotion, run_uid=run.uid))
 
     def sections(self, begun: Pass) -> Sequence[Section]:
         """Repair targets and their runs."""

@@ -526,7 +526,6 @@ class World:
             return
         fan_out.fan_out(runtime, fan_out.batch_of(runtime, claim.run.uid), [TARGETS[:2], TARGETS[2:]])
         execution._complete(runtime, claim, AttemptResult(AttemptOutcome.DISPATCHED))
-        target_execution.try_to_end(runtime, claim.run.uid)
 
     def end_run(self, actor: Actor) -> str | None:
         if self.target_horses and (not self.horses or self.random.random() < 0.6):
