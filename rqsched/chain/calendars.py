@@ -37,7 +37,7 @@ from rqsched.errors import (
 from rqsched.spec.calendars import Calendar
 from rqsched.spec.moved import require_whole_days
 from rqsched.spec.steps import MOST_STEPS, Steps, bounded
-from rqsched.store import calendars, changes, metadata, system_queries
+from rqsched.store import calendars, changes, metadata
 from rqsched.store.database import Connection
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def _set(
         if (before and before.edit) != (checked and checked.edit):
             raise CalendarsMoved([wanted.name])
         if before is None:
-            system_queries.lock_calendars(connection)
+            calendars.lock_calendars(connection)
             _require_room(connection, wanted)
         new = _next(wanted, before, edit, context, runtime.now())
         if before is not None and _holds(before) == _holds(new):

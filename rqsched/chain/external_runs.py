@@ -12,6 +12,7 @@ from itertools import count as counter
 from typing import Any
 
 from rqsched.chain import limits
+from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.run_log import log_start
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import settle_run
@@ -76,7 +77,7 @@ def claim(
     claimed = runtime.database.transact(work)
     for one in claimed:
         log_start(one.schedule, one.run)
-    runtime.notifier.dispatch(owed, runtime.now())
+    Notifier(runtime).dispatch(owed, runtime.now())
     # A run whose grant expired, because no worker came in time, gets a place now or is in line again.
     got = [limits.ask(runtime, uid, group) for uid, group in asking]
     if any(got):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from rqsched.chain import firing
-from rqsched.chain.feature import Features
-from rqsched.chain.feature_list import features_of
 from rqsched.chain.firing import Fired
 from rqsched.chain.reconcile.passes import reconcile_in_turn
 from rqsched.chain.reconcile.schedules import end_pauses
@@ -40,7 +37,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
     if runtime.hold.look():
         return []
-    frozen = runtime if now is None else _at(runtime, now)
+    frozen = runtime if now is None else runtime.at(_Fixed(now))
     instant = frozen.now()
     deque(end_pauses(frozen), maxlen=0)
     without = [*runtime.hold.frozen]
@@ -69,13 +66,6 @@ class _Fixed:
     def now(self) -> datetime:
         """Return the instant."""
         return self._instant
-
-
-def _at(runtime: Runtime, now: datetime) -> Runtime:
-    frozen = copy.copy(runtime)
-    frozen.use_clock(_Fixed(now))
-    frozen.features = Features(features_of(frozen))  # those of the live runtime have its clock
-    return frozen
 
 
 def _rows(runtime: Runtime, result: Fired) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from rqsched.core.lifecycle import planned_first
 from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import RqschedError, ScheduleNotFoundError, VersionConflictError
-from rqsched.store import changes, named_calendars, system_queries
+from rqsched.store import changes, metadata, named_calendars
 from rqsched.store.caller_transaction import CallerTransaction
 from rqsched.store.database import Connection
 
@@ -88,7 +88,7 @@ def lock_declared(connection: Connection, namespace: str, wanted: Mapping[str, s
     """
     named = {one for one in wanted.values() if one is not None}
     if named:
-        system_queries.lock_upstreams(connection, namespace)
+        metadata.lock_of(connection, "upstreams", namespace)
     return changes.lock_named(connection, namespace, [*wanted, *sorted(named - wanted.keys())])
 
 

@@ -13,7 +13,7 @@ from rqsched.chain.feature import Feature
 from rqsched.config import Settings
 from rqsched.core.model import Change, Definition
 from rqsched.core.quota import EVERY, Growth, Quota, Usage, declared_bytes, growth_of, require_room
-from rqsched.store import system_queries
+from rqsched.store import quotas as store
 from rqsched.store.database import Connection, Database
 
 
@@ -50,7 +50,7 @@ class Quotas(Feature):
         growth = growth_of(changes)
         if not growth.may_exceed(limits):
             return
-        system_queries.lock_quota(connection, namespace)
+        store.lock_quota(connection, namespace)
         require_room(_usage(connection, namespace, limits, with_bytes=limits.bytes is not None), growth)
 
 
@@ -65,7 +65,7 @@ def require_room_for_batches(parts: Parts, namespace: str, batches: Iterable[Seq
     listed = [list(batch) for batch in batches]
     ids = [schedule_id for batch in listed for schedule_id, _ in batch]
     known, now = parts.database.read(
-        lambda c: (system_queries.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
+        lambda c: (store.definitions(c, namespace, ids), _usage(c, namespace, limits, with_bytes=True))
     )
     growths = [sum((_growth(known.get(id_), new) for id_, new in batch), Growth()) for batch in listed]
     for growth in accumulate(growths):
@@ -92,7 +92,7 @@ def usages(parts: Parts, connection: Connection, namespace: str | None = None) -
         return [] if limits.is_unlimited else [_usage(connection, namespace, limits, with_bytes=with_bytes)]
     if all(quota.is_unlimited for quota in quotas.values()):
         return []
-    found = {name: (count, size) for name, count, size in system_queries.count_all_declared(connection)}
+    found = {name: (count, size) for name, count, size in store.count_all_declared(connection)}
     names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
     listed = [Usage(name, *found.get(name, (0, 0)), quota_of(parts, name)) for name in names]
     return [one for one in listed if not one.limits.is_unlimited]
@@ -105,4 +105,4 @@ def quota_of(parts: Parts, namespace: str) -> Quota:
 
 
 def _usage(connection: Connection, namespace: str, limits: Quota, *, with_bytes: bool) -> Usage:
-    return Usage(namespace, *system_queries.count_declared(connection, namespace, with_bytes=with_bytes), limits)
+    return Usage(namespace, *store.count_declared(connection, namespace, with_bytes=with_bytes), limits)

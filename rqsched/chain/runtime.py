@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,6 @@ from rqsched.chain.database_time import DatabaseTime
 from rqsched.chain.feature import Feature, Features
 from rqsched.chain.hold import HoldGate
 from rqsched.chain.imports import Imports
-from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.ownership import Ownership
 from rqsched.chain.refusals import Refusals
 from rqsched.chain.time_limit import Watch, watch_horse
@@ -93,7 +93,6 @@ class Runtime:
         self.workflows = workflows or registry
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
-        self.notifier = Notifier(self)
         self._features_of = features
         self.features = Features(features(self))
         """The features that take part in Changes and claims."""
@@ -126,6 +125,13 @@ class Runtime:
         )
         apart.subscribers = self.subscribers
         return apart
+
+    def at(self, clock: Clock) -> Runtime:
+        """Return this runtime with the time of another clock, also for its features; connections are shared."""
+        other = copy.copy(self)
+        other.use_clock(clock)
+        other.features = Features(self._features_of(other))
+        return other
 
     def use_clock(self, clock: Clock) -> None:
         """Take the time from another clock (a tick at a given time, a test)."""

@@ -15,6 +15,7 @@ from rqsched.core.ids import iso_utc
 from rqsched.core.model import ScheduleStatus, dumps, parse_spec
 from rqsched.spec.calendars import Calendar
 from rqsched.store.dialect import dialect_of
+from rqsched.store.metadata import lock_of
 from rqsched.store.named_calendars import CALENDAR_COLUMNS, SHARED, named, to_calendar
 from rqsched.store.pages import page_by_uid
 from rqsched.store.tables import IS_LIVE, NAMES_CALENDARS, calendars, constant, schedules
@@ -113,6 +114,11 @@ def write(connection: Connection, wanted: Calendar, before: Calendar | None, cha
     values |= {"changes": told} | ({"since": now} if known.is_planned else {})
     connection.execute(sa.update(calendars).where(*_is(wanted.namespace, wanted.name)).values(**values))
     return True
+
+
+def lock_calendars(connection: Connection) -> None:
+    """Let nobody else create a calendar, of any namespace, until the transaction ends."""
+    lock_of(connection, "calendars", "")
 
 
 def remove(connection: Connection, namespace: str | None, name: str) -> None:

@@ -172,6 +172,17 @@ def set_value(connection: Connection, name: str, value: str, namespace: str | No
     connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_={"value": value}))
 
 
+def lock_of(connection: Connection, what: str, namespace: str) -> None:
+    """Hold what is named of a namespace until the transaction ends.
+
+    It writes a row. So a transaction fails if its snapshot is older than another's write; it does not read stale rows.
+    On SQLite a transaction that writes is alone anyway.
+    """
+    if not dialect_of(connection).has_one_writer:
+        digest = blake2b(namespace.encode(), digest_size=24).hexdigest()
+        set_value(connection, f"{what}:{digest}", "")
+
+
 def _place(name: str, namespace: str | None) -> tuple[sa.Table, dict[str, str]]:
     """Return the table of a value, and what names it there."""
     if namespace is None:

@@ -1,11 +1,7 @@
-"""What namespaces hold: counts for metrics, and quotas.
-
-Quotas are counted under a lock, so that no two writers see room that only one has.
-"""
+"""What namespaces hold: counts for metrics."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -13,11 +9,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import DEFINITION, Definition, RunStatus
-from rqsched.core.quota import COUNTED
-from rqsched.store.changes import given_names, is_named
+from rqsched.core.model import RunStatus
 from rqsched.store.dialect import dialect_of
-from rqsched.store.metadata import set_value
 from rqsched.store.tables import (
     HAS_FAILED_DELIVERY,
     IS_ACTIVE,
@@ -144,62 +137,3 @@ def ended_runs(connection: Connection, uids: Sequence[str]) -> list[EndedRun]:
     statement = sa.select(*(runs.c[name] for name in EndedRun._fields))
     found = statement.where(dialect_of(connection).one_of(runs.c.uid, uids))
     return [EndedRun(*row) for row in connection.execute(found)]
-
-
-def lock_quota(connection: Connection, namespace: str) -> None:
-    """Hold the quota of a namespace until the transaction ends.
-
-    It writes a row, so that a transaction whose snapshot is older than another's write fails instead of counting
-    without it. On SQLite a transaction that writes is alone anyway.
-    """
-    _lock_of("quota", connection, namespace)
-
-
-def lock_upstreams(connection: Connection, namespace: str) -> None:
-    """Let nobody else change which schedules of a namespace come after which, until the transaction ends."""
-    _lock_of("upstreams", connection, namespace)
-
-
-def lock_calendars(connection: Connection) -> None:
-    """Let nobody else create a calendar, of any namespace, until the transaction ends."""
-    _lock_of("calendars", connection, "")
-
-
-def _lock_of(what: str, connection: Connection, namespace: str) -> None:
-    if not dialect_of(connection).has_one_writer:
-        digest = hashlib.blake2b(namespace.encode(), digest_size=24).hexdigest()
-        set_value(connection, f"{what}:{digest}", "")
-
-
-def count_declared(connection: Connection, namespace: str, *, with_bytes: bool = True) -> tuple[int, int]:
-    """Count the schedules of a namespace that are not deleted, and what they declare in bytes (0 when not asked)."""
-    size = sa.func.coalesce(sa.func.sum(_declared(connection)), 0) if with_bytes else sa.literal_column("0")
-    statement = sa.select(sa.func.count(), size).select_from(schedules)
-    row = connection.execute(statement.where(schedules.c.namespace == namespace, IS_LIVE)).one()
-    return int(row[0]), int(row[1])
-
-
-def count_all_declared(connection: Connection) -> list[tuple[str, int, int]]:
-    """Count what each namespace holds: (namespace, schedules, bytes), in the order of their names."""
-    size = sa.func.sum(_declared(connection))
-    statement = sa.select(schedules.c.namespace, sa.func.count(), size).where(IS_LIVE)
-    grouped = statement.group_by(schedules.c.namespace).order_by(schedules.c.namespace)
-    return [(row[0], int(row[1]), int(row[2])) for row in connection.execute(grouped)]
-
-
-def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Definition]:
-    """Read what the not-deleted schedules of these ids declare, by id, without locking them."""
-    columns = [schedules.c[name] for name in DEFINITION]
-    named = sa.select(schedules.c.schedule_id, *columns).where(is_named(dialect_of(connection)), IS_LIVE)
-    given = given_names(connection, namespace, schedule_ids)
-    return {row[0]: Definition(*row[1:]) for row in connection.execute(named, given)}
-
-
-def _declared(connection: Connection) -> sa.ColumnElement[int]:
-    """Return the bytes that one row declares."""
-    size = dialect_of(connection).byte_size
-    found: sa.ColumnElement[int]
-    found, *rest = (sa.func.coalesce(size(schedules.c[name]), 0) for name in COUNTED)
-    for one in rest:
-        found = found + one
-    return found

@@ -30,7 +30,7 @@ from rqsched.errors import (
 )
 from rqsched.spec.calendars import Calendar
 from rqsched.store import calendars as store
-from rqsched.store import named_calendars, system_queries, tables
+from rqsched.store import named_calendars, tables
 from tests.support.env import DAY, HOUR, MINUTE, NOON, Env, last, link_id, occurrences, outcomes, types
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -547,7 +547,7 @@ def test_of_a_shared_calendar_and_one_of_a_namespace_created_at_once_one_is_refu
     )
     with ThreadPoolExecutor(1) as threads:
         with engine.begin() as other:
-            system_queries.lock_calendars(other)
+            store.lock_calendars(other)
             assert store.write(other, first, None, store.change_of(first, None, None))
             creating = threads.submit(calendars.set, "closed", [], shared=not is_shared)
             wait_for_a_lock(postgres_env.runtime.database)

@@ -11,7 +11,15 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.core.model import Change, RunStatus, Schedule
-from rqsched.store import changes, event_queries, limits, run_hours, run_queries, schedule_queries, system_queries
+from rqsched.store import (
+    changes,
+    event_queries,
+    limits,
+    quotas,
+    run_hours,
+    run_queries,
+    schedule_queries,
+)
 from rqsched.store import reconcile_queries as queries
 from rqsched.store.backfills import page as page_of_backfills
 from rqsched.store.database import Database
@@ -143,7 +151,7 @@ LOOKUPS: dict[str, tuple[Ask, str]] = {
         "uq_rqsched_schedules_incarnation",
     ),
     "what schedules declare": (
-        lambda c: system_queries.definitions(c, "default", ["s-1"]),
+        lambda c: quotas.definitions(c, "default", ["s-1"]),
         "uq_rqsched_schedules_incarnation",
     ),
     "schedules to lock": (lambda c: changes.lock(c, ["0", "1"]), "pk_rqsched_schedules"),

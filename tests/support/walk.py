@@ -82,6 +82,7 @@ FEATURES = (
     "store/limit",
     "store/machine_states.py",
     "store/pruning.py",
+    "store/quotas.py",
     "store/run_hours.py",
     "store/upstream_ends.py",
     "transport/telemetry.py",

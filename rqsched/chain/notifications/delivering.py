@@ -53,8 +53,6 @@ class Parts(notifier.Parts, Protocol):
 
     now: Callable[[], datetime]
     """Returns the database's time."""
-    notifier: Notifier
-    """Writes deliveries, and puts them on queues."""
     watch: Watch
     """Kills the process of application code that overruns its timeout."""
 
@@ -66,21 +64,21 @@ class Notifications(Feature):
     claims_alone = deliveries.HAS_NO_RECEIVER
 
     def __init__(self, parts: Runtime) -> None:
-        self._parts = parts
-        self.is_always_involved = parts.notifier.tells_of_every_schedule
-        self.writes_every_start = parts.notifier.tells_every_start
+        self._parts, self._notifier = parts, Notifier(parts)
+        self.is_always_involved = self._notifier.tells_of_every_schedule
+        self.writes_every_start = self._notifier.tells_every_start
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write the deliveries that Changes owe."""
-        self._parts.notifier.record(connection, changes)
+        self._notifier.record(connection, changes)
 
     def writes_more(self, change: Change) -> bool:
         """Return whether a Change owes a delivery."""
-        return bool(self._parts.notifier.owed([change]))
+        return bool(self._notifier.owed([change]))
 
     def enqueue(self, decided: Sequence[Change]) -> None:
         """Put the deliveries that were written on their queues."""
-        self._parts.notifier.dispatch(self._parts.notifier.owed(decided), self._parts.now())
+        self._notifier.dispatch(self._notifier.owed(decided), self._parts.now())
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
         """Write the pings that the starts of runs owe."""
@@ -88,7 +86,7 @@ class Notifications(Feature):
         for run, schedule in started:
             # If this process does not know the workflow, it may give the run back: then nothing has started.
             if run.executor != "rq" or self._parts.workflows.get(run.workflow) is not None:
-                owed += self._parts.notifier.write_start(connection, schedule, run, at)
+                owed += self._notifier.write_start(connection, schedule, run, at)
         return owed
 
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
@@ -117,7 +115,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
         _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
         return None
     try:
-        seconds = parts.notifier.seconds(delivery)
+        seconds = Notifier(parts).seconds(delivery)
         # If the process dies here, the delivery is attempted again when its lease is over.
         with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
             _send(parts, delivery, seconds)
@@ -142,7 +140,7 @@ def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: s
     now = parts.now()
     if found is None or not parts.settings.notify:
         return None
-    until = now + timedelta(seconds=parts.notifier.seconds(found) + LEASE_SECONDS)
+    until = now + timedelta(seconds=Notifier(parts).seconds(found) + LEASE_SECONDS)
     worker = process_name()
     delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
     if delivery is None:
@@ -200,11 +198,11 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
     """Write the pings of a start that its claim could not write, because the workflow was found only afterwards."""
-    if not parts.notifier.owes_start(schedule, run, parts.now()):
+    if not Notifier(parts).owes_start(schedule, run, parts.now()):
         return ()
     try:
         owed = parts.database.transact(
-            lambda connection: parts.notifier.write_start(connection, schedule, run, parts.now())
+            lambda connection: Notifier(parts).write_start(connection, schedule, run, parts.now())
         )
     except BackendUnavailableError as error:
         _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})
@@ -216,7 +214,7 @@ def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
 def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
     """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
     if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
-        parts.notifier.dispatch(owed, parts.now())
+        Notifier(parts).dispatch(owed, parts.now())
         yield
         return
     thread = threading.Thread(target=_tell, args=(parts, owed), name=_THREAD, daemon=True)

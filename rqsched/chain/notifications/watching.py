@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 
+from rqsched.chain.notifications.notifier import Notifier
 from rqsched.chain.reconcile.repair import pages, pages_unfrozen, repair_each, repair_schedules
 from rqsched.chain.runtime import Runtime
 from rqsched.chain.settling import change_run
@@ -58,4 +59,4 @@ def redeliver_notifications(runtime: Runtime) -> Iterator[Recovered]:
         silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
         lost = runtime.database.transact(lose) if silent else 0
         waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
-        yield Recovered(checked=len(rows), notifications=lost + runtime.notifier.enqueue(waiting, runtime.now()))
+        yield Recovered(checked=len(rows), notifications=lost + Notifier(runtime).enqueue(waiting, runtime.now()))

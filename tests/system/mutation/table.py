@@ -1893,7 +1893,7 @@ CALENDARS = (
     _edit(
         "a shared calendar is created beside one of a namespace",
         "chain/calendars.py",
-        "            system_queries.lock_calendars(connection)\n",
+        "            calendars.lock_calendars(connection)\n",
         "",
         _CALENDARS + "of_a_shared_calendar_and_one_of_a_namespace_created_at_once_one_is_refused[True]",
     ),
@@ -2138,7 +2138,7 @@ AFTER = (
     _edit(
         "two change at once what comes after what",
         "chain/operations.py",
-        "        system_queries.lock_upstreams(connection, namespace)\n",
+        '        metadata.lock_of(connection, "upstreams", namespace)\n',
         "        pass\n",
         _AFTER + "circle_is_not_closed_by_two_changes_at_once_that_name_no_schedule_in_common",
     ),
