@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rqsched.core.results import (
         Answer,
         BackfillRow,
+        BulkProgress,
         BulkRow,
         LimitDescription,
         Load,
@@ -97,6 +98,7 @@ __all__ = [
     "BackfillProgress",
     "BackfillRange",
     "BackfillRow",
+    "BulkProgress",
     "BulkRow",
     "Calendar",
     "Calendars",
@@ -184,6 +186,7 @@ _HOMES = {
     "BackfillProgress": "api.description",
     "BackfillRange": "chain.backfill",
     "BackfillRow": "core.results",
+    "BulkProgress": "core.results",
     "BulkRow": "core.results",
     "Calendar": "spec.calendars",
     "Calendars": "api.calendars",

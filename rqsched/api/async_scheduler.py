@@ -241,7 +241,7 @@ class AsyncScheduler(_Async[Scheduler]):
     backfills = _awaited(Scheduler.backfills, _same)
     iter_backfills = _iterated(Scheduler.iter_backfills, _same)
     cancel_backfill = _awaited(Scheduler.cancel_backfill, _same)
-    bulk = _awaited(Scheduler.bulk, _same)
+    bulk = _iterated(Scheduler.bulk, _same, at_once=1)
     retry_failed = _awaited(Scheduler.retry_failed, _same)
     usage = _awaited(Scheduler.usage, _same)
     usages = _awaited(Scheduler.usages, _same)

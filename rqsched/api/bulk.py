@@ -1,26 +1,28 @@
-"""One operation on the many schedules that match a filter, each in a separate transaction, with a dry run.
+"""One operation on the many schedules that match a filter, each in a separate transaction, in chunks.
 
-The set is fixed first, then worked off in batches. A schedule that matches only later is not changed, nor one that no
-longer matches when its turn comes.
+The caller drives the chunks. The schedules are counted first. Each chunk then does the next of them, in the order in
+which they were created, and returns a cursor for the chunk after it. The cursor holds all that the next chunk must
+know, so nothing is stored between chunks. A chunk that is sent again does no schedule twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
-from rqsched.core.chunks import chunks
-from rqsched.core.ids import iso_utc
+from rqsched.core.ids import is_uid, iso_utc, new_uid
 from rqsched.core.lifecycle import require_skips
 from rqsched.core.option_table import require_note
 from rqsched.core.policy import CatchUp, OverlapPolicy
-from rqsched.core.results import BulkRow
+from rqsched.core.results import MAX_PAGE, BulkProgress, BulkRow
 from rqsched.errors import (
     ConflictError,
     InvalidInputError,
@@ -31,16 +33,24 @@ from rqsched.errors import (
 )
 from rqsched.spec.timeline import require_utc
 from rqsched.store import schedule_queries
-from rqsched.store.schedule_queries import Filters
+from rqsched.store.pages import (
+    PAGE_CHARACTERS,
+    bind_cursor,
+    malformed_cursor,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
+from rqsched.store.schedule_queries import Filters, Position, place_of
 
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
 """The operations of `Scheduler.bulk`, and the status that each applies to by default."""
-MOST = 100_000
-"""The most schedules of one bulk operation, the limit of `bound`."""
-BATCH = 50
-"""Schedules that are looked at together before they are changed one by one."""
+CHUNK = 100
+"""The most schedules that one chunk changes. A dry run changes none, and looks at `MAX_PAGE` at once."""
+CHUNK_TIME = timedelta(seconds=2)
+"""A chunk that takes longer ends with the schedule that it is doing."""
 
 
 class Bulk(NamedTuple):
@@ -59,7 +69,7 @@ class Bulk(NamedTuple):
     overlap: OverlapPolicy | None = None
     """The policy of a trigger; None keeps each schedule's own."""
     idempotency_key: str | None = None
-    """With the same key, a repeated trigger starts no second run of a schedule."""
+    """With the same key, a repeated trigger starts no second run of a schedule; None takes the operation's own."""
     context: CommandContext | None = None
     """The caller, for the audit events."""
     force: bool = False
@@ -115,59 +125,73 @@ class Bulk(NamedTuple):
         return row(result.outcome) if result else row("skipped", result.reason)
 
 
-def fix(runtime: Runtime, filters: Filters, bound: int) -> dict[str, str]:
-    """Find the schedules that match now: their ids by uid, in the order in which they were created.
+class _Place(NamedTuple):
+    """How far a bulk operation is; its cursor holds this."""
 
-    Raises InvalidLimitError when there are more than `bound`.
+    uid: str
+    """The identity of the operation, and the key of its triggers."""
+    end_at: datetime
+    """Just after the count; schedules that were created then or later are left out."""
+    matched: int
+    """How many there were."""
+    done: int = 0
+    """How many schedules are done."""
+    after: Position | None = None
+    """The place of the last of them; None before the first."""
+
+    def write(self, operation: str, namespace: str | None) -> str:
+        """Return the cursor, which only the same operation in the same namespace accepts."""
+        after = "" if self.after is None else write_cursor(*self.after)
+        parts = (self.uid, self.end_at.isoformat(), self.matched, self.done, after)
+        return f"{bind_cursor('~'.join(map(str, parts)), 'bulk', operation, namespace)}"
+
+    @classmethod
+    def read(cls, cursor: str, operation: str, namespace: str | None) -> _Place:
+        """Read a cursor back; raises InvalidLimitError."""
+        parts = (unbind_cursor(cursor, "bulk", operation, namespace) or "").split("~")
+        try:
+            uid, at, matched, done, after = parts
+            place = cls(uid, datetime.fromisoformat(at), int(matched), int(done), read_cursor(after) if after else None)
+        except ValueError:
+            raise malformed_cursor() from None
+        if not is_uid(uid) or place.end_at.tzinfo is None:
+            raise malformed_cursor()
+        return place
+
+
+def count_matching(runtime: Runtime, bulk: Bulk, filters: Filters) -> BulkProgress:
+    """Count the schedules that match. The cursor of the result does the first chunk; it is None when none match."""
+    matched = runtime.database.read(partial(schedule_queries.count_schedules, filters=filters))
+    now = runtime.now()
+    place = _Place(new_uid(now), now + timedelta(microseconds=1), matched)
+    return BulkProgress([], 0, matched, place.write(bulk.operation, filters.namespace) if matched else None)
+
+
+def do_chunk(runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str, *, dry_run: bool = False) -> BulkProgress:
+    """Do the operation to the next schedules that match, at most `CHUNK` of them and for about `CHUNK_TIME`.
+
+    Raises InvalidLimitError for a cursor of something else.
     """
-    found = runtime.database.read(partial(schedule_queries.matching, filters=filters, limit=bound + 1))
-    if len(found) > bound:
-        count = runtime.database.read(partial(schedule_queries.count_schedules, filters=filters))
-        raise InvalidLimitError("bound", f"{count} schedules match, more than {bound}; name fewer, or raise it")
-    return found
-
-
-def carry_out(runtime: Runtime, bulk: Bulk, fixed: Mapping[str, str], filters: Filters) -> Iterator[BulkRow]:
-    """Apply an operation to the schedules of a fixed set that still match; yields a row for each, in their order."""
-    for batch in chunks([*fixed], BATCH):
-        found = runtime.database.read(partial(schedule_queries.find_matching, uids=batch, filters=filters))
-        for uid in batch:
-            if uid in found:
-                yield bulk.apply(ScheduleHandle(runtime, found[uid]))
-            else:
-                yield BulkRow(fixed[uid], "skipped", "it does not match any more")
-
-
-def run_bulk(
-    runtime: Runtime,
-    bulk: Bulk,
-    *,
-    dry_run: bool,
-    bound: int,
-    progress: Callable[[BulkRow], None] | None,
-    namespace: str | None,
-    **filters: Unpack[ListFilters],
-) -> Sequence[BulkRow]:
-    """Apply an operation to every schedule that matches; raises InvalidLimitError, with nothing done, for too many."""
-    if bulk.operation not in OPERATIONS:
-        raise InvalidInputError("operation", f"{bulk.operation!r} is not one of {', '.join(OPERATIONS)}")
-    require_note(bulk.reason, "reason")
-    require_note(bulk.note)
-    bulk.require(runtime.now())
-    if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= MOST:
-        raise InvalidLimitError("bound", f"must be a whole number from 1 to {MOST}")
-    if not filters.get("status"):
-        filters["status"] = OPERATIONS[bulk.operation]
-    wanted = to_filters(namespace or runtime.settings.namespace, **filters)
-    fixed = fix(runtime, wanted, bound)
-    if dry_run:
-        return [BulkRow(schedule_id, f"would_{bulk.operation}") for schedule_id in fixed.values()]
-    rows = []
-    for row in carry_out(runtime, bulk, fixed, wanted):
-        rows.append(row)
-        if progress is not None:
-            progress(row)
-    return rows
+    of = bulk.operation, filters.namespace
+    place = _Place.read(cursor, *of)
+    if bulk.idempotency_key is None:
+        bulk = bulk._replace(idempotency_key=f"bulk-{place.uid}")
+    meant = replace(filters, created_until=min(place.end_at, filters.created_until or place.end_at))
+    most, size = (MAX_PAGE, None) if dry_run else (CHUNK, PAGE_CHARACTERS)
+    search = partial(schedule_queries.search_schedules, filters=meant, sort="created", most=size, is_slim=dry_run)
+    rows, after, is_over, until = list[BulkRow](), place.after, False, runtime.now() + CHUNK_TIME
+    while not is_over and len(rows) < most and runtime.now() < until:
+        found = runtime.database.read(partial(search, after=after, limit=most - len(rows)))
+        after, is_over = found.following, found.following is None
+        for schedule in found.items:
+            planned = BulkRow(schedule.schedule_id, f"would_{bulk.operation}")
+            rows.append(planned if dry_run else bulk.apply(ScheduleHandle(runtime, schedule)))
+            if runtime.now() >= until:
+                after, is_over = place_of(schedule, "created"), False
+                break
+    done = place.done + len(rows)
+    following = None if is_over else place._replace(done=done, after=after).write(*of)
+    return BulkProgress(rows, done, place.matched, following)
 
 
 class BulkOperations:
@@ -187,20 +211,25 @@ class BulkOperations:
         count: int = 1,
         dry_run: bool = False,
         bound: int = DEFAULT_BOUND,
-        progress: Callable[[BulkRow], None] | None = None,
+        cursor: str | None = None,
         context: CommandContext | None = None,
         **filters: Unpack[ListFilters],
-    ) -> Sequence[BulkRow]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters.
+    ) -> Iterator[BulkProgress]:
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters, in chunks.
 
-        >>> scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away", dry_run=True)
-        []
+        >>> for progress in scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away"):
+        ...     print(f"{progress.done} of {progress.matched}")
+        0 of 0
 
-        Returns a row for each schedule. `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is
-        the parameter of `skip_next`. Without `status`, active schedules match, for resume paused ones. Each schedule is
-        one transaction; a schedule that changed meanwhile is `skipped`. Raises InvalidLimitError, with nothing done,
-        when more than `bound` match. After an interruption, call it again: a paused schedule is no longer active; a
-        trigger needs an `idempotency_key`.
+        The first step of the iteration is the count, with nothing done. Each other step does one chunk: at most a
+        hundred schedules in about two seconds, each schedule in a separate transaction. Leave the loop to stop. To go
+        on, in any process, pass the same arguments and the last `next_cursor` as `cursor`: the next chunk is done at
+        once. A cursor that is passed again does no schedule twice. Schedules that are created after the count are left
+        out. A schedule that refuses, or that changed meanwhile, has a row with the outcome `skipped`.
+
+        `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is the parameter of `skip_next`.
+        Without `status`, active schedules match, for resume paused ones. Raises InvalidLimitError, with nothing done,
+        when more than `bound` match.
         """
         wanted = Bulk(
             operation,
@@ -213,6 +242,27 @@ class BulkOperations:
             context,
             skips=count,
         )
-        return run_bulk(
-            self.runtime, wanted, dry_run=dry_run, bound=bound, progress=progress, namespace=namespace, **filters
-        )
+        if operation not in OPERATIONS:
+            raise InvalidInputError("operation", f"{operation!r} is not one of {', '.join(OPERATIONS)}")
+        require_note(reason, "reason")
+        require_note(note)
+        wanted.require(self.runtime.now())
+        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+            raise InvalidLimitError("bound", "must be a whole number from 1 on")
+        if not filters.get("status"):
+            filters["status"] = OPERATIONS[operation]
+        meant = to_filters(namespace or self.runtime.settings.namespace, **filters)
+        if cursor is not None:
+            return _do(self.runtime, wanted, meant, cursor, dry_run=dry_run)
+        counted = count_matching(self.runtime, wanted, meant)
+        if counted.matched > bound:
+            told = f"{counted.matched} schedules match, more than {bound}; name fewer, or raise it"
+            raise InvalidLimitError("bound", told)
+        return chain([counted], _do(self.runtime, wanted, meant, counted.next_cursor, dry_run=dry_run))
+
+
+def _do(runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str | None, *, dry_run: bool) -> Iterator[BulkProgress]:
+    while cursor is not None:
+        progress = do_chunk(runtime, bulk, filters, cursor, dry_run=dry_run)
+        yield progress
+        cursor = progress.next_cursor

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rqsched.api import bulk_actions
 from rqsched.chain import namespaces
 from rqsched.chain.runtime import Runtime
 from rqsched.core.audit import CommandContext
@@ -54,4 +53,4 @@ def delete_some(
 ) -> NamespaceData:
     """Make `steps` of a deletion (None: all): some thousand rows, for a request that must be short."""
     where = require_id(name, "name")
-    return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps, forget=bulk_actions.forget)
+    return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps)

@@ -34,8 +34,6 @@ _EXECUTING = 500
 """How many executing runs are counted, and terminated at once."""
 _DELETING = "deleting"
 """The fact that holds the numbers of deleted rows, by table."""
-Forget = Callable[[Connection, str], object]
-"""Deletes what other layers keep of a namespace among the values of the whole installation."""
 _Done = tuple[namespaces.Step, dict[str, int]]
 
 
@@ -57,7 +55,6 @@ def delete(
     *,
     terminates: bool = False,
     steps: int | None = None,
-    forget: Forget | None = None,
 ) -> NamespaceData:
     """Delete all of a frozen namespace, or so much of it as `steps` allow; returns what was deleted since it began.
 
@@ -73,7 +70,7 @@ def delete(
             if tried and tried[-1][0].is_over:  # it was committed, and the answer was lost
                 return tried[-1]
             raise ConflictError(_not_frozen(namespace))
-        tried.append(_step(connection, namespace, context, forget, runtime.now))
+        tried.append(_step(connection, namespace, context, runtime.now))
         return tried[-1]
 
     for _ in islice(count(), steps):
@@ -119,16 +116,12 @@ def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *,
     return len(terminated)
 
 
-def _step(
-    connection: Connection, namespace: str, context: CommandContext, forget: Forget | None, now: Callable[[], datetime]
-) -> _Done:
+def _step(connection: Connection, namespace: str, context: CommandContext, now: Callable[[], datetime]) -> _Done:
     step = namespaces.delete_some(connection, namespace, BATCH)
     rows = Counter(json.loads(metadata.find_value(connection, _DELETING, namespace) or "{}")) + step.rows
     if not step.is_over:
         metadata.set_value(connection, _DELETING, json.dumps(rows), namespace)
         return step, dict(rows)
-    if forget is not None:
-        forget(connection, namespace)
     metadata.forget_namespace(connection, namespace)
     told = ", ".join(f"{number} {name}" for name, number in sorted(rows.items())) or "nothing"
     metadata.record_altered(connection, f"namespace {namespace}: deleted ({told})", now, context, namespace)

@@ -6,8 +6,10 @@ was skipped; a backfill skips none.
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -25,7 +27,7 @@ from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, notice, progress_bar
 from rqsched.core.model import ScheduleStatus
 from rqsched.core.policy import OverlapPolicy, Rerun
-from rqsched.core.results import BackfillRow, BulkRow, RetryRow
+from rqsched.core.results import BackfillRow, BulkProgress, BulkRow, RetryRow
 from rqsched.errors import ConflictError, InvalidInputError
 
 app = typer.Typer(add_completion=False)
@@ -78,10 +80,16 @@ def bulk(
         int, typer.Option("--count", help="With skip: how many of each, 1 to 100; 0 takes back what is skipped.")
     ] = 1,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = MOST_SCHEDULES,
+    page_token: Annotated[
+        str | None, typer.Option("--page-token", help="Where a stopped command goes on: the token that it shows.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Pause, resume, trigger or skip the next of every schedule that matches. Exit code 4 when one was skipped."""
-    rows = session.scheduler.bulk(
+    """Pause, resume, trigger or skip the next of every schedule that matches. Exit code 4 when one was skipped.
+
+    It does a hundred schedules at a time. Ctrl-C stops it in between (exit code 130), and it says how to go on.
+    """
+    chunks = session.scheduler.bulk(
         "skip_next" if operation is Operation.SKIP else operation.value,
         reason=session.reason,
         note=note,
@@ -92,11 +100,44 @@ def bulk(
         count=count,
         dry_run=dry_run,
         bound=bound,
+        cursor=arguments.given_text("--page-token", page_token),
         context=session.context,
         namespace=session.namespace,
         **matching.filters(status, workflow),
     )
-    _show_outcomes(session.writer, "Done", rows, _SCHEDULES, noun="schedules", dry_run=dry_run)
+    rows, following = _drive(chunks, page_token)
+    done = "Done" if following is None else "Stopped"
+    _show_outcomes(session.writer, done, rows, _SCHEDULES, noun="schedules", dry_run=dry_run, following=following)
+
+
+def _drive(chunks: Iterator[BulkProgress], cursor: str | None) -> tuple[list[BulkRow], str | None]:
+    """Do the chunks until the last one or Ctrl-C; returns the rows, and the cursor of the next chunk.
+
+    A second Ctrl-C ends the command at once. It, and the error of a chunk, are raised after saying how to go on.
+    """
+    rows, stops = list[BulkRow](), list[int]()
+
+    def stop(number: int, _: object) -> None:
+        stops.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with ExitStack() as stack:
+            advance, shown = None, 0
+            for progress in chunks:
+                advance = advance or stack.enter_context(progress_bar("Changing schedules", progress.matched))
+                advance(progress.done - shown)
+                shown = progress.done
+                rows += progress.items
+                cursor = progress.next_cursor
+                if cursor is None or stops:
+                    break
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if cursor is not None:
+            notice(f"What is done stays done. To go on, run the same command with --page-token '{cursor}'.")
+    return rows, cursor
 
 
 @command(app)
@@ -174,18 +215,23 @@ def _show_outcomes(
     *,
     noun: str,
     dry_run: bool,
+    following: str | None = None,
 ) -> None:
-    """Show rows in the writer's form; a skipped row ends the command with exit code 4.
+    """Show rows in the writer's form; a skipped row ends the command with exit code 4, a stop with 130.
 
-    `done` is the operation ("Retried"), `noun` the kind of rows ("runs"), `columns` a table's titles and fields.
+    `done` is the operation ("Retried"), `noun` the kind of rows ("runs"), `columns` a table's titles and fields, and
+    `following` where a stopped command goes on.
     """
     fields = [row.to_dict() for row in rows]
     counts = Counter(row.outcome for row in rows)
     document = {"outcome": "dry_run" if dry_run else done.lower(), "counts": counts, "results": fields}
+    document |= {} if following is None else {"next_page_token": following}
     if not writer.for_programs(fields, document):
         if rows:
             writer.table(tuple(columns), [tuple(getattr(row, field) for field in columns.values()) for row in rows])
         writer.say(f"{'Dry run' if dry_run else done}: {_in_words(counts) or f'no {noun}'}.")
+    if following is not None:
+        raise typer.Exit(130)
     if "skipped" in counts:
         raise typer.Exit(CONFLICT)
 

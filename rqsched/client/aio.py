@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 import httpx
 import tenacity
@@ -26,7 +26,7 @@ from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.core.audit import AuditRecord
-from rqsched.core.results import MAX_PAGE, LimitDescription, Page, Synced
+from rqsched.core.results import MAX_PAGE, BulkProgress, LimitDescription, Page, Synced
 from rqsched.errors import RqschedError
 from rqsched.patience import looks
 
@@ -68,6 +68,11 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
         return await call(self, *args, **kwargs)
 
     return method
+
+
+def _iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]:
+    """Return an operation whose iterator is asynchronous here, as the client's `_chunks` is."""
+    return cast("Operation[P, AsyncGenerator[T]]", call)
 
 
 async def _pages(read: Callable[[str | None], Awaited[Page[T]]]) -> AsyncGenerator[T]:
@@ -166,11 +171,18 @@ class AsyncClient:
     thaw = _awaited(sync.Client.thaw)
     preview_delete_namespace = _awaited(sync.Client.preview_delete_namespace)
     delete_namespace = _awaited(sync.Client.delete_namespace)
-    bulk = _awaited(sync.Client.bulk)
+    bulk = _iterated(sync.Client.bulk)
     retry_failed = _awaited(sync.Client.retry_failed)
     backfill = _awaited(sync.Client.backfill)
     backfills = _awaited(sync.Client.backfills)
     cancel_backfill = _awaited(sync.Client.cancel_backfill)
+
+    async def _chunks(self, first: Request[BulkProgress]) -> AsyncGenerator[BulkProgress]:
+        chunk: Request[BulkProgress] | None = first
+        while chunk is not None:
+            progress = await self.send(chunk)
+            yield progress
+            chunk = requests.next_chunk(chunk, progress)
 
     def iter_limits(self) -> AsyncIterator[LimitDescription]:
         """Read all groups of the namespace by name, page by page."""

@@ -16,7 +16,7 @@ from rqsched.client.responses import EventRecord
 from rqsched.core.ids import iso_utc
 from rqsched.core.payload import MEMO_BYTES, json_text
 from rqsched.core.policy import RetryPolicy
-from rqsched.core.results import MAX_PAGE, Page, Synced
+from rqsched.core.results import MAX_PAGE, BulkProgress, Page, Synced
 from rqsched.errors import InvalidInputError
 from rqsched.spec.exclusion import require_exclusions
 
@@ -95,6 +95,13 @@ def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
     for name in body.keys() & {"status", "outcome"}:
         body[name] = [body[name]] if isinstance(body[name], str) else list(body[name])
     return body | given(more)
+
+
+def next_chunk(chunk: Request[BulkProgress], done: BulkProgress) -> Request[BulkProgress] | None:
+    """Return the request that does the chunk after one that is done; None when it was the last."""
+    if done.next_cursor is None:
+        return None
+    return replace(chunk, body={**(chunk.body or {}), "cursor": done.next_cursor})
 
 
 def _filters(filters: ListFilters) -> dict[str, Any]:

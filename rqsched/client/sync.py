@@ -26,7 +26,7 @@ from rqsched.core.hold import Hold, Released, ReleasePreview
 from rqsched.core.quota import Usage
 from rqsched.core.results import (
     MAX_PAGE,
-    BulkRow,
+    BulkProgress,
     LimitDescription,
     Load,
     NamespaceData,
@@ -377,20 +377,26 @@ class Client:
         count: int = 1,
         dry_run: bool = False,
         bound: int = 500,
+        cursor: str | None = None,
         **filters: Unpack[ListFilters],
-    ) -> Sequence[BulkRow]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters.
+    ) -> Iterator[BulkProgress]:
+        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters, in chunks.
 
-        Returns a row for each schedule. Without `status`, active schedules match (pause, trigger, skip_next), or paused
-        ones (resume). Raises InvalidLimitError, with nothing done, when more than `bound` (at most 1000) match.
+        The first step of the iteration sends a request that counts, and each other step one that does a chunk. See
+        `Scheduler.bulk`. A request whose answer is lost is sent again.
         """
         end = None if until is None else instant("until", until)
-        asked = None if count == 1 else count  # an older server knows none
-        more = {"catch_up": catch_up, "until": end, "overlap": overlap, "idempotency_key": idempotency_key}
-        body = requests.bulk_body(filters, reason=reason, note=note, count=asked, dry_run=dry_run, bound=bound, **more)
-        is_repeatable = operation != "trigger" or idempotency_key is not None  # pausing twice does nothing
-        path, read = path_of("bulk", operation.replace("_", "-")), responses.listed(BulkRow)
-        return self.send(Request("POST", path, read, body, is_repeatable=is_repeatable))
+        more: dict[str, Any] = {"reason": reason, "note": note, "catch_up": catch_up, "until": end, "overlap": overlap}
+        more |= {"idempotency_key": idempotency_key, "count": count, "dry_run": dry_run, "bound": bound}
+        body, path = requests.bulk_body(filters, cursor=cursor, **more), path_of("bulk", operation.replace("_", "-"))
+        return self._chunks(Request("POST", path, responses.one(BulkProgress), body, is_repeatable=True))
+
+    def _chunks(self, first: Request[BulkProgress]) -> Iterator[BulkProgress]:
+        chunk: Request[BulkProgress] | None = first
+        while chunk is not None:
+            progress = self.send(chunk)
+            yield progress
+            chunk = requests.next_chunk(chunk, progress)
 
     def events(
         self,

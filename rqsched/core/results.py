@@ -111,6 +111,20 @@ class BulkRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkProgress:
+    """The count of a bulk operation, or one of its chunks, and how far the operation is."""
+
+    items: list[BulkRow]
+    """The outcome of each schedule of the chunk, in the order in which they were created; none for the count."""
+    done: int
+    """How many schedules are done, with those of the chunk. More than `matched` when more came to match meanwhile."""
+    matched: int
+    """How many matched when they were counted."""
+    next_cursor: str | None
+    """Opaque: passed to do the next chunk; None when the operation is done."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetryRow:
     """The outcome of a bulk retry for one run."""
 

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from rqsched.api import bulk_actions
 from rqsched.core.reasons import ASKED
-from rqsched.dashboard.actions import ACTIONS
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
@@ -29,8 +27,6 @@ EVENTS = 500
 AT_LARGE = 20
 """Holds, freezes and changes of limits and calendars that are shown above the lines."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-STOPS = 10
-"""Stopped actions on many schedules that are shown above the lines."""
 
 
 class Asked(NamedTuple):
@@ -58,10 +54,9 @@ def show(visit: Visit) -> Response:
         following = lines[-1].oldest.position
     names = ("who", "action", "schedule", "within", "since", "until")
     is_filtered, is_first = any(visit.query(name) for name in names), not after
-    stops = visit.read(lambda c: bulk_actions.stops(c, visit.namespace))[:STOPS] if is_first and not is_filtered else []
     return visit.page(
-        "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, named=ACTIONS, filters=filters,
-        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered, stops=stops,
+        "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, filters=filters,
+        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
         at_large=_at_large(visit, filters) if is_first else [],
     )  # fmt: skip
 

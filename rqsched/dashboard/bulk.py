@@ -1,21 +1,25 @@
-"""Actions on several schedules: on the chosen ones of a page, or on all that match the list's filters."""
+"""Actions on several schedules: on the chosen ones of a page, or on all that match the list's filters.
+
+An action on all that match runs in chunks. Its page shows how far it is, and the form of the page does the next chunk.
+The form holds the cursor and the outcomes so far; the server keeps nothing.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from rqsched.api import bulk_actions
-from rqsched.api.bulk import MOST, OPERATIONS, Bulk, fix
-from rqsched.api.bulk_actions import BulkAction
+from rqsched.api.bulk import OPERATIONS, Bulk, count_matching, do_chunk
 from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.core.reasons import skip_in_words
 from rqsched.core.results import BulkRow
 from rqsched.dashboard import actions
-from rqsched.dashboard.actions import ACTIONS, Action, offered_for_several
-from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
+from rqsched.dashboard.actions import Action, offered_for_several
+from rqsched.dashboard.schedules import filters_of, kept_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.http.dependencies import require_role
@@ -25,17 +29,21 @@ MOST_CHOSEN = 500
 """The most schedules that are chosen one by one."""
 _NAMED = 10
 """The most schedules that the question names."""
+_SKIPPED = 50
+"""The most skipped schedules that are named with their reason; the others are counted."""
+_CHOICES = ("catch_up", "overlap", "until", "count", "reason")
+"""The fields of a question that each chunk needs again."""
 
 
 def ask(visit: Visit) -> Response:
-    """Ask about the chosen schedules, or count all that match; act on the chosen ones once that is confirmed."""
+    """Ask about the chosen schedules, or about all that match; act on them once that is confirmed."""
     action = actions.named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     if action not in offered_for_several(visit):
         raise InvalidInputError("action", f"{action.name} is done to one schedule only")
     kept, chosen = kept_of(visit), visit.chosen[: MOST_CHOSEN + 1]
     if "all" in visit.form:
-        return _count(visit, action, kept)
+        return _do_next(visit, action, kept) if "cursor" in visit.form else _ask_about_all(visit, action, kept)
     if not chosen:
         return visit.done("Choose schedules first.", "/schedules", **kept)
     if len(chosen) > MOST_CHOSEN:
@@ -83,28 +91,57 @@ def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
     return f"{action.label}: {len(rows) - len(skipped)} of {len(rows)} done.{refused}"
 
 
-def _count(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
-    asked = {name: kept[name] for name in FILTERS if name in kept}
-    runtime = visit.scheduler.runtime
-    fixed = fix(runtime, _filters(visit, action, asked), MOST)
-    if not fixed:
+def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
+    filters = _filters(visit, action, kept)
+    counted = count_matching(visit.scheduler.runtime, Bulk(action.name), filters)
+    if counted.next_cursor is None:
         return visit.done(f"{action.label}: no schedule matches for which that is possible.", "/schedules", **kept)
-    counted = bulk_actions.count(runtime, action.name, visit.namespace, fixed, asked)
-    return RedirectResponse(visit.url(f"/bulk/{counted.uid}", **kept), 303)
+    return actions.ask(
+        visit, action, f"{action.label}: all {_schedules(counted.matched)} that match?", "/bulk",
+        back=visit.url("/schedules", **kept), about=_in_words(filters, kept), counted_at=visit.now,
+        kept={**kept, "all": "yes", "cursor": counted.next_cursor},
+    )  # fmt: skip
 
 
-def _filters(visit: Visit, action: Action, asked: dict[str, str]) -> Filters:
+def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
+    """Do one chunk of an action on all that match, and show how far it is."""
+    filters, bulk = _filters(visit, action, kept), _bulk(visit, action)
+    counts, skipped = _so_far(visit.form.get("so_far", ""))
+    progress = do_chunk(visit.scheduler.runtime, bulk, filters, visit.form["cursor"])
+    counts.update(row.outcome for row in progress.items)
+    skipped += [(row.schedule_id, row.reason or "") for row in progress.items if row.outcome == "skipped"]
+    choices = {name: visit.form[name] for name in _CHOICES if visit.form.get(name, "").strip()}
+    so_far = json.dumps([counts, skipped[:_SKIPPED]])
+    following = {**kept, **choices, "all": "yes", "cursor": progress.next_cursor or "", "so_far": so_far}
+    return visit.page(
+        "bulk.html", progress=progress, action=action, question=f"{action.label}: {_schedules(progress.matched)}",
+        about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
+        following=following, back=visit.url("/schedules", **kept),
+    )  # fmt: skip
+
+
+def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:
+    """Read the outcomes of the chunks before, which the form brings back; raises InvalidInputError."""
+    try:
+        counts, skipped = json.loads(text or "[{}, []]")
+        named = [(str(schedule_id), str(reason)) for schedule_id, reason in skipped]
+        return Counter({name: int(times) for name, times in counts.items()}), named
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise InvalidInputError("so_far", "cannot be read; go back to the list of schedules and begin again") from None
+
+
+def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
     """Return the filters of an action; without a status, the statuses that it applies to.
 
     Paused schedules are triggered only on request, as in `Scheduler.bulk`.
     """
-    filters = filters_of(visit, asked)
+    filters = filters_of(visit, kept)
     meant = (OPERATIONS[action.name],) if action.name in OPERATIONS else tuple(sorted(action.statuses))
     return filters if filters.statuses else replace(filters, statuses=meant)
 
 
-def _in_words(visit: Visit, found: BulkAction) -> str:
-    """Say what the schedules of a bulk action have in common."""
+def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
+    """Say what the schedules of an action have in common."""
     words = {
         "q": "id contains",
         "outcome": "last outcome",
@@ -112,43 +149,5 @@ def _in_words(visit: Visit, found: BulkAction) -> str:
         "workflow": "workflow",
         "label": "label",
     }
-    told = [f"{word} {found.asked[name]}" for name, word in words.items() if name in found.asked]
-    statuses = _filters(visit, ACTIONS[found.operation], found.asked).statuses
-    return ", ".join([*told, f"status {' or '.join(statuses)}"])
-
-
-def show(visit: Visit) -> Response:
-    """Ask for a confirmation with the count, or show the progress."""
-    found, kept = _find(visit), kept_of(visit)
-    action, back = ACTIONS[found.operation], visit.url("/schedules", **kept)
-    about = _in_words(visit, found)
-    if found.status == "counted":
-        require_role(visit.principal, action.role)
-        return actions.ask(
-            visit, action, f"{action.label}: all {_schedules(found.total)} that match?", f"/bulk/{found.uid}",
-            back=back, about=about, counted_at=found.created_at, kept=kept,
-        )  # fmt: skip
-    done = Counter(found.counts)
-    skipped = done.pop("skipped", 0)
-    return visit.page(
-        "bulk.html", bulk=found, action=action, question=f"{action.label}: {_schedules(found.total)}", about=about,
-        done=done, skipped=skipped, kept=kept, back=back, is_interrupted=found.is_interrupted(visit.now),
-        ends_at=found.ends_at(visit.now),
-    )  # fmt: skip
-
-
-def act(visit: Visit) -> Response:
-    """Begin, continue or stop a bulk action, and show its progress."""
-    runtime, found = visit.scheduler.runtime, _find(visit)
-    action = ACTIONS[found.operation]
-    require_role(visit.principal, action.role)
-    if visit.form.get("action") == "stop":
-        bulk_actions.stop(runtime, found, visit.principal.name)
-    else:
-        bulk_actions.begin(runtime, found, _filters(visit, action, found.asked), _bulk(visit, action))
-    return RedirectResponse(visit.url(f"/bulk/{found.uid}", **kept_of(visit)), 303)
-
-
-def _find(visit: Visit) -> BulkAction:
-    uid = str(visit.request.path_params["uid"]).upper()
-    return bulk_actions.find(visit.scheduler.runtime, visit.namespace, uid)
+    told = [f"{word} {kept[name]}" for name, word in words.items() if name in kept]
+    return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])

@@ -76,8 +76,6 @@ def routes() -> list[Route]:
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", bulk.ask),
-        _page("/bulk/{uid}", bulk.show),
-        _form("/bulk/{uid}", bulk.act),
         _page("/release", actions.confirm_release, Role.ADMIN, is_heavy=True),
         _form("/release", actions.release, Role.ADMIN),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),

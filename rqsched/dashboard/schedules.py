@@ -8,12 +8,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rqsched.api import bulk_actions
-from rqsched.api.bulk_actions import BulkAction
 from rqsched.chain import health
 from rqsched.core.audit import AuditRecord
 from rqsched.core.model import LastOutcome, ScheduleStatus
-from rqsched.dashboard.actions import ACTIONS, offered, offered_for_several
+from rqsched.dashboard.actions import offered, offered_for_several
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.store import event_queries, run_queries, schedule_queries
@@ -46,20 +44,18 @@ def show(visit: Visit) -> Response:
     if order not in ORDERS:
         raise InvalidInputError("sort", f"{order!r} is not an order; write id, next or newest")
 
-    def read(
-        connection: Connection,
-    ) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord], list[BulkAction]]:
+    def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord]]:
         page = read_page(visit, connection, order, PAGE)
         strips = run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
         resting = [one.uid for one in page.items if not one.is_active]
         stops = event_queries.newest_stops(connection, resting, _AMONG)
-        return page, strips, stops, bulk_actions.unfinished(connection, visit.namespace, visit.now)
+        return page, strips, stops
 
-    page, strips, stops, unfinished = visit.read(read)
+    page, strips, stops = visit.read(read)
     return visit.page(
         "schedules.html", schedules=page.items, strips=strips, stops=stops, order=order, orders=list(ORDERS),
-        statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, unfinished=unfinished, kept=kept_of(visit),
-        actions=offered_for_several(visit), named=ACTIONS, offered=offered, **around(visit, page),
+        statuses=STATUSES, outcomes=OUTCOMES, problems=PROBLEMS, kept=kept_of(visit),
+        actions=offered_for_several(visit), offered=offered, **around(visit, page),
     )  # fmt: skip
 
 

@@ -519,22 +519,6 @@ def count_schedules(connection: Connection, filters: Filters) -> int:
     return _count(connection, *owner) - found if has_active else found
 
 
-def matching(connection: Connection, filters: Filters, limit: int) -> dict[str, str]:
-    """Read which schedules match, at most so many: their ids by uid, in the order in which they were created."""
-    named = sa.select(schedules.c.uid, schedules.c.schedule_id).where(*conditions_of(dialect_of(connection), filters))
-    rows = connection.execute(named.order_by(schedules.c.created_at, schedules.c.uid).limit(limit))
-    return {row.uid: row.schedule_id for row in rows}
-
-
-def find_matching(connection: Connection, uids: Sequence[str], filters: Filters) -> dict[str, Schedule]:
-    """Read, by uid, those of some schedules that match, without locking them."""
-    dialect = dialect_of(connection)
-    hidden = frozenset({"namespace", "status", "last_outcome", "consecutive_failures", "schedule_id"})
-    conditions = conditions_of(dialect, filters, is_walked=True, hidden=hidden)
-    found = connection.execute(SELECT_SCHEDULES.where(dialect.one_of(schedules.c.uid, uids), *conditions))
-    return {one.uid: one for one in to_schedules(connection, found.all())}
-
-
 _EXCEPTIONS = {*ScheduleStatus} - {ScheduleStatus.ACTIVE}
 _SHOWN = {*ScheduleStatus} - {ScheduleStatus.DELETED}
 

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.aio import AsyncScheduler
-from rqsched.api import bulk_actions
 from rqsched.api.namespaces import delete_some
 from rqsched.core.audit import CommandContext
 from rqsched.errors import ConflictError, InvalidIdError
@@ -243,18 +242,6 @@ def test_jobs_that_redis_could_not_be_told_of_do_nothing(make_env: MakeEnv, own_
     assert env.calls == []
     assert (env.queued(), env.armed()) == ([], {})
     assert env.runtime.database.read(lambda c: c.execute(sa.select(runs)).all()) == []
-
-
-def test_actions_on_many_schedules_of_a_deleted_namespace_are_forgotten(env: Env) -> None:
-    kept = '{"namespace": "other", "uid": "1"}'
-
-    def write(connection: sa.Connection) -> None:
-        for name, value in {"bulk:1": kept, "bulk:2": '{"namespace": "tenant"}', "bulkset:2": "x"}.items():
-            metadata.set_value(connection, name, value)
-
-    env.runtime.database.transact(write)
-    env.runtime.database.transact(lambda connection: bulk_actions.forget(connection, "tenant"))
-    assert env.runtime.database.read(lambda c: metadata.values_under(c, "bulk")) == {"bulk:1": kept}
 
 
 def test_an_asynchronous_scheduler_deletes_a_namespace_too(env: Env) -> None:

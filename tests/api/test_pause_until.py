@@ -179,7 +179,7 @@ def test_done_schedule_gets_no_end_of_a_pause(env: Env) -> None:
 def test_bulk_pauses_until_an_instant(env: Env) -> None:
     env.create("a"), env.create("b")
 
-    rows = env.scheduler.bulk("pause", until=UNTIL, catch_up="once")
+    rows = [row for done in env.scheduler.bulk("pause", until=UNTIL, catch_up="once") for row in done.items]
 
     assert [row.outcome for row in rows] == ["paused", "paused"]
     found = [env.scheduler.get(name) for name in ("a", "b")]

@@ -18,6 +18,7 @@ LONG: dict[str, tuple[Sequence[str], str, str]] = {
         "Backfilling a",
         "600/600",
     ),
+    "bulk": (["bulk", "pause"], "Changing schedules", "2/2"),
     "sync": (["sync", "file.json"], "Synchronising", "3/3"),
     "deep recover": (["recover", "--deep"], "Comparing", "2/2"),
 }

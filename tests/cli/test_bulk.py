@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Every
+from rqsched.api import bulk
 from tests.support.cli import HELLO, Cli
 
 
@@ -25,6 +33,42 @@ def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
     assert cli("bulk", "pause", "--label", "team=x", "--reason", "later").out.splitlines()[-1] == "Done: 2 paused."
     assert cli("bulk", "pause").out.splitlines()[-1] == "Done: no schedules."
     assert cli("bulk", "resume", "-o", "jsonl").out.count("resumed") == 2
+
+
+@contextmanager
+def interrupted_by(number: int) -> Iterator[None]:
+    """Press Ctrl-C while the schedule of this number is paused."""
+    updates = list[str]()
+
+    def press(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        updates.extend([statement] if statement.startswith("UPDATE rqsched_schedules") else [])
+        if len(updates) == number:
+            updates.append("pressed")
+            signal.raise_signal(signal.SIGINT)
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", press)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "after_cursor_execute", press)
+
+
+def test_ctrl_c_stops_bulk_between_two_chunks_and_the_told_token_goes_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "CHUNK", 3)
+    for number in range(7):
+        cli.scheduler.create(f"job-{number}", HELLO, Every("1h"))
+    before = signal.getsignal(signal.SIGINT)
+    with interrupted_by(2):
+        stopped = cli("bulk", "pause", "-o", "json", code=130)
+    assert (stopped.json["outcome"], stopped.json["counts"]) == ("stopped", {"paused": 3})
+    assert signal.getsignal(signal.SIGINT) is before
+    (token,) = re.findall(r"What is done stays done. To go on, .* --page-token '(.*)'", stopped.err)
+    assert stopped.json["next_page_token"] == token
+    assert cli.scheduler.count(status="paused") == 3
+    assert cli("bulk", "pause", "--page-token", token).out.splitlines()[-1] == "Done: 4 paused."
+    assert "cursor" in cli("bulk", "resume", "--page-token", token, code=2).err
 
 
 @pytest.mark.parametrize("option", ["--workflow", "--owner", "--text"])

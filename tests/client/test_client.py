@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import httpx
@@ -38,7 +37,7 @@ def test_a_pause_is_given_an_end(web: Web, client: Client) -> None:
     (row,) = web.env.scheduler.list().items
     assert row.resume_at == NOON + HOUR
     client.get("report").resume()
-    assert [row.outcome for row in client.bulk("pause", until=NOON + HOUR)] == ["paused"]
+    assert [row.outcome for done in client.bulk("pause", until=NOON + HOUR) for row in done.items] == ["paused"]
     assert client.get("report").resume_at == NOON + HOUR
 
 
@@ -210,7 +209,8 @@ def test_each_filter_of_the_scheduler_means_the_same_over_http(any_web: Web) -> 
         near, far = ([one.schedule_id for one in which.list(**asked).items] for which in (env.scheduler, client))
         assert 0 < len(near) < 3, name
         assert (far, client.count(**asked)) == (near, len(near)), name
-        assert client.bulk("pause", dry_run=True, **asked) == env.scheduler.bulk("pause", dry_run=True, **asked), name
+        theirs, ours = ([*which.bulk("pause", dry_run=True, **asked)] for which in (client, env.scheduler))
+        assert [one.items for one in theirs] == [one.items for one in ours], name
     assert [one.schedule_id for one in client.list(search_attributes={'a"b:c': [None]}).items] == ["declared"]
 
 
@@ -226,7 +226,7 @@ REFUSED_FILTERS: dict[str, Any] = {
 @pytest.mark.parametrize("filters", REFUSED_FILTERS.values(), ids=REFUSED_FILTERS.keys())
 def test_what_cannot_be_asked_is_refused_in_process_and_over_http(any_web: Web, filters: Any) -> None:
     for which in (any_web.env.scheduler, client_of(any_web)):
-        for ask in (which.list, which.count, partial(which.bulk, "pause")):
+        for ask in (which.list, which.count, lambda which=which, **filters: next(which.bulk("pause", **filters))):
             with pytest.raises(errors.InvalidInputError) as refused:
                 ask(**filters)
             assert refused.value.field == next(iter(filters))

@@ -53,8 +53,6 @@ OF_BEFORE = {
     "rqsched.chain.hours:count_ended": "a bound: what ended after it is counted by a later pass",
     "rqsched.chain.runtime:record_workflows": "they were registered before they are recorded",
     "rqsched.chain.settling:write_end": "its statement writes nothing unless the schedule is as it was at the claim",
-    "rqsched.api.bulk_actions:count": "the set was counted before it is stored",
-    "rqsched.api.bulk_actions:_carry_out": "it is replaced under the lock",
     "rqsched.chain.backfill:open_backfill": "the range is of the request; when it began is read under the lock",
 }
 """Functions that pass an earlier instant into a transaction, and why that is right."""

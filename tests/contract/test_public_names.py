@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
     "BackfillProgress",
     "BackfillRange",
     "BackfillRow",
+    "BulkProgress",
     "BulkRow",
     "Calendar",
     "Calendars",

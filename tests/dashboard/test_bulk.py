@@ -1,22 +1,17 @@
-"""Actions on several schedules: the chosen ones or all that match, with a question, progress, a stop, the filters."""
+"""Actions on several schedules: the chosen ones or all that match, with a question, progress, the filters."""
 
 from __future__ import annotations
 
 import re
-import threading
-from dataclasses import replace
-from urllib.parse import urlsplit
+from html import unescape
 
 import pytest
 
 from rqsched import After
-from rqsched.api import bulk_actions
-from rqsched.api.bulk import BATCH
+from rqsched.api import bulk
 from rqsched.dashboard.schedules import PAGE
-from rqsched.store import metadata
-from tests.support.env import HOUR, NOON, Env, last
+from tests.support.env import HOUR, NOON, SECOND, Env, last
 from tests.support.pages import TOKENS, Pages
-from tests.support.processes import wait_until
 from tests.support.web import MakeWeb
 
 FILTER = {"label": "team:billing", "sort": "next"}
@@ -28,17 +23,27 @@ def create(env: Env, count: int) -> None:
     env.create("other", labels={"team": "sales"})
 
 
-def count_all(pages: Pages, action: str = "pause") -> str:
-    """Ask for all that match; returns the address of the question."""
-    answer = pages.send("/bulk", action=action, all="yes", **FILTER)
-    assert answer.status_code == 303, answer.text
-    return answer.headers["location"]
+def ask_about_all(pages: Pages, action: str = "pause", **filters: str) -> dict[str, str]:
+    """Ask for all that match; returns the hidden fields of the question."""
+    answer = pages.send("/bulk", action=action, all="yes", **(filters or FILTER))
+    assert answer.status_code == 200, answer.text
+    return hidden(answer.text)
 
 
-def read_until(pages: Pages, path: str, text: str) -> str:
-    """Read a page until it says something."""
-    wait_until(lambda: text in pages.get(path), interval=0.1, what=text)
-    return pages.get(path)
+def hidden(page: str) -> dict[str, str]:
+    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page)
+    return {name: unescape(value) for name, value in found if name not in {"csrf", "namespace"}}
+
+
+def do_all(pages: Pages, fields: dict[str, str], **choices: str) -> str:
+    """Send the form of each page until the action is done, without a script; returns the last page."""
+    fields |= choices
+    while "cursor" in fields:
+        answer = pages.send("/bulk", **fields)
+        assert answer.status_code == 200, answer.text
+        fields = hidden(answer.text)
+    assert "<strong>Done.</strong>" in answer.text
+    return answer.text
 
 
 def statuses(env: Env) -> set[str]:
@@ -49,16 +54,14 @@ def statuses(env: Env) -> set[str]:
 def test_all_that_match_are_counted_on_every_page_and_changed_after_a_question(any_pages: Pages) -> None:
     env, number = any_pages.env, PAGE + 5
     create(env, number)
-    address = count_all(any_pages)
-    question = any_pages.get(address)
-    assert f"Pause: all {number} schedules that match?" in question
-    assert "label team:billing, status active" in question
+    answer = any_pages.send("/bulk", action="pause", all="yes", **FILTER)
+    assert f"Pause: all {number} schedules that match?" in answer.text
+    assert "label team:billing, status active" in answer.text
     assert statuses(env) == {"active"}
 
-    shown = any_pages.do(urlsplit(address).path, action="pause", reason="the bank is away", **FILTER)
+    done = do_all(any_pages, hidden(answer.text), reason="the bank is away")
 
-    assert f"Pause: {number} schedules</h1>" in shown
-    done = read_until(any_pages, address, "<strong>Done.</strong>")
+    assert f"Pause: {number} schedules</h1>" in done
     assert f"{number} paused" in done
     assert 'href="/schedules?label=team%3Abilling&amp;sort=next"' in done
     assert statuses(env) == {"paused"}
@@ -67,72 +70,50 @@ def test_all_that_match_are_counted_on_every_page_and_changed_after_a_question(a
     assert (event.payload["command_context"]["source"], event.payload["reason"]) == ("dashboard", "the bank is away")
 
 
-def test_what_is_stopped_shows_how_far_it_came_on_its_page_and_in_the_list_and_is_continued(pages: Pages) -> None:
-    create(pages.env, 2 * BATCH)
-    address = count_all(pages)
-    path = urlsplit(address).path
-
-    def stop(*_: object) -> None:
-        pages.env.scheduler.runtime.subscribers.remove(stop)
-        stopper = Pages(pages.web, dict(pages.cookies), set(pages.csrf))
-        stopper.send(path, action="stop")
-
-    pages.get(address)
-    pages.env.scheduler.runtime.subscribers.append(stop)
-    pages.send(path, action="pause")
-    stopped = read_until(pages, address, "<strong>Stopped</strong>")
-    assert f"by <bdi>local</bdi> after {BATCH} of {2 * BATCH}" in stopped
-    assert f"{BATCH} paused" in stopped
-    listed = pages.get("/schedules")
-    assert f"Pause: {BATCH} of {2 * BATCH} schedules</a>, stopped" in listed
-    told = re.search(
-        rf'<td class="name">Pause: {2 * BATCH} schedules, after 0</td>.*?</tr>', pages.get("/audit"), re.DOTALL
-    )
-    assert told is not None
-    assert told[0].count("<bdi>local</bdi>") == 2, "who stopped it, and who had begun it"
-    pages.do(path, action="continue")
-    assert f"{2 * BATCH} paused" in read_until(pages, address, "<strong>Done.</strong>")
-    assert "schedules</a>, stopped" not in pages.get("/schedules")
-
-
-def test_without_scripts_progress_is_a_page_that_loads_itself_again(pages: Pages) -> None:
-    create(pages.env, 1)
-    address, may_go_on = count_all(pages), threading.Event()
-
-    def wait(*_: object) -> None:
-        may_go_on.wait()
-
-    again = '<noscript><meta http-equiv="refresh" content="3"></noscript>'
-    assert again not in pages.get(address)
-    pages.env.scheduler.runtime.subscribers.append(wait)
-    try:
-        shown = pages.do(urlsplit(address).path, action="pause")
-    finally:
-        may_go_on.set()
-    assert again in shown
-    assert "0 of 1 so far." in shown
-    assert "Nothing is done yet." in shown
-    assert again not in read_until(pages, address, "<strong>Done.</strong>")
-
-
-def test_what_its_process_left_is_continued(pages: Pages) -> None:
+def test_each_press_does_a_part_and_shows_how_far_it_is_and_what_was_skipped(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "CHUNK", 2)
     env = pages.env
-    create(env, 2)
-    address = count_all(pages)
-    uid = urlsplit(address).path.rpartition("/")[2]
-    runtime = env.scheduler.runtime
-    counted = bulk_actions.find(runtime, "default", uid)
-    left = replace(counted, status="running", begun_at=counted.created_at, context={"principal": "ada"})
-    env.runtime.database.transact(lambda connection: metadata.set_value(connection, f"bulk:{uid}", left.dumps()))
-    assert "0 of 2 so far." in pages.get(address)
-    env.advance(2 * bulk_actions.SILENT)
-    assert "schedules</a>, interrupted" in pages.get("/schedules")
-    shown = pages.get(address)
-    assert "<strong>Interrupted</strong> after 0 of 2" in shown
-    assert "Begun by <bdi>ada</bdi>" in shown
-    pages.do(urlsplit(address).path, action="continue")
-    assert "2 paused" in read_until(pages, address, "<strong>Done.</strong>")
-    assert "schedules</a>, interrupted" not in pages.get("/schedules")
+    for number in range(5):
+        env.create(f"job-{number:03}", labels={"team": "billing"})
+        env.clock.advance(SECOND)
+    env.scheduler.get("job-001").trigger()
+    asked = ask_about_all(pages, "trigger")
+    first = pages.send("/bulk", **asked, reason="again").text
+    assert "2 of 5 so far. What is done stays done." in first
+    assert '<progress max="5" value="2"' in first
+    assert "1 triggered" in first
+    assert 'href="/schedules/job-001"' in first
+    again = pages.send("/bulk", **asked, reason="again").text
+    assert "2 of 5 so far" in again, "the browser had no answer, and sends it again"
+    assert sum(one.run_count for one in env.scheduler.iter()) == 2
+
+    done = do_all(pages, hidden(first))
+
+    assert "4 triggered" in done
+    assert "1 skipped" in done
+    assert 'href="/schedules/job-001"' in done
+    assert "reason <bdi>again</bdi>" in done
+    assert [one.run_count for one in env.scheduler.iter(labels={"team": "billing"})] == [1] * 5
+
+
+def test_another_web_process_goes_on_and_records_who_asked_it(
+    make_web: MakeWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "CHUNK", 2)
+    web = make_web(tokens=TOKENS)
+    create(web.env, 5)
+    operator, reader, tenant = (Pages(web).log_in(name) for name in ("operator", "reader", "tenant"))
+    fields = hidden(operator.send("/bulk", **ask_about_all(operator)).text)
+    assert reader.send("/bulk", **fields).status_code == 403
+    assert tenant.send("/bulk", **fields).status_code == 422, "the cursor is of another namespace"
+    paused = [one.schedule_id for one in web.env.scheduler.iter(status="paused")]
+    assert len(paused) == 2
+    do_all(operator, fields)
+    assert statuses(web.env) == {"paused"}
+    payload = web.env.scheduler.get("job-004").history()[-1].payload
+    assert payload["command_context"]["principal"] == "operator"
 
 
 def test_filters_survive_an_action_on_chosen_schedules(pages: Pages) -> None:
@@ -171,15 +152,14 @@ def test_each_action_is_done_to_all_for_which_it_is_possible(
     env = pages.env
     create(env, 3)
     if before == "paused":
-        env.scheduler.bulk("pause", labels={"team": "billing"})
+        [*env.scheduler.bulk("pause", labels={"team": "billing"})]
     if before == "done":
         for handle in env.scheduler.iter(labels={"team": "billing"}):
             handle.trigger()
             handle.update(max_runs=1)
-    address = count_all(pages, action)
-    assert f"status {asked}</bdi>" in pages.get(address)
-    pages.do(urlsplit(address).path, action=action)
-    assert f"3 {outcome}" in read_until(pages, address, "<strong>Done.</strong>")
+    answer = pages.send("/bulk", action=action, all="yes", **FILTER)
+    assert f"status {asked}</bdi>" in answer.text
+    assert f"3 {outcome}" in do_all(pages, hidden(answer.text))
 
 
 def test_so_many_of_the_next_are_skipped_of_chosen_ones_and_of_all(pages: Pages) -> None:
@@ -191,15 +171,16 @@ def test_so_many_of_the_next_are_skipped_of_chosen_ones_and_of_all(pages: Pages)
     assert "Skip next: 1 of 2 done. Not done: job-after" in said
     assert [len(env.scheduler.get(name).skips) for name in ("job-000", "job-001")] == [2, 0]
 
-    address = count_all(pages, "skip_next")
-    assert 'name="count"' in pages.get(address)
-    assert pages.send(urlsplit(address).path, action="skip_next", count="101").status_code == 422
-    pages.do(urlsplit(address).path, action="skip_next", count="3", reason="the bank is away")
+    answer = pages.send("/bulk", action="skip_next", all="yes", **FILTER)
+    assert 'name="count"' in answer.text
+    fields = hidden(answer.text)
+    assert pages.send("/bulk", **fields, count="101").status_code == 422
 
-    done = read_until(pages, address, "<strong>Done.</strong>")
+    done = do_all(pages, fields, count="3", reason="the bank is away")
+
     assert "2 skips next" in done
     assert "1 skipped" in done
-    assert "the bank is away</bdi> · count 3" in done
+    assert "count <bdi>3</bdi> · reason <bdi>the bank is away</bdi>" in done
     assert [len(env.scheduler.get(name).skips) for name in ("job-000", "job-001")] == [3, 3]
     assert last(env.scheduler.get("job-001"), "SkipsSet")["reason"] == "the bank is away"
 
@@ -209,11 +190,10 @@ def test_pause_of_several_ends_by_itself_where_that_was_asked(pages: Pages) -> N
     create(env, 2)
     until = {"until": "2026-01-16T12:00", "catch_up": "once"}
     pages.do("/bulk", action="pause", id=["other"], confirmed="yes", **until)
-    address = count_all(pages)
-    past = pages.send(urlsplit(address).path, action="pause", until="2020-01-01T00:00")
+    fields = ask_about_all(pages)
+    past = pages.send("/bulk", **fields, until="2020-01-01T00:00")
     assert (past.status_code, statuses(env)) == (422, {"active"})
-    pages.do(urlsplit(address).path, action="pause", **until)
-    read_until(pages, address, "<strong>Done.</strong>")
+    do_all(pages, fields, **until)
     found = {name: env.state(env.scheduler.get(name)) for name in ("other", "job-000", "job-001")}
     assert {(one.resume_at, one.resume_catch_up) for one in found.values()} == {(NOON + 24 * HOUR, "once")}
 
@@ -222,29 +202,22 @@ def test_paused_ones_run_only_where_the_list_shows_the_paused(pages: Pages) -> N
     env = pages.env
     create(env, 2)
     env.scheduler.get("job-001").pause()
-    assert "all 1 schedule that" in pages.get(count_all(pages, "trigger"))
-    address = pages.send("/bulk", action="trigger", all="yes", status="paused").headers["location"]
-    pages.do(urlsplit(address).path, action="trigger")
-    assert "1 triggered" in read_until(pages, address, "<strong>Done.</strong>")
+    assert "all 1 schedule that" in pages.send("/bulk", action="trigger", all="yes", **FILTER).text
+    assert "1 triggered" in do_all(pages, ask_about_all(pages, "trigger", status="paused"))
     assert env.scheduler.get("job-001").run_count == 1
 
 
-def test_reader_and_others_namespaces_are_refused(make_web: MakeWeb) -> None:
+def test_a_reader_and_an_operator_without_the_right_are_refused(make_web: MakeWeb) -> None:
     web = make_web(tokens=TOKENS)
     create(web.env, 1)
-    operator, reader, tenant = (Pages(web).log_in(name) for name in ("operator", "reader", "tenant"))
-    address = count_all(operator)
-    assert "Pause: all 1 schedule that match?" in operator.get(address)
-    reader.get(address, status=403)
-    assert reader.send(address, action="begin").status_code == 403
-    tenant.get(address, status=404)
-    assert tenant.send(address, action="begin").status_code == 404
+    operator, reader = (Pages(web).log_in(name) for name in ("operator", "reader"))
+    assert reader.send("/bulk", action="pause", all="yes").status_code == 403
     assert operator.send("/bulk", action="delete", all="yes").status_code == 403
     assert operator.send("/bulk", action="backfill", all="yes").status_code == 422
+    fields = ask_about_all(operator)
+    assert operator.send("/bulk", **fields | {"action": "delete"}).status_code == 403
+    assert operator.send("/bulk", **fields | {"action": "trigger"}).status_code == 422, "the cursor is of a pause"
     assert statuses(web.env) == {"active"}
-    operator.do(urlsplit(address).path, action="pause")
-    assert "Begun by <bdi>operator</bdi>" in read_until(reader, address, "<strong>Done.</strong>")
-    assert reader.send(address, action="stop").status_code == 403
 
 
 @pytest.mark.every_database
@@ -254,16 +227,21 @@ def test_hostile_fields_are_refused_before_anything_is_done_and_shown_as_text(an
     hostile = '<script>"\u202e'
     env.scheduler.get("job-000").update(labels={"team": hostile})
     answer = any_pages.send("/bulk", action="pause", all="yes", label=f"team:{hostile}", q="JOB")
-    address = answer.headers["location"]
-    asked = any_pages.get(address)
-    assert "<bdi>id contains JOB, label team:&lt;script&gt;&#34;\ufffd, status active</bdi>" in asked
-    path = urlsplit(address).path
-    for fields in ({"overlap": "maybe"}, {"catch_up": "never"}, {"reason": "x" * 5_000}):
-        assert any_pages.send(path, action="pause", **fields).status_code == 422
-        assert any_pages.send("/bulk", action="pause", id="job-000", confirmed="yes", **fields).status_code == 422
-    assert any_pages.send(path, action="pause", csrf="0" * 64).status_code == 403
-    for uid in ("x", "0" * 26, "%27%20OR%201=1"):
-        any_pages.get(f"/bulk/{uid}", status=404)
+    assert "<bdi>id contains JOB, label team:&lt;script&gt;&#34;\ufffd, status active</bdi>" in answer.text
+    fields = hidden(answer.text)
+    assert fields["label"] == f"team:{hostile}"
+    wrong: list[dict[str, str]] = [
+        {"overlap": "maybe"}, {"catch_up": "never"}, {"reason": "x" * 5_000},
+        {"cursor": ""}, {"cursor": "x~0123456789"},
+        *({"so_far": text} for text in ("x", "3", "[1, 2]", "[{}, [1]]", '[{"a": "b"}, []]', "[{}]", "[" * 100_000)),
+        {"so_far": '[{"a": Infinity}, []]'},
+    ]  # fmt: skip
+    for changed in wrong:
+        assert any_pages.send("/bulk", **fields | changed).status_code == 422, changed
+    for changed in wrong[:3]:
+        chosen = any_pages.send("/bulk", action="pause", id="job-000", confirmed="yes", **changed)
+        assert chosen.status_code == 422
+    assert any_pages.send("/bulk", csrf="0" * 64, **fields).status_code == 403
     for field in ({"label": "team"}, {"outcome": "odd"}, {"problem": "odd"}, {"status": "odd"}):
         assert any_pages.send("/bulk", action="pause", all="yes", **field).status_code == 422
     assert env.scheduler.get("job-000").status == "active"

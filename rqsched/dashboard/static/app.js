@@ -139,6 +139,36 @@ document.addEventListener("submit", (event) => {
   if (ask && !window.confirm(ask)) event.preventDefault();
 });
 
+// An action on all that match goes on chunk by chunk while its page is open, until somebody stops it or a chunk fails.
+const chunks = document.getElementById("chunks");
+if (chunks) {
+  const told = document.getElementById("chunks-told"), stop = document.getElementById("chunks-stop"), go = chunks.querySelector("button");
+  let isGoing = false;
+  const show = (text) => { [go.hidden, stop.hidden, told.textContent] = [isGoing, !isGoing, text]; };
+  const next = async () => {
+    const answer = await fetch(chunks.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(chunks)), redirect: "error" });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok) throw new Error(page.querySelector("main p")?.textContent);
+    every("[data-chunk]", (part) => part.replaceChildren(...(page.querySelector(`[data-chunk=${part.dataset.chunk}]`)?.childNodes ?? [])));
+    return page.getElementById("chunks");
+  };
+  const goOn = async () => {
+    isGoing = true;
+    show("It goes on while this page is open.");
+    try {
+      while (isGoing) if (!await next()) { chunks.remove(); return; }
+      show("Stopped.");
+    } catch (error) {
+      isGoing = false;
+      show(`Interrupted: ${error instanceof TypeError ? "the server is away, or your session has ended." : error.message} Nothing is done twice when you go on.`);
+    }
+    go.focus();
+  };
+  stop.addEventListener("click", () => { isGoing = false; told.textContent = "It stops after this part."; });
+  chunks.addEventListener("submit", (event) => { event.preventDefault(); goOn(); });
+  goOn();
+}
+
 // The button offers what is not shown: the server does not know what the system prefers.
 const chooser = document.querySelector("[data-theme-choice]");
 if (chooser && !document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches) {

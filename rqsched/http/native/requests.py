@@ -536,7 +536,10 @@ class BulkRequest(RequestBody):
     )
     idempotency_key: Name | None = Field(default=None, description="Of a trigger: sent again it starts nothing twice.")
     dry_run: bool = Field(default=False, description="Return what would be done; write nothing.")
-    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=500, description="Refuse more schedules than this.")
+    bound: Count = Field(default=500, description="Refuse more schedules than this when they are counted.")
+    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="The next_cursor of the previous response; without it the schedules are only counted."
+    )
 
 
 class BatchDeleteRequest(RequestBody):

@@ -16,7 +16,7 @@ from rqsched.core.audit import AuditRecord
 from rqsched.core.hold import HeldRun, HeldSchedule
 from rqsched.core.model import Schedule
 from rqsched.core.payload import loads
-from rqsched.core.results import BackfillRow, BulkRow, LimitDescription, RetryRow, Synced, Why
+from rqsched.core.results import BackfillRow, BulkProgress, BulkRow, LimitDescription, RetryRow, Synced, Why
 from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
 from rqsched.spec.spec import Every
@@ -153,14 +153,24 @@ BulkRowResponse: Any = schema_of("BulkRowResponse", BulkRow)
 
 
 class BulkResponse(Schema):
-    """The outcome of a bulk operation, in the order in which the schedules were created."""
+    """The count of a bulk operation, or one of its chunks, and how far the operation is."""
 
     matched: int
-    """How many schedules matched."""
+    """How many schedules matched when they were counted."""
+    done: int
+    """How many are done, with those of this chunk; more than `matched` when more came to match meanwhile."""
     counts: dict[str, int]
-    """How many had each outcome."""
+    """How many of this chunk had each outcome."""
     items: list[BulkRowResponse]
-    """The outcome of each schedule."""
+    """The outcome of each schedule of this chunk, in the order in which they were created."""
+    next_cursor: str | None
+    """Sent as `cursor` to do the next chunk; null when the operation is done."""
+
+
+def bulk_response(progress: BulkProgress) -> dict[str, Any]:
+    """Return one chunk of a bulk operation."""
+    shown = {name: getattr(progress, name) for name in ("matched", "done", "items", "next_cursor")}
+    return shown | {"counts": Counter(row.outcome for row in progress.items)}
 
 
 class RunsResponse(Page):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -73,6 +72,7 @@ from rqsched.http.native.responses import (
     SchedulesResponse,
     SyncResponse,
     TriggerResponse,
+    bulk_response,
     schedule_response,
     trigger_response,
 )
@@ -408,11 +408,13 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 
 @router.post("/bulk/{operation}/", response_model=BulkResponse)
 def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> Response:
-    """Pause, resume, trigger or skip the next of every schedule that matches, each in a transaction of its own.
+    """Pause, resume, trigger or skip the next of every schedule that matches, in chunks: this does one of them.
 
-    More than `bound` is 422, and nothing is done. A repeat continues: a paused schedule is no longer active.
+    The first request, without `cursor`, only counts; more than `bound` is 422. Then send the same body with the
+    `next_cursor` of each response as `cursor`, until it is null: each such request does some schedules, each in a
+    separate transaction. A request that is sent again does no schedule twice.
     """
-    rows = call.scheduler.bulk(
+    chunks = call.scheduler.bulk(
         operation.replace("-", "_"),
         reason=body.reason,
         note=body.note,
@@ -423,6 +425,7 @@ def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> R
         count=body.count,
         dry_run=body.dry_run,
         bound=body.bound,
+        cursor=body.cursor,
         context=call.context,
         namespace=call.namespace,
         status=body.status,
@@ -440,7 +443,7 @@ def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> R
         next_until=body.next_until,
         query=body.query,
     )
-    return Json({"matched": len(rows), "counts": Counter(row.outcome for row in rows), "items": rows})
+    return Json(bulk_response(next(chunks)))
 
 
 @router.post("/sync/", response_model=SyncResponse)

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 
 import rqsched
 from rqsched import Every, RetryPolicy
-from rqsched.api.bulk import BATCH
+from rqsched.api.bulk import CHUNK
 from rqsched.api.schedule_handle import RunHandle
 from rqsched.chain.backfill import BackfillRange
 from rqsched.core.audit import CommandContext
@@ -318,8 +318,8 @@ def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any
         require_accessible(page, "the question")
         page.get_by_label("Reason, for the history").fill("the bank is away")
         page.get_by_role("button", name="Pause").click()
-        expect(page.locator("[data-live=bulk]")).to_contain_text("Done.")
-        expect(page.locator("[data-live=bulk]")).to_contain_text(f"{many} paused.")
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
+        expect(page.locator("[data-chunk=progress]")).to_contain_text(f"{many} paused.")
         require_accessible(page, "what was done")
         page.get_by_role("link", name="Schedules", exact=True).last.click()
         expect(page.locator("[name=label]").first).to_have_value("team:billing")
@@ -334,29 +334,35 @@ def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any
     assert told(model.uid, live)["SchedulePaused"] == ("local", "the bank is away")
 
 
-def test_bulk_action_whose_web_process_is_killed_is_continued_in_another_one(
+def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_one(
     browser: Browser, any_pages: LivePages
 ) -> None:
-    live, many = any_pages.live, 20 * BATCH
+    live, many = any_pages.live, 12 * CHUNK
     copy_schedule(live.scheduler.runtime, live.note_every("model", "0 2 * * *"), many - 1)
     with any_pages.viewer(browser, is_complaint=lambda text: "ERR_" not in text) as page:
         page.goto("/schedules")
         page.get_by_label("all that match").check()
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Pause").click()
-        progress = page.locator("[data-live=bulk]")
-        wait_until(lambda: live.scheduler.count(status="paused") > 0, what="the first one")
+        told, progress = page.locator("#chunks-told"), page.locator("[data-chunk=progress]")
+        expect(told).to_have_text("It goes on while this page is open.")
+        require_accessible(page, "an action that goes on")
         any_pages.server.kill_tree()
-        live.start(rqsched_command("web", "--port", any_pages.base.rpartition(":")[2]))
-        expect(progress).to_contain_text("Interrupted")
+        expect(told).to_contain_text("Interrupted: the server is away,")
+        page.get_by_role("button", name="Go on").click()
+        expect(told).to_contain_text("Interrupted: the server is away,")
         require_accessible(page, "an interrupted action")
-        page.get_by_role("button", name="Continue with the other").click()
+        before = live.scheduler.count(status="paused")
+        live.start(rqsched_command("web", "--port", any_pages.base.rpartition(":")[2]))
+        wait_until(lambda: status_of(f"{any_pages.base}/readyz") == 200, timeout=60, what="the web server")
+        page.get_by_role("button", name="Go on").click()
         page.get_by_role("button", name="Stop").click()
-        expect(progress).to_contain_text("Stopped by local")
-        page.get_by_role("link", name="Schedules", exact=True).last.click()
-        page.get_by_role("link", name=f"of {many} schedules").click()
-        page.get_by_role("button", name="Continue with the other").click()
+        expect(told).to_have_text("Stopped.")
+        assert before < live.scheduler.count(status="paused") < many
+        expect(page.get_by_role("button", name="Go on")).to_be_focused()
+        page.get_by_role("button", name="Go on").click()
         expect(progress).to_contain_text("Done.")
+        require_accessible(page, "a finished action")
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
 
 

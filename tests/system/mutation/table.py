@@ -15,7 +15,7 @@ _FREEZE = _CHAIN + "freeze.py::test_"
 _PROCESSES = "tests/processes/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/store/test_"
-_BULK = "tests/api/test_bulk_actions.py::test_"
+_BULK = "tests/api/test_bulk.py::test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
 _COMING = "tests/coming_over/test_"
 _EXCLUSION = "tests/spec/test_exclusion.py::"
@@ -235,25 +235,25 @@ FENCES = (
         _FREEZE + "a_thaw_ends_only_the_freeze_that_it_has_read[sqlite]",
     ),
     _edit(
-        "a bulk action is begun again while it is carried out",
-        "api/bulk_actions.py",
-        '        if is_carried_out or held.status == "done":\n',
-        '        if held.status == "done":\n',
-        _BULK + "process_that_dies_leaves_it_interrupted_and_the_batch_without_a_record_is_not_done_twice[sqlite]",
+        "a chunk of a bulk operation begins where the one before began",
+        "api/bulk.py",
+        "_replace(done=done, after=after)",
+        "_replace(done=done)",
+        _BULK + "the_count_comes_first_and_the_chunks_do_each_schedule_exactly_once[sqlite]",
     ),
     _edit(
-        "a bulk action that is continued elsewhere records its progress",
-        "api/bulk_actions.py",
-        "    if held.worker != moved.worker:\n",
-        "    if False:\n",
-        _BULK + "process_that_was_replaced_ends_with_its_batch_and_writes_no_progress[sqlite]",
+        "a bulk operation takes what is created after its count",
+        "api/bulk.py",
+        "    meant = replace(filters, created_until=min(place.end_at, filters.created_until or place.end_at))\n",
+        "    meant = filters\n",
+        _BULK + "schedules_that_change_between_two_chunks_move_no_other_one_out_of_them[sqlite]",
     ),
     _edit(
-        "the triggers of a bulk action have no key",
-        "api/bulk_actions.py",
-        'idempotency_key=f"bulk-{action.uid}"',
+        "the triggers of a bulk operation have no key",
+        "api/bulk.py",
+        'idempotency_key=f"bulk-{place.uid}"',
         "idempotency_key=None",
-        _BULK + "process_that_dies_leaves_it_interrupted_and_the_batch_without_a_record_is_not_done_twice[sqlite]",
+        _BULK + "a_chunk_that_is_sent_again_does_nothing_twice[sqlite-trigger]",
     ),
     _edit(
         "an end does not compare the token",
