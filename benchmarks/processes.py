@@ -6,11 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from redis import Redis
 from rq import Queue
@@ -18,6 +21,7 @@ from rq import Queue
 from benchmarks.gate import OPEN, PATIENCE, WAITING
 from benchmarks.lab import Lab
 from tests.support.processes import Process, rqsched_command, running, wait_until
+from tests.support.servers import free_port
 
 
 def environment(place: Lab, database_url: str | None) -> dict[str, str]:
@@ -37,6 +41,21 @@ def worker(place: Lab, database_url: str | None, name: str, *words: str) -> Iter
     command = rqsched_command("worker", *words)
     with running(command, log_path=place.folder / f"{name}.log", env=environment(place, database_url)) as process:
         yield process
+
+
+@contextmanager
+def web(place: Lab, database_url: str, name: str) -> Iterator[tuple[Process, Callable[[], bool]]]:
+    """Run an `rqsched web` inside the block; gives it, and a function that asks whether it is ready."""
+    port = free_port()
+    command = rqsched_command("web", "--port", str(port))
+    with running(command, log_path=place.folder / f"{name}.log", env=environment(place, database_url)) as process:
+        yield process, partial(_answers, f"http://127.0.0.1:{port}/readyz")
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError), urlopen(url, timeout=5) as answer:
+        return int(answer.status) == HTTPStatus.OK
+    return False
 
 
 @contextmanager

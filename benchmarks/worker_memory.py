@@ -5,6 +5,9 @@
 After so many runs for each runner, from `smaps_rollup` (Linux). The peers are one `rq worker` and one SimpleWorker that
 have executed as many no-op jobs, each with the worker it forked of.
 
+Then the share of all memory of workers that have no run yet, one and `--workers` of them: `rqsched worker`, `rq worker`
+with the preload, `rq worker`; and of `rqsched web`, which has answered once.
+
 And the work horses of `rqsched worker` on each database, and of `rq worker`: medians of the memory of one at its end.
 Private memory is shared with no other process: pages that it has written to, and pages that its worker has written to
 meanwhile. The aim is at most 10 MB on PostgreSQL.
@@ -16,7 +19,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -38,12 +41,15 @@ from benchmarks.lab import (
     report,
     succeeded,
 )
-from benchmarks.processes import rq_worker, worker
+from benchmarks.processes import rq_worker, web, worker
 from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, process_tree, wait_until
+from tests.support.warm import cold
 
 PATIENCE = 900
+SETTLE = 3
+"""Seconds after which a process that was just started rests."""
 KIB = 1 << 10
 
 
@@ -126,16 +132,52 @@ def measure_horses(place: Lab, runs: int) -> dict[str, object]:
     return {**measured, "rq worker": horses(peer, place.folder / "horses-rq")}
 
 
+def idle(place: Lab, count: int, start: Callable[[str], AbstractContextManager[Process]]) -> object:
+    """Start so many workers; return the MiB of all of them, and of each, once they are registered and do nothing."""
+    redis = Redis.from_url(place.valkey.url)
+    redis.flushdb()
+    with ExitStack() as stack:
+        started = [stack.enter_context(start(f"idle-{time.time_ns()}")) for _ in range(count)]
+        wait_until(lambda: redis.scard("rq:workers") >= count, timeout=PATIENCE, what=f"{count} workers")
+        time.sleep(SETTLE)
+        shares = [share for process in started for _, _, share in read_all(process.pid)]
+    return {"pss_mib": round(sum(shares), 1), "pss_mib_each": round(sum(shares) / count, 1), "processes": len(shares)}
+
+
+def measure_idle(place: Lab, most: int) -> dict[str, object]:
+    """Measure one worker of each kind and many, and `rqsched web`, on each database."""
+    figures: dict[str, object] = {}
+    counts = sorted({1, most})
+    for count in counts:
+        figures[f"{count} x rq worker"] = idle(place, count, _rq_worker(place, None, "default"))
+    for database in DATABASES:
+        url = place.database_url(database)
+        for count in counts:
+            figures[f"{database}: {count} x rqsched worker"] = idle(place, count, partial(worker, place, url))
+            preload = _rq_worker(place, url, "-c", "rqsched.preload", "rqsched", "default")
+            figures[f"{database}: {count} x rq worker with preload"] = idle(place, count, preload)
+        with web(place, url, f"web-{database}") as (process, is_ready):
+            wait_until(is_ready, timeout=PATIENCE, what="the first answer")
+            time.sleep(SETTLE)
+            figures[f"{database}: rqsched web"] = describe(read_all(process.pid))
+    return figures
+
+
+def _rq_worker(place: Lab, url: str | None, *words: str) -> Callable[[str], AbstractContextManager[Process]]:
+    return lambda name: rq_worker(place, url, name, ["--quiet"], *words)
+
+
 def main() -> None:
-    given = arguments(__doc__, concurrency="1,4,16", runs=50)
-    with lab() as place:
+    given = arguments(__doc__, concurrency="1,4,16", runs=50, workers=20)
+    with cold(), lab() as place:
         figures = {f"concurrency {n}": ours(place, int(n), given.runs) for n in given.concurrency.split(",")}
         figures["a fork per run"] = ours(place, 0, given.runs)
         figures["rq worker"] = theirs(place, given.runs)
         figures["rq SimpleWorker"] = theirs(place, given.runs, "-w", "rq.SimpleWorker")
+        without_a_run = measure_idle(place, given.workers)
         at_their_end = measure_horses(place, given.runs)
     aim = "a horse of at most 10 MB on PostgreSQL"
-    report("worker_memory", vars(given), {"memory": figures, "horses": at_their_end, "aim": aim})
+    report("worker_memory", vars(given), {"memory": figures, "idle": without_a_run, "horses": at_their_end, "aim": aim})
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ TINY = {
     "run_cost": ["--runs", "3"],
     "runs": ["--forked", "3", "--simple", "5", "--rounds", "1"],
     "simulate": ["--schedules", "20", "--days", "3"],
-    "startup": ["--rounds", "1"],
-    "worker_memory": ["--concurrency", "1", "--runs", "2"],
+    "startup": ["--rounds", "1", "--started", "1"],
+    "worker_memory": ["--concurrency", "1", "--runs", "2", "--workers", "2"],
     "scale": ["--smallest", "2", "--largest", "200", "--rounds", "1"],
 }
 
