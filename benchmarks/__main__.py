@@ -12,6 +12,7 @@ HELPERS = {
     "celery_tasks",
     "lab",
     "processes",
+    "floor",
     "flows",
     "gate",
     "horse",

@@ -12,15 +12,16 @@ from http import HTTPStatus
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
+import psutil
 from redis import Redis
 from rq import Queue
 
 from benchmarks.gate import OPEN, PATIENCE, WAITING
 from benchmarks.lab import Lab
-from tests.support.processes import Process, rqsched_command, running, wait_until
+from tests.support.processes import Process, process_tree, rqsched_command, running, wait_until
 from tests.support.servers import free_port
 
 
@@ -104,10 +105,46 @@ def rate_behind_gate(
     count: int, redis: Redis, workers: int, process: AbstractContextManager[Process], wait: Callable[[], object]
 ) -> float:
     """Measure the same with the jobs that hold the workers queued already."""
-    with process:
+    return cost_behind_gate(count, redis, workers, process, wait).rate
+
+
+class Cost(NamedTuple):
+    """The cost of what warm workers did."""
+
+    rate: float
+    """How many ended in a second."""
+    cpu_ms: float
+    """The CPU of each: of the workers and all processes below them."""
+    servers_ms: float
+    """The CPU of each in the servers that were named."""
+
+
+def cost_behind_gate(
+    count: int,
+    redis: Redis,
+    workers: int,
+    process: AbstractContextManager[Process],
+    wait: Callable[[], object],
+    servers: Sequence[int] = (),
+) -> Cost:
+    """Measure as `rate_behind_gate` does, and the CPU, also of the processes of `servers`."""
+    with process as started:
         begun = open_gate(redis, workers)
+        used, served = cpu_of([started.pid]), cpu_of(servers)
         wait()
-        return count / (time.perf_counter() - begun)
+        elapsed = time.perf_counter() - begun
+        ended, had_served = cpu_of([started.pid]), cpu_of(servers)
+        return Cost(count / elapsed, (ended - used) / count, (had_served - served) / count)
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """Return the milliseconds of CPU that processes and all below them have used; those that ended are included."""
+    processes = [one for pid in pids for one in process_tree(pid)]
+    found = 0.0
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):  # its parent has its CPU when it is asked next
+            found += 1_000 * sum(one.cpu_times()[:4])
+    return found
 
 
 @contextmanager

@@ -27,11 +27,11 @@ from redis import Redis
 from rq import Queue
 
 from benchmarks.lab import DATABASES, Lab, arguments, fill, lab, minutes, paired, put_noops, report, succeeded, summary
-from benchmarks.processes import rq_worker, web, worker
+from benchmarks.processes import cpu_of, rq_worker, web, worker
 from rqsched import Cron
 from rqsched.testing import ManualClock
 from tests.support.child import BIN
-from tests.support.processes import Process, process_tree, rqsched_command, wait_until
+from tests.support.processes import Process, rqsched_command, wait_until
 from tests.support.warm import cold
 
 PEER = "import sqlalchemy, rq"
@@ -70,7 +70,7 @@ def cpu_until(process: AbstractContextManager[Process], is_done: Callable[[], ob
     """Start a process; return the milliseconds of CPU that it and those below it have taken when it is done."""
     with process as started:
         wait_until(is_done, timeout=PATIENCE, what=what)
-        return 1_000 * sum(sum(one.cpu_times()[:4]) for one in process_tree(started.pid))
+        return cpu_of([started.pid])
 
 
 def first_run(place: Lab, database: str, number: int, *, is_ours: bool) -> float:
@@ -97,7 +97,7 @@ def first_answer(place: Lab, url: str, number: int) -> float:
     """Measure `rqsched web` until it is ready."""
     with web(place, url, f"first-answer-{number}") as (process, is_ready):
         wait_until(is_ready, timeout=PATIENCE, what="the first answer")
-        return 1_000 * sum(sum(one.cpu_times()[:4]) for one in process_tree(process.pid))
+        return cpu_of([process.pid])
 
 
 def main() -> None:
