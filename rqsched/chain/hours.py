@@ -6,10 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 
 from rqsched.chain.feature import Feature, Pass, Section, Stage
 from rqsched.chain.runtime import Runtime
 from rqsched.core.ids import first_uid_at
+from rqsched.core.model import Change
 from rqsched.core.results import Recovered
 from rqsched.errors import BackendUnavailableError
 from rqsched.store import metadata, run_hours
@@ -30,8 +32,14 @@ _LOOKED_TO = "hours_looked_to"
 class Hours(Feature):
     """The hours in which runs have ended."""
 
+    run_columns = ((attrgetter("asked_attempt"), None),)
+
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Take the runs that are run again out of the hours in which they had ended."""
+        run_hours.take_out(connection, changes)
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
         """Count the runs that have ended."""

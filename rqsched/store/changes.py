@@ -23,7 +23,6 @@ from sqlalchemy.engine import Connection
 from rqsched.core.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
 from rqsched.core.policy import REPLACING, OverlapPolicy
 from rqsched.spec.moved import REACH
-from rqsched.store import run_hours
 from rqsched.store.database import without_limits
 from rqsched.store.dialect import POSTGRES, Dialect, dialect_of
 from rqsched.store.metadata import is_frozen
@@ -515,9 +514,6 @@ def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     # Write in the order of uids, as the rows are locked; two Changes of one run keep their order.
     moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
-    had_ended = [before for before, after in pairs if before.ended_at is not None and before != after]
-    if had_ended:
-        run_hours.take_out(connection, had_ended)
 
 
 def _write_drops(connection: Connection, change: Change) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.core.model import Run, dumps
+from rqsched.core.model import Change, Run, dumps
 from rqsched.core.payload import loads
 from rqsched.core.run_hours import A_DAY, EndedRun, HourKey, Tally, by_day, tally
 from rqsched.store.dialect import Dialect, dialect_of
@@ -116,14 +116,15 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
     return made
 
 
-def take_out(connection: Connection, ended: Sequence[Run]) -> None:
-    """Count runs that had ended no more, as they were: they are run again, and count anew when they have ended anew.
+def take_out(connection: Connection, changes: Sequence[Change]) -> None:
+    """Count runs that had ended before these Changes of locked schedules no more.
 
-    Their schedules are locked.
+    They are run again, and count anew when they have ended anew.
     """
     of_schedule: dict[str, list[Run]] = {}
-    for run in ended:
-        of_schedule.setdefault(run.schedule_uid, []).append(run)
+    for before, after in (pair for change in changes for pair in change.changed_runs):
+        if before.ended_at is not None and before != after:
+            of_schedule.setdefault(before.schedule_uid, []).append(before)
     for uid, found in sorted(of_schedule.items()):
         number = _lock(connection, uid, skip_locked=False) or 0
         mine = uncounted.c.schedule_uid == uid, uncounted.c.number.in_([run.number for run in found])

@@ -18,7 +18,7 @@ from rqsched.core.run_hours import by_day
 from rqsched.store import changes, pruning, run_hours
 from rqsched.store.database import Database
 from rqsched.store.tables import counted, hours, uncounted
-from tests.store.samples import NOW, add_runs, add_schedule, created, run_of, write
+from tests.store.samples import NOW, add_runs, add_schedule, created, run_of
 from tests.support.sql import wait_for_a_lock
 
 ENDED = [status for status in RunStatus if status not in OPEN]
@@ -55,6 +55,16 @@ def expected(runs: Iterable[Run]) -> Counter[tuple[int, bool, str]]:
             at = run.occurrence_at if is_backfilled else run.ended_at
             found[int(at.timestamp() // 3600), is_backfilled, run.status.value] += 1
     return found
+
+
+def write(database: Database, change: Change) -> None:
+    """Write a Change and what it owes to the hours, in one transaction."""
+
+    def work(connection: sa.Connection) -> None:
+        changes.write(connection, [change])
+        run_hours.take_out(connection, [change])
+
+    database.transact(work)
 
 
 def count_all(database: Database, schedule: Schedule) -> None:
@@ -243,7 +253,9 @@ def test_who_counts_leaves_a_schedule_alone_of_which_a_run_is_being_run_again(
     with database.engine.begin() as connection:
         changes.lock(connection, [schedule.uid])
         after = replace(schedule, run_number=2)
-        changes.write(connection, [Change(schedule, after, changed_runs=((run, again(run)),))])
+        repeat = Change(schedule, after, changed_runs=((run, again(run)),))
+        changes.write(connection, [repeat])
+        run_hours.take_out(connection, [repeat])
         step = partial(run_hours.count_some, schedule_uid=schedule.uid, skip_locked=True)
         assert database.transact(step) is None
     count_all(database, schedule)

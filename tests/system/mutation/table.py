@@ -1077,9 +1077,9 @@ HOURS = (
     ),
     _edit(
         "a run that is run again stays in its hour",
-        "store/changes.py",
-        "        run_hours.take_out(connection, had_ended)\n",
-        "        pass\n",
+        "store/run_hours.py",
+        "        again = [run for run in found if run.number <= number and run.number not in known]\n",
+        "        again = list[Run]()\n",
         _HOURS + "every_run_that_has_ended_is_counted_once_whatever_happens[sqlite-1]",
         _CHAIN + "hours.py::test_a_run_that_is_retried_is_counted_where_it_ends_anew[sqlite]",
     ),
