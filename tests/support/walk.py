@@ -56,6 +56,7 @@ FEATURES = (
     "chain/external_runs.py",
     "chain/fan_out.py",
     "chain/following.py",
+    "chain/hours.py",
     "chain/holding.py",
     "chain/limits.py",
     "chain/notifications/",
@@ -84,6 +85,7 @@ FEATURES = (
     "store/pruning.py",
     "store/quotas.py",
     "store/run_hours.py",
+    "store/timeline.py",
     "store/upstream_ends.py",
     "transport/telemetry.py",
 )
