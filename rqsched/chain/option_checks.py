@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rqsched.chain.notifications.messages import SENTRY_MISSING, has_sentry
 from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
 from rqsched.core.model import Definition
@@ -18,6 +18,11 @@ from rqsched.errors import InvalidInputError, UnknownWorkflowError
 from rqsched.spec.spec import After, Cron, Spec, SpecLike
 from rqsched.store import registered_workflows
 from rqsched.workflows import ROUTING
+
+SENTRY_MISSING = (
+    "sentry-sdk is not installed here, and check-ins at Sentry are asked for: install it (pip install sentry-sdk), or "
+    "turn RQSCHED_SENTRY_CHECKINS and the option notifications.sentry off."
+)
 
 
 def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
@@ -130,6 +135,11 @@ def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
         )
     if wanted.get("sentry") and not has_sentry():
         raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
+
+
+def has_sentry() -> bool:
+    """Return whether sentry-sdk can be imported."""
+    return importlib.util.find_spec("sentry_sdk") is not None
 
 
 def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.chain.notifications.messages import SENTRY_MISSING
+from rqsched.chain.option_checks import SENTRY_MISSING
 from rqsched.config import Settings
 from rqsched.core.deliveries import Configured, deliveries_of_start
 from rqsched.errors import ConfigError, InvalidInputError

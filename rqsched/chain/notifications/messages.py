@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import importlib
-import importlib.util
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 from rqsched.chain.notifications import timed_http
+from rqsched.chain.option_checks import SENTRY_MISSING, has_sentry
 from rqsched.config import Settings
 from rqsched.core.deliveries import FAILED, STARTED, Delivery, DeliveryKind
 from rqsched.core.ids import uid_to_uuid
@@ -27,10 +27,6 @@ from rqsched.errors import ConfigError, InvalidInputError
 
 _READ_BYTES = 4_096
 _SENTRY_STATUS = {STARTED: "in_progress", FAILED: "error"}
-SENTRY_MISSING = (
-    "sentry-sdk is not installed here, and check-ins at Sentry are asked for: install it (pip install sentry-sdk), or "
-    "turn RQSCHED_SENTRY_CHECKINS and the option notifications.sentry off."
-)
 
 
 class SendingError(Exception):
@@ -100,11 +96,6 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> 
 @lru_cache(maxsize=1)
 def _agent() -> str:
     return f"rqsched/{version('rqsched')}"
-
-
-def has_sentry() -> bool:
-    """Return whether sentry-sdk can be imported."""
-    return importlib.util.find_spec("sentry_sdk") is not None
 
 
 def require_sentry(settings: Settings) -> None:
