@@ -7,7 +7,8 @@ from typing import Any
 
 from rqsched.chain.limits import change_bounds
 from rqsched.core.audit import CommandContext
-from rqsched.core.limit import MAX_NUMBER, Bounds, Rate, is_name, key_of, require_rate
+from rqsched.core.limit import Bounds
+from rqsched.core.limit_options import MAX_NUMBER, Rate, is_name, key_of, require_rate
 from rqsched.core.option_table import is_id, require_id
 from rqsched.core.results import MAX_PAGE, LimitDescription, Page, pages
 from rqsched.errors import InvalidInputError, LimitNotFoundError

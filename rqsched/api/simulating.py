@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from rqsched.api.load import NAMED, busiest_first, highest_minutes, is_alone, queue_load
 from rqsched.api.simulation_entries import MEASURED_DAYS, Entry
 from rqsched.core.delays import base_of
-from rqsched.core.limit import Bounds, split_key
+from rqsched.core.limit import Bounds
+from rqsched.core.limit_options import split_key
 from rqsched.core.model import ScheduleStatus, changed
 from rqsched.core.occurrences import TICK
 from rqsched.core.results import Peak

@@ -24,7 +24,8 @@ from rqsched.chain.feature import Feature, Pass, Section, Stage, Started
 from rqsched.chain.hold import HoldGate
 from rqsched.core.audit import CommandContext
 from rqsched.core.ids import RunJobId, iso_utc
-from rqsched.core.limit import Bounds, split_key
+from rqsched.core.limit import Bounds
+from rqsched.core.limit_options import split_key
 from rqsched.core.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.core.policy import Policies
 from rqsched.core.results import LimitDescription, Recovered

@@ -17,7 +17,8 @@ from rqsched.cli.output import Output, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.core.ids import new_uid
-from rqsched.core.limit import MAX_NUMBER, Bounds
+from rqsched.core.limit import Bounds
+from rqsched.core.limit_options import MAX_NUMBER
 from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words

@@ -14,7 +14,7 @@ from typing import Any
 
 from rqsched.core.audit import CONTRACT, CommandContext, Event
 from rqsched.core.ids import iso_utc
-from rqsched.core.limit import key_of, name_of
+from rqsched.core.limit_options import key_of, name_of
 from rqsched.core.model import EXPECTING, Change, Occurrence, Run, RunKind, RunStatus, Schedule, changed, dump_moves
 from rqsched.core.policy import OverlapUntil
 from rqsched.spec.calendars import stamp_of

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rqsched.core.audit import Event
 from rqsched.core.ids import iso_utc
-from rqsched.core.limit import split_key
+from rqsched.core.limit_options import split_key
 from rqsched.core.notifications import Notifications
 from rqsched.core.payload import dumps as dumps
 from rqsched.core.policy import Policies
@@ -472,7 +472,7 @@ class Schedule:
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
-    """The group of its runs (`core.limit.key_of`), by its current labels; None without `limit`."""
+    """The group of its runs (`core.limit_options.key_of`), by its current labels; None without `limit`."""
     moves: str | None = None
     """JSON of `Moves`; None where nothing was moved."""
     deleted_at: datetime | None = None

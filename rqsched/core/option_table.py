@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
-from rqsched.core.limit import MAX_NUMBER, require_limit, require_rate
+from rqsched.core.limit_options import MAX_NUMBER, require_limit, require_rate
 from rqsched.core.notifications import workflow_name
 from rqsched.core.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
 from rqsched.core.policy import (

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from rqsched.core.limit import require_limit, require_rate
+from rqsched.core.limit_options import require_limit, require_rate
 from rqsched.core.retention import Retention
 from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.spec.duration import SpanLike, to_span

@@ -8,7 +8,7 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from rqsched.core.limit import name_of
+from rqsched.core.limit_options import name_of
 from rqsched.core.model import Definition, changed, dump_spec
 from rqsched.core.notifications import OPTIONS as TOLD_BY
 from rqsched.core.notifications import TARGETS

@@ -37,19 +37,16 @@ from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import RetryLinkId
 from rqsched.core.limit import (
-    MAX_NUMBER,
     Bounds,
-    Rate,
     Waiting,
     by_place,
     decide_grants,
-    key_of,
     most_given,
     others_look,
     quiet_queues,
-    split_key,
     wants_grants,
 )
+from rqsched.core.limit_options import MAX_NUMBER, Rate, key_of, split_key
 from rqsched.core.model import Run, RunStatus, TargetStatus, changed, dumps
 from rqsched.core.results import LimitDescription, Page
 from rqsched.store.dialect import Dialect, dialect_of

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.core.ids import BatchJobId, DeliveryJobId, LinkId, RetryLinkId, RunJobId, TargetJobId
-from rqsched.core.limit import key_of
+from rqsched.core.limit_options import key_of
 from rqsched.core.model import RunStatus, TargetStatus
 from rqsched.store.dialect import dialect_of
 from rqsched.store.tables import (

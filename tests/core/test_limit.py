@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqsched.core.limit import (
-    GRANT_LIFE,
-    Grants,
-    Waiting,
-    decide_grants,
-    key_of,
-    most_given,
-    name_of,
-    quiet_queues,
-    split_key,
-    wants_grants,
-)
+from rqsched.core.limit import GRANT_LIFE, Grants, Waiting, decide_grants, most_given, quiet_queues, wants_grants
+from rqsched.core.limit_options import key_of, name_of, split_key
 from rqsched.errors import InvalidPolicyError
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

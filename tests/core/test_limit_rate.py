@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rqsched.core.limit import MAX_NUMBER, MAX_STARTS, Bounds, Rate, Waiting, decide_grants
+from rqsched.core.limit import Bounds, Waiting, decide_grants
+from rqsched.core.limit_options import MAX_NUMBER, MAX_STARTS, Rate
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

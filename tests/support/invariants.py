@@ -24,7 +24,8 @@ from rqsched.core import audit
 from rqsched.core.after import UpstreamEnd
 from rqsched.core.audit import AuditRecord
 from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
-from rqsched.core.limit import Bounds, Rate
+from rqsched.core.limit import Bounds
+from rqsched.core.limit_options import Rate
 from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus, read_instants
 from rqsched.core.results import LimitDescription
 from rqsched.store import deliveries, limits, metadata, tables

@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.core.lifecycle import MAX_SKIPS
-from rqsched.core.limit import MAX_NUMBER
+from rqsched.core.limit_options import MAX_NUMBER
 from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.core.policy import MAX_ERROR_TYPES
 from rqsched.core.results import MAX_PAGE

@@ -20,7 +20,8 @@ from rqsched.chain import execution, firing, limits, settling
 from rqsched.chain.claim import Claim
 from rqsched.chain.reconcile.schedules import end_pauses
 from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
-from rqsched.core.limit import Bounds, Rate, Waiting, old_at, split_key
+from rqsched.core.limit import Bounds, Waiting, old_at
+from rqsched.core.limit_options import Rate, split_key
 from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.core.settle_decision import AttemptResult
 from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk

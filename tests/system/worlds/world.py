@@ -23,7 +23,7 @@ from rqsched.chain.runtime import using
 from rqsched.core.after import Followed, UpstreamEnd
 from rqsched.core.hold import Hold
 from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
-from rqsched.core.limit import MAX_NUMBER, Rate
+from rqsched.core.limit_options import MAX_NUMBER, Rate
 from rqsched.core.model import ScheduleStatus, TargetStatus
 from rqsched.core.policy import KEEPS_ALL, NO_TYPES
 from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
