@@ -2,12 +2,12 @@
 
 import sys
 
-from rqsched.first_process import leave_first_process
+from rqsched.run.first_process import leave_first_process
 
 if __name__ == "__main__":
     leave_first_process()  # as PID 1 of a container, before anything else is imported
-    from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
-    from rqsched.processes.worker import serve
+    from rqsched.run.logs import LogFormat, LogLevel, begin_logging
+    from rqsched.run.worker import serve
 
     begin_logging(LogLevel.INFO, LogFormat.TEXT)
     sys.exit(serve(sys.argv[1:] or ["default"]))

@@ -23,11 +23,11 @@ from benchmarks.flows import NOOP
 from benchmarks.lab import Lab, arguments, lab, report
 from benchmarks.processes import environment, rq_worker
 from rqsched import Declaration, Every, Scheduler
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.pruning import Pruning, prune
-from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
-from rqsched.core.retention import Retention
+from rqsched.features.list import make_runtime
+from rqsched.features.pruning.chain import Pruning, prune
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.retention import Retention
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, rqsched_command, running
 

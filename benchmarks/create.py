@@ -22,8 +22,8 @@ from rq import Queue
 
 from benchmarks.lab import DATABASES, Lab, alternate, arguments, lab, paired, ratio, report, summary
 from rqsched import Cron, Scheduler
-from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.features.declarations.declarations import Declaration
 
 DAILY = Cron("0 2 * * *")
 Arguments = Sequence[tuple[int, ...]]

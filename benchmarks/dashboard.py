@@ -28,7 +28,7 @@ from benchmarks.processes import environment
 from benchmarks.world import World
 from rqsched import Scheduler
 from rqsched.config import Settings
-from rqsched.store.run_pages import MOST_LOOKED_AT
+from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT
 from tests.support.processes import rqsched_command, running, wait_until
 from tests.support.servers import free_port
 

@@ -25,9 +25,9 @@ from benchmarks.flows import NOTES
 from benchmarks.lab import Lab, arguments, fill, lab, report, summary
 from benchmarks.processes import rq_worker, worker
 from rqsched import Every
-from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import LinkId, parse_link_id
-from rqsched.store.tables import runs
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.ids import LinkId, parse_link_id
+from rqsched.kernel.store.tables import runs
 from tests.support.processes import Process, wait_until
 
 TUNED = ["--with-scheduler", "--maintenance-interval", "5", "--worker-ttl", "20"]

@@ -23,12 +23,12 @@ import sqlalchemy as sa
 from benchmarks.lab import START, Lab, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from benchmarks.scale import FAR, FIRES, SOON, milliseconds
 from rqsched import Scheduler
-from rqsched.chain.pruning import Pruned, Pruning, prune
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.runtime import Runtime
-from rqsched.core.retention import Retention
-from rqsched.store.database import without_limits
-from rqsched.store.tables import audit_events, runs, schedules
+from rqsched.features.pruning.chain import Pruned, Pruning, prune
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.retention import Retention
+from rqsched.kernel.store.database import without_limits
+from rqsched.kernel.store.tables import audit_events, runs, schedules
 from rqsched.testing import ManualClock
 
 WARM = 2

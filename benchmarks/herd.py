@@ -41,9 +41,9 @@ from benchmarks.lab import (
 )
 from benchmarks.processes import at_the_line, build_gate, open_gate, rq_worker, worker
 from rqsched import Cron, Every
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.feature_list import make_runtime
 from rqsched.config import Settings
+from rqsched.features.list import make_runtime
+from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.testing import ManualClock
 from tests.support.processes import wait_until
 

@@ -35,7 +35,7 @@ from benchmarks.lab import (
 )
 from benchmarks.processes import environment
 from rqsched import Cron
-from rqsched.chain.runtime import Runtime
+from rqsched.kernel.chain.runtime import Runtime
 from rqsched.testing import ManualClock
 from tests.support.processes import running, wait_until
 from tests.support.servers import free_port

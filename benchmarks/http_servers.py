@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 
 from rqsched.config import Settings
 from rqsched.http import Limits, create_app
-from rqsched.store.rows import SCHEDULE_COLUMNS, SELECT_SCHEDULES, SELECT_SLIM_SCHEDULES
-from rqsched.store.tables import audit_events, runs, schedules
+from rqsched.kernel.store.rows import SCHEDULE_COLUMNS, SELECT_SCHEDULES, SELECT_SLIM_SCHEDULES
+from rqsched.kernel.store.tables import audit_events, runs, schedules
 
 
 class NewSchedule(BaseModel):

@@ -24,22 +24,22 @@ from rq import Queue, SimpleWorker
 from rq.job import Job
 
 from benchmarks.flows import NOOP
-from rqsched.chain.commit import publish
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.runtime import Runtime
 from rqsched.config import Settings
-from rqsched.core import lifecycle
-from rqsched.core.ids import new_uid
-from rqsched.core.lifecycle import Identity
-from rqsched.core.schedule_options import define
-from rqsched.spec.spec import SpecLike
-from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, schema_version
-from rqsched.store.database import Database
-from rqsched.store.tables import runs
+from rqsched.features.list import make_runtime
+from rqsched.kernel.chain.commit import publish
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.lifecycle import Identity
+from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.store import changes, schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import runs
 from rqsched.testing import ManualClock
+from rqsched.when.spec import SpecLike
+from rqsched.when.zones import tzdata_version
 from tests.support.servers import PostgresServer, ValkeyServer, postgres, valkey
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

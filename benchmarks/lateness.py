@@ -22,8 +22,8 @@ from rq import Queue
 from benchmarks.lab import Lab, arguments, fill, lab, report
 from benchmarks.processes import rq_worker, worker
 from rqsched import Every
-from rqsched.chain.runtime import Runtime
-from rqsched.store.tables import runs
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store.tables import runs
 
 PLAIN = ["--with-scheduler"]
 APSCHEDULER = """

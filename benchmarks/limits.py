@@ -24,16 +24,16 @@ from rq import Queue
 from benchmarks.lab import Lab, alternate, arguments, fill, fire_all, lab, minutes, paired, report, succeeded, summary
 from benchmarks.processes import at_the_line, rate_of, worker
 from rqsched import Cron
-from rqsched.chain.execution import claim_run
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.runtime import Runtime
-from rqsched.chain.settling import publish_end, write_end
 from rqsched.config import Settings
-from rqsched.core.ids import parse_run_job_id
-from rqsched.core.limit import Bounds
-from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.store import limits
-from rqsched.store.tables import runs, schedules
+from rqsched.features.limits import store as limits
+from rqsched.features.limits.decide import Bounds
+from rqsched.features.list import make_runtime
+from rqsched.kernel.chain.execution import claim_run
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import publish_end, write_end
+from rqsched.kernel.decide.ids import parse_run_job_id
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.store.tables import runs, schedules
 from rqsched.testing import ManualClock
 from tests.support.processes import wait_until
 

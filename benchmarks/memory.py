@@ -17,7 +17,7 @@ from rq import Queue
 
 from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, report
 from rqsched import Cron
-from rqsched.chain.runtime import Runtime
+from rqsched.kernel.chain.runtime import Runtime
 from rqsched.testing import ManualClock
 
 TABLES = ("rqsched_schedules", "rqsched_runs", "rqsched_audit_events")

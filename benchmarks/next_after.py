@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
-from rqsched.spec.spec import Cron, Spec
+from rqsched.when.spec import Cron, Spec
 
 ZONE = "America/New_York"
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -32,13 +32,13 @@ from benchmarks.lab import (
     summary,
 )
 from rqsched import Cron
-from rqsched.chain.pruning import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
-from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import new_uid
-from rqsched.store import fan_out_targets
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.tables import runs, targets
-from rqsched.store.tables import schedules as schedules_table
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.store import Batch
+from rqsched.features.pruning.chain import NOT_BEFORE_A_FIRE, Pruned, Pruning, prune
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.store.tables import runs, targets
+from rqsched.kernel.store.tables import schedules as schedules_table
 from rqsched.testing import ManualClock
 
 TABLES = ("rqsched_runs", "rqsched_audit_events", "rqsched_targets")

@@ -28,7 +28,7 @@ from benchmarks.lab import (
     summary,
 )
 from rqsched import Cron
-from rqsched.chain.reconcile.passes import recover
+from rqsched.kernel.chain.reconcile.passes import recover
 from rqsched.testing import ManualClock
 
 

@@ -16,7 +16,7 @@ from rq import Queue, SimpleWorker
 
 from benchmarks.lab import START, Lab, arguments, fill, fire_all, lab, minutes, report, work_noops
 from rqsched import Cron
-from rqsched.chain.runtime import Runtime, using
+from rqsched.kernel.chain.runtime import Runtime, using
 from rqsched.testing import ManualClock
 
 

@@ -53,7 +53,7 @@ from benchmarks.lab import (
 )
 from benchmarks.processes import Cost, build_gate, celery_worker, cost_behind_gate, rq_worker, worker
 from rqsched import Cron
-from rqsched.store.tables import runs
+from rqsched.kernel.store.tables import runs
 from rqsched.testing import ManualClock
 from tests.support.processes import Process, wait_until
 from tests.support.warm import cold

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from benchmarks.lab import START, Lab, analyse, arguments, fill, fire_all, lab, minutes, ratio, report, summary
 from rqsched import Cron, Scheduler
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.runtime import Runtime
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.runtime import Runtime
 from rqsched.testing import ManualClock
 
 STEPS = (1, 100, 1_000)

@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmarks.lab import arguments, report
 from rqsched import Cron, Scheduler
-from rqsched.api.declarations import Declaration
-from rqsched.api.simulating import simulate, wanted_of
-from rqsched.api.simulation_entries import declared
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.simulate.api import simulate, wanted_of
+from rqsched.simulate.entries import declared
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from benchmarks.flows import NOOP
 from benchmarks.lab import analyse
 from rqsched import Cron, Scheduler
-from rqsched.core.audit import CREATED
-from rqsched.core.ids import first_uid_at, live_instance_id
-from rqsched.core.model import dumps
-from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import audit_events, backfills, runs, schedules
+from rqsched.kernel.decide.audit import CREATED
+from rqsched.kernel.decide.ids import first_uid_at, live_instance_id
+from rqsched.kernel.decide.model import dumps
+from rqsched.kernel.store.rows import columns_of, insert_rows
+from rqsched.kernel.store.tables import audit_events, backfills, runs, schedules
 
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""

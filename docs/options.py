@@ -16,9 +16,9 @@ from typing import Any
 from rqsched import dashboard
 from rqsched.cli.create import flags_of
 from rqsched.config import Settings
-from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.dashboard import editor
-from rqsched.spec.duration import format_duration
+from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.when.duration import format_duration
 from rqsched.workflows import workflow
 
 PAGE = Path(__file__).parent / "options.md"
@@ -48,7 +48,7 @@ A default that is named `RQSCHED_...` is the project's: an environment variable,
 without that prefix. All but the one of `retention` are stored with the schedule when it is created or declared: a
 change of the setting reaches what is declared with the next `sync`, and leaves every other schedule as it is.
 
-This page is made from the table in `rqsched/core/option_table.py` by `python docs/options.py`.
+This page is made from the table in `rqsched/kernel/decide/option_table.py` by `python docs/options.py`.
 """
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.TEXTS: "text or list of texts"}

@@ -23,14 +23,14 @@ from fastapi.routing import APIRoute, APIRouter
 from rqsched import Scheduler, errors
 from rqsched.cli.app import app
 from rqsched.config import Settings, secrets
-from rqsched.core import audit
+from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.errors import RqschedError
 from rqsched.http import create_app, dependencies, openapi
 from rqsched.http import errors as http_errors
-from rqsched.http.durable_workflow.errors import VERSION, VERSION_HEADER
-from rqsched.http.metrics import exposition
-from rqsched.http.metrics.counters import Counts
-from rqsched.transport.telemetry import Memory
+from rqsched.kernel.decide import audit
+from rqsched.kernel.transport.telemetry import Memory
+from rqsched.metrics import exposition
+from rqsched.metrics.counters import Counts
 
 PACKAGE = Path(errors.__file__).parent
 MODULES = {

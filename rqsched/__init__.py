@@ -16,8 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rqsched.api.calendars import Calendars
-    from rqsched.api.declarations import Declaration, DeclarationOptions
     from rqsched.api.description import (
         BackfillProgress,
         DeliveryDescription,
@@ -29,13 +27,18 @@ if TYPE_CHECKING:
     from rqsched.api.run_handle import RunHandle
     from rqsched.api.schedule_handle import ScheduleHandle
     from rqsched.api.scheduler import Scheduler
-    from rqsched.chain.backfill import BackfillRange
-    from rqsched.chain.pruning import Pruned
     from rqsched.config import Settings
-    from rqsched.core.audit import AuditRecord, CommandContext
-    from rqsched.core.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
-    from rqsched.core.option_table import Options
-    from rqsched.core.policy import (
+    from rqsched.errors import RqschedError, RunCancelled
+    from rqsched.features.backfill.chain import BackfillRange
+    from rqsched.features.calendars.api import Calendars
+    from rqsched.features.declarations.declarations import Declaration, DeclarationOptions
+    from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
+    from rqsched.features.pruning.chain import Pruned
+    from rqsched.features.quotas.decide import Quota, Usage
+    from rqsched.kernel.decide.audit import AuditRecord, CommandContext
+    from rqsched.kernel.decide.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
+    from rqsched.kernel.decide.option_table import Options
+    from rqsched.kernel.decide.policy import (
         CatchUp,
         ErrorsLike,
         FailurePolicy,
@@ -46,8 +49,7 @@ if TYPE_CHECKING:
         Rerun,
         RetryPolicy,
     )
-    from rqsched.core.quota import Quota, Usage
-    from rqsched.core.results import (
+    from rqsched.kernel.decide.results import (
         Answer,
         BackfillRow,
         BulkProgress,
@@ -63,7 +65,8 @@ if TYPE_CHECKING:
         Synced,
         Why,
     )
-    from rqsched.core.simulation_report import (
+    from rqsched.kernel.store.caller_transaction import ConnectionLike, SessionLike, WritingOptions
+    from rqsched.simulate.report import (
         ClockEffect,
         ClockNight,
         LimitOutcome,
@@ -76,17 +79,14 @@ if TYPE_CHECKING:
         Simulation,
         SimulationOutcome,
     )
-    from rqsched.core.target_progress import TargetDescription, TargetProgress
-    from rqsched.errors import RqschedError, RunCancelled
-    from rqsched.spec.calendars import Calendar
-    from rqsched.spec.cron import Gap
-    from rqsched.spec.duration import SpanLike
-    from rqsched.spec.exclusion import ExcludeLike
-    from rqsched.spec.members import MemberLike
-    from rqsched.spec.spec import After, Cron, Every, Once, Spec, SpecLike
-    from rqsched.spec.timeline import Count, Excluded
-    from rqsched.store.caller_transaction import ConnectionLike, SessionLike, WritingOptions
     from rqsched.timing import Timing, When
+    from rqsched.when.calendars import Calendar
+    from rqsched.when.cron import Gap
+    from rqsched.when.duration import SpanLike
+    from rqsched.when.exclusion import ExcludeLike
+    from rqsched.when.members import MemberLike
+    from rqsched.when.spec import After, Cron, Every, Once, Spec, SpecLike
+    from rqsched.when.timeline import Count, Excluded
     from rqsched.workflows import Registry, RunContext, current_run, workflow
 
 __version__ = "0.1.0"
@@ -180,89 +180,89 @@ __all__ = [
 ]
 
 _HOMES = {
-    "After": "spec.spec",
-    "Answer": "core.results",
-    "AuditRecord": "core.audit",
+    "After": "when.spec",
+    "Answer": "kernel.decide.results",
+    "AuditRecord": "kernel.decide.audit",
     "BackfillProgress": "api.description",
-    "BackfillRange": "chain.backfill",
-    "BackfillRow": "core.results",
-    "BulkProgress": "core.results",
-    "BulkRow": "core.results",
-    "Calendar": "spec.calendars",
-    "Calendars": "api.calendars",
-    "CatchUp": "core.policy",
-    "ClockEffect": "core.simulation_report",
-    "ClockNight": "core.simulation_report",
-    "CommandContext": "core.audit",
-    "ConnectionLike": "store.caller_transaction",
-    "Count": "spec.timeline",
-    "Cron": "spec.spec",
-    "Declaration": "api.declarations",
-    "DeclarationOptions": "api.declarations",
+    "BackfillRange": "features.backfill.chain",
+    "BackfillRow": "kernel.decide.results",
+    "BulkProgress": "kernel.decide.results",
+    "BulkRow": "kernel.decide.results",
+    "Calendar": "when.calendars",
+    "Calendars": "features.calendars.api",
+    "CatchUp": "kernel.decide.policy",
+    "ClockEffect": "simulate.report",
+    "ClockNight": "simulate.report",
+    "CommandContext": "kernel.decide.audit",
+    "ConnectionLike": "kernel.store.caller_transaction",
+    "Count": "when.timeline",
+    "Cron": "when.spec",
+    "Declaration": "features.declarations.declarations",
+    "DeclarationOptions": "features.declarations.declarations",
     "DeliveryDescription": "api.description",
     "Description": "api.description",
-    "ErrorsLike": "core.policy",
-    "Every": "spec.spec",
-    "ExcludeLike": "spec.exclusion",
-    "Excluded": "spec.timeline",
-    "FailurePolicy": "core.policy",
-    "FanOutPolicy": "core.policy",
-    "Gap": "spec.cron",
-    "HeldRun": "core.hold",
-    "HeldSchedule": "core.hold",
-    "Hold": "core.hold",
+    "ErrorsLike": "kernel.decide.policy",
+    "Every": "when.spec",
+    "ExcludeLike": "when.exclusion",
+    "Excluded": "when.timeline",
+    "FailurePolicy": "kernel.decide.policy",
+    "FanOutPolicy": "kernel.decide.policy",
+    "Gap": "when.cron",
+    "HeldRun": "kernel.decide.hold",
+    "HeldSchedule": "kernel.decide.hold",
+    "Hold": "kernel.decide.hold",
     "ListFilters": "api.list_filters",
-    "LimitDescription": "core.results",
-    "LimitOutcome": "core.simulation_report",
-    "Load": "core.results",
-    "MemberLike": "spec.members",
-    "MissedPolicy": "core.policy",
-    "NamespaceData": "core.results",
-    "NotSimulated": "core.simulation_report",
-    "Once": "spec.spec",
-    "Options": "core.option_table",
-    "OverlapPolicy": "core.policy",
-    "OverlapUntil": "core.policy",
-    "Page": "core.results",
-    "Peak": "core.results",
-    "Pruned": "chain.pruning",
-    "QueueBehind": "core.simulation_report",
-    "QueueLoad": "core.results",
-    "QueueOutcome": "core.simulation_report",
-    "Quota": "core.quota",
-    "Recovered": "core.results",
+    "LimitDescription": "kernel.decide.results",
+    "LimitOutcome": "simulate.report",
+    "Load": "kernel.decide.results",
+    "MemberLike": "when.members",
+    "MissedPolicy": "kernel.decide.policy",
+    "NamespaceData": "kernel.decide.results",
+    "NotSimulated": "simulate.report",
+    "Once": "when.spec",
+    "Options": "kernel.decide.option_table",
+    "OverlapPolicy": "kernel.decide.policy",
+    "OverlapUntil": "kernel.decide.policy",
+    "Page": "kernel.decide.results",
+    "Peak": "kernel.decide.results",
+    "Pruned": "features.pruning.chain",
+    "QueueBehind": "simulate.report",
+    "QueueLoad": "kernel.decide.results",
+    "QueueOutcome": "simulate.report",
+    "Quota": "features.quotas.decide",
+    "Recovered": "kernel.decide.results",
     "Registry": "workflows",
-    "ReleasePreview": "core.hold",
-    "Released": "core.hold",
-    "Rerun": "core.policy",
-    "RetryPolicy": "core.policy",
-    "RetryRow": "core.results",
+    "ReleasePreview": "kernel.decide.hold",
+    "Released": "kernel.decide.hold",
+    "Rerun": "kernel.decide.policy",
+    "RetryPolicy": "kernel.decide.policy",
+    "RetryRow": "kernel.decide.results",
     "RqschedError": "errors",
     "RunCancelled": "errors",
     "RunContext": "workflows",
     "RunDescription": "api.description",
     "RunHandle": "api.run_handle",
     "ScheduleHandle": "api.schedule_handle",
-    "ScheduleOutcome": "core.simulation_report",
+    "ScheduleOutcome": "simulate.report",
     "Scheduler": "api.scheduler",
-    "SessionLike": "store.caller_transaction",
+    "SessionLike": "kernel.store.caller_transaction",
     "Settings": "config",
-    "SimulatedDay": "core.simulation_report",
-    "SimulatedSchedule": "core.simulation_report",
-    "Simulation": "core.simulation_report",
-    "SimulationOutcome": "core.simulation_report",
-    "SpanLike": "spec.duration",
-    "Spec": "spec.spec",
-    "SpecLike": "spec.spec",
-    "Synced": "core.results",
-    "TargetDescription": "core.target_progress",
-    "TargetProgress": "core.target_progress",
+    "SimulatedDay": "simulate.report",
+    "SimulatedSchedule": "simulate.report",
+    "Simulation": "simulate.report",
+    "SimulationOutcome": "simulate.report",
+    "SpanLike": "when.duration",
+    "Spec": "when.spec",
+    "SpecLike": "when.spec",
+    "Synced": "kernel.decide.results",
+    "TargetDescription": "features.fan_out.progress",
+    "TargetProgress": "features.fan_out.progress",
     "Timing": "timing",
     "TriggerResult": "api.description",
-    "Usage": "core.quota",
+    "Usage": "features.quotas.decide",
     "When": "timing",
-    "Why": "core.results",
-    "WritingOptions": "store.caller_transaction",
+    "Why": "kernel.decide.results",
+    "WritingOptions": "kernel.store.caller_transaction",
     "current_run": "workflows",
     "workflow": "workflows",
 }

@@ -22,13 +22,6 @@ from typing import Any, Literal
 from rqsched.api.async_scheduler import AsyncCalendars, AsyncRunHandle, AsyncScheduleHandle, AsyncScheduler, run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import creating, option_checks
-from rqsched.chain.creating import Named, ScheduleRequest
-from rqsched.core.model import Schedule
-from rqsched.core.model import ScheduleStatus as Status
-from rqsched.core.option_table import is_id, require_id
-from rqsched.core.payload import ARGUMENT_BYTES, json_text, loads
-from rqsched.core.policy import CatchUp, OverlapPolicy
 from rqsched.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -36,7 +29,14 @@ from rqsched.errors import (
     ScheduleStateError,
     UnknownWorkflowError,
 )
-from rqsched.spec.spec import Cron, Every, Spec
+from rqsched.kernel.chain import create, option_checks
+from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.model import ScheduleStatus as Status
+from rqsched.kernel.decide.option_table import is_id, require_id
+from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text, loads
+from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy
+from rqsched.when.spec import Cron, Every, Spec
 
 __all__ = [
     "AsyncCalendars",
@@ -163,7 +163,7 @@ def _register(named: _Registered, spec: Cron | Every, options: Mapping[str, Any]
     said = {**options, "kwargs": given, "surface": {"waymark": names}}
     definition = option_checks.new_definition(scheduler.runtime, named.workflow, spec, said, is_external=False)
     request = ScheduleRequest(Named(named.namespace, schedule_id), definition, paused=False, keep_next=True)
-    creating.upsert(scheduler.runtime, request)
+    create.upsert(scheduler.runtime, request)
     return schedule_id
 
 

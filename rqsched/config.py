@@ -32,14 +32,14 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from rqsched.core.notifications import workflow_name
-from rqsched.core.policy import Policies, RetryPolicy, no_retry
-from rqsched.core.quota import EVERY, Quota, parse_quotas
-from rqsched.core.retention import HOW_TO_SAY, Retention
-from rqsched.core.schedule_options import read_retry
 from rqsched.errors import ConfigError, InvalidDurationError, InvalidInputError, InvalidPolicyError, did_you_mean
-from rqsched.spec.duration import to_span
-from rqsched.spec.zones import require_timezone
+from rqsched.features.quotas.decide import EVERY, Quota, parse_quotas
+from rqsched.kernel.decide.notifications import workflow_name
+from rqsched.kernel.decide.policy import Policies, RetryPolicy, no_retry
+from rqsched.kernel.decide.retention import HOW_TO_SAY, Retention
+from rqsched.kernel.decide.schedule_options import read_retry
+from rqsched.when.duration import to_span
+from rqsched.when.zones import require_timezone
 
 _log = logging.getLogger(__name__)
 

@@ -11,16 +11,18 @@ from typing import Any
 from rq import Retry, get_current_job
 from rq.job import Job
 
-from rqsched.chain import execution, firing, ownership
-from rqsched.chain.fan_out import dispatch
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.notifications import delivering
-from rqsched.chain.ownership import UnknownJobError
-from rqsched.chain.reconcile.passes import reconcile_in_turn
-from rqsched.chain.runtime import Runtime, in_use
-from rqsched.chain.target_execution import execute as execute_target
 from rqsched.config import Settings
-from rqsched.core.ids import (
+from rqsched.errors import RqschedError, WrongDatabaseError
+from rqsched.features.fan_out.chain import dispatch
+from rqsched.features.fan_out.execution import execute as execute_target
+from rqsched.features.list import make_runtime
+from rqsched.features.notifications import delivering
+from rqsched.kernel.chain import execution, ownership
+from rqsched.kernel.chain import fire as firing
+from rqsched.kernel.chain.ownership import UnknownJobError
+from rqsched.kernel.chain.reconcile.passes import reconcile_in_turn
+from rqsched.kernel.chain.runtime import Runtime, in_use
+from rqsched.kernel.decide.ids import (
     BatchJobId,
     DeliveryJobId,
     RunJobId,
@@ -29,9 +31,8 @@ from rqsched.core.ids import (
     parse_run_job_id,
     parse_target_job_id,
 )
-from rqsched.errors import RqschedError, WrongDatabaseError
-from rqsched.store import schema_version
-from rqsched.transport.job_label import DATABASE, SERVER, WORKFLOW
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.transport.job_label import DATABASE, SERVER, WORKFLOW
 
 _log = logging.getLogger(__name__)
 

@@ -22,15 +22,15 @@ from rq.worker import SpawnWorker
 
 from rqsched import jobs
 from rqsched.api.recovering import find_worker_command
-from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.processes.dispatcher_keeper import KeptDispatcher
-from rqsched.processes.rq_worker import PatientWorker
-from rqsched.processes.warm_up import warm_up
-from rqsched.processes.worker import make_one_pass
-from rqsched.store.database import make_engine
-from rqsched.transport.redis_url import as_rq_setting, parse_sentinel, url_of
+from rqsched.kernel.chain.imports import import_workflows
+from rqsched.kernel.store.database import make_engine
+from rqsched.kernel.transport.redis_url import as_rq_setting, parse_sentinel, url_of
+from rqsched.run.dispatcher_keeper import KeptDispatcher
+from rqsched.run.rq_worker import PatientWorker
+from rqsched.run.warm_up import warm_up
+from rqsched.run.worker import make_one_pass
 
 
 def _read_settings(options: dict[str, Any] | None) -> Settings:

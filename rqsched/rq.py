@@ -21,18 +21,18 @@ from redis.exceptions import RedisError
 from rq import Queue
 from rq.job import Job
 
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.imports import import_workflows
-from rqsched.chain.runtime import Runtime, using
-from rqsched.chain.time_limit import end_by_itself
 from rqsched.config import Settings, export, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError
-from rqsched.processes.dispatcher_keeper import KeptDispatcher
-from rqsched.processes.rq_worker import PatientWorker, WritesForHorse, end_scheduler_with
-from rqsched.processes.spawned_horse import client_for_horse
-from rqsched.processes.warm_up import warm_up
-from rqsched.processes.worker import make_one_pass, prepare
-from rqsched.transport.redis_url import url_of
+from rqsched.features.list import make_runtime
+from rqsched.kernel.chain.imports import import_workflows
+from rqsched.kernel.chain.runtime import Runtime, using
+from rqsched.kernel.chain.time_limit import end_by_itself
+from rqsched.kernel.transport.redis_url import url_of
+from rqsched.run.dispatcher_keeper import KeptDispatcher
+from rqsched.run.rq_worker import PatientWorker, WritesForHorse, end_scheduler_with
+from rqsched.run.spawned_horse import client_for_horse
+from rqsched.run.warm_up import warm_up
+from rqsched.run.worker import make_one_pass, prepare
 
 __all__ = ["SimpleWorker", "SpawnWorker", "Worker"]
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rqsched.core import audit
-from rqsched.core.audit import CONTRACT, Event
-from rqsched.core.ids import iso_utc, uid_to_uuid
-from rqsched.core.model import Change
 from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CONTRACT, Event
+from rqsched.kernel.decide.ids import iso_utc, uid_to_uuid
+from rqsched.kernel.decide.model import Change
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rqsched.store.tables import metadata as metadata
+from rqsched.kernel.store.tables import metadata as metadata
 
 PREFIX = "rqsched_"
 """The prefix of the names of all our tables, in later versions, too."""

@@ -23,18 +23,18 @@ from redis import Redis
 from rq import Queue, SimpleWorker
 from rq.job import Job
 
-from rqsched.api.declarations import Declarations, of_process
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.runtime import using
 from rqsched.clock import Clock
-from rqsched.core.lifecycle import with_clocks
-from rqsched.core.model import Schedule
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
-from rqsched.spec.spec import Spec, SpecLike
-from rqsched.store import emptying, machine_states, schema_version
-from rqsched.store.database import Database
-from rqsched.transport.client import for_rq
+from rqsched.features.declarations.declarations import Declarations, of_process
+from rqsched.kernel.chain.runtime import using
+from rqsched.kernel.decide.lifecycle import with_clocks
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.store import emptying, machine_states, schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.transport.client import for_rq
+from rqsched.when.spec import Spec, SpecLike
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
 """The scheduler of the fixture that the current test uses; `machine_test` takes it by default."""

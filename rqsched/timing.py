@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
-from rqsched.core.option_table import Options
-from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidSpecError
-from rqsched.spec.duration import SpanLike, require_interval
-from rqsched.spec.spec import Cron, Every, Member, Spec, SpecLike
+from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.when.duration import SpanLike, require_interval
+from rqsched.when.spec import Cron, Every, Member, Spec, SpecLike
 
 _Self = TypeVar("_Self", bound="Timing")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

@@ -26,12 +26,12 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from rqsched.core.notifications import workflow_name
-from rqsched.core.option_table import Options, timeout_seconds
 from rqsched.errors import InvalidIdError, InvalidInputError, NotExecutedError, UnknownWorkflowError
-from rqsched.fork_guard import ForkGuard, call_in_this_process
-from rqsched.spec.duration import SpanLike
+from rqsched.kernel.decide.notifications import workflow_name
+from rqsched.kernel.decide.option_table import Options, timeout_seconds
+from rqsched.kernel.fork_guard import ForkGuard, call_in_this_process
 from rqsched.timing import When
+from rqsched.when.duration import SpanLike
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")

@@ -16,8 +16,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rqsched import embedded
-from rqsched.store import schema_version
-from rqsched.store.database import Database
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
 from rqsched.testing import ManualClock
 from tests.support import breadth, servers, warm
 from tests.support.compiled import share_compiled_statements

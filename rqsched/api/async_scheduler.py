@@ -13,16 +13,16 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from rqsched.api.calendars import Calendars
 from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.runtime import Runtime
-from rqsched.core.model import Run, Schedule
-from rqsched.core.results import Page
-from rqsched.patience import looks
-from rqsched.store.caller_transaction import is_async
+from rqsched.features.calendars.api import Calendars
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.model import Run, Schedule
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.patience import looks
+from rqsched.kernel.store.caller_transaction import is_async
 
 
 class HasRuntime(Protocol):

@@ -12,23 +12,23 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, plainly
-from rqsched.core.delays import later
-from rqsched.core.deliveries import Delivery, shown_destination
-from rqsched.core.lifecycle import decide_end_pause
-from rqsched.core.model import Run, Schedule, ScheduleStatus, parse_spec
-from rqsched.core.occurrences import TICK, due_times
-from rqsched.core.payload import loads
-from rqsched.core.results import BackfillRow
-from rqsched.spec.calendars import Calendar
-from rqsched.spec.steps import first_of
-from rqsched.spec.words import clock_warnings, in_words
-from rqsched.store import changes
-from rqsched.store.backfills import Backfill
-from rqsched.store.database import Connection
-from rqsched.store.run_queries import LatestRun
+from rqsched.features.backfill.store import Backfill
+from rqsched.features.notifications.decide import Delivery, shown_destination
+from rqsched.kernel.decide.delays import later
+from rqsched.kernel.decide.lifecycle import decide_end_pause
+from rqsched.kernel.decide.model import Run, Schedule, ScheduleStatus, parse_spec
+from rqsched.kernel.decide.occurrences import TICK, due_times
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.results import BackfillRow
+from rqsched.kernel.queries.runs import LatestRun
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.when.calendars import Calendar
+from rqsched.when.steps import first_of
+from rqsched.when.words import clock_warnings, in_words
 
 if TYPE_CHECKING:
-    from rqsched.chain.backfill import BackfillRange
+    from rqsched.features.backfill.chain import BackfillRange
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "result", "target_counts")

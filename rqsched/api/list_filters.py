@@ -12,16 +12,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from rqsched.core.model import RUN_FILTERS, LastOutcome, Schedule, ScheduleStatus
-from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.core.results import Page
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.store import schedule_queries
-from rqsched.store.database import Database
-from rqsched.store.schedule_queries import Filters
+from rqsched.kernel.decide.model import RUN_FILTERS, LastOutcome, Schedule, ScheduleStatus
+from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.schedules import Filters
+from rqsched.kernel.store.database import Database
 
 if TYPE_CHECKING:
-    from rqsched.store.run_pages import RunFilters
+    from rqsched.kernel.queries.run_pages import RunFilters
 
 _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-\w.:]+)\s*""")
 _AND = re.compile(r"AND\b", re.IGNORECASE)
@@ -106,7 +106,7 @@ def read_page(
 
 def to_run_filters(namespace: str, status: str | Sequence[str] | None, **others: Any) -> RunFilters:
     """Return the filters of runs of one namespace; raises InvalidInputError."""
-    from rqsched.store.run_pages import RunFilters  # noqa: PLC0415 - filters of schedules need no queries of runs
+    from rqsched.kernel.queries.run_pages import RunFilters  # noqa: PLC0415 - filters of schedules need no queries of runs
 
     for name in ("since", "until"):
         _require_aware(name, others.get(name))

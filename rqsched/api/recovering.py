@@ -13,8 +13,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from rqsched.chain.runtime import Runtime
 from rqsched.errors import RqschedError
+from rqsched.kernel.chain.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _make_pass(runtime: Runtime) -> bool:
 
     It is no process's turn while the database takes no writes. A failed pass leaves the turn to another process.
     """
-    from rqsched.chain.reconcile.passes import recover  # noqa: PLC0415 - most commands need none of its thirty modules
+    from rqsched.kernel.chain.reconcile.passes import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 
     if not runtime.write_gate.is_open() or not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
         return False

@@ -8,20 +8,21 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from rqsched.api.description import RunFields, TriggerResult
-from rqsched.chain import retrying, settling
-from rqsched.chain.fan_out import read_progress, read_targets
-from rqsched.chain.runtime import Runtime
-from rqsched.core.audit import CommandContext
-from rqsched.core.model import Run
-from rqsched.core.option_table import require_note
-from rqsched.core.overlap import StartResult
-from rqsched.core.payload import loads
-from rqsched.core.results import Page
-from rqsched.core.settle_decision import AttemptOutcome
-from rqsched.core.target_progress import TargetDescription, TargetProgress
 from rqsched.errors import RunNotFoundError
-from rqsched.patience import looks
-from rqsched.store import run_queries
+from rqsched.features.fan_out.chain import read_progress, read_targets
+from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
+from rqsched.features.retry_on_request import chain as retrying
+from rqsched.kernel.chain import settle
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.model import Run
+from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.overlap import StartResult
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.decide.settle_decision import AttemptOutcome
+from rqsched.kernel.patience import looks
+from rqsched.kernel.queries import runs as run_queries
 
 
 def _parsed(text: str | None) -> Any:
@@ -151,7 +152,7 @@ class RunHandle(RunView):
 
     def _end(self, outcome: AttemptOutcome, reason: str | None, context: CommandContext | None) -> RunHandle:
         require_note(reason, "reason")
-        self._run = settling.end_run(self._runtime, self._run.uid, outcome, reason=reason, context=context)
+        self._run = settle.end_run(self._runtime, self._run.uid, outcome, reason=reason, context=context)
         return self
 
 

@@ -24,26 +24,30 @@ from rqsched.api.build_description import (
 )
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
-from rqsched.chain import backfill, operations, option_checks, triggering
-from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
-from rqsched.chain.runtime import Runtime
-from rqsched.core import lifecycle
-from rqsched.core.audit import AuditRecord, CommandContext
-from rqsched.core.deliveries import require_delivery_status
-from rqsched.core.ids import is_uid, new_uid
-from rqsched.core.model import Change, Run, Schedule, ScheduleStatus
-from rqsched.core.option_table import require_key, require_note
-from rqsched.core.payload import loads
-from rqsched.core.policy import CatchUp, OverlapPolicy, Rerun
-from rqsched.core.results import MAX_PAGE, BackfillRow, Page, Why, pages
-from rqsched.core.schedule_options import define, require_known
-from rqsched.core.shown import Shown
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
-from rqsched.spec.spec import Spec, SpecLike
-from rqsched.spec.timeline import require_utc
-from rqsched.spec.zones import tzdata_version
-from rqsched.store import changes, deliveries, event_queries, named_calendars, run_queries, schedule_queries
-from rqsched.store.caller_transaction import (
+from rqsched.features.backfill import chain as backfill
+from rqsched.features.backfill.chain import DEFAULT_BOUND, BackfillRange
+from rqsched.features.notifications import store as deliveries
+from rqsched.features.notifications.decide import require_delivery_status
+from rqsched.kernel.chain import operations, option_checks
+from rqsched.kernel.chain import trigger as triggering
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.audit import AuditRecord, CommandContext
+from rqsched.kernel.decide.ids import is_uid, new_uid
+from rqsched.kernel.decide.model import Change, Run, Schedule, ScheduleStatus
+from rqsched.kernel.decide.option_table import require_key, require_note
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy, Rerun
+from rqsched.kernel.decide.results import MAX_PAGE, BackfillRow, Page, Why, pages
+from rqsched.kernel.decide.schedule_options import define, require_known
+from rqsched.kernel.decide.shown import Shown
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, unbind_cursor
+from rqsched.kernel.store import changes, named_calendars
+from rqsched.kernel.store.caller_transaction import (
     CallerTransaction,
     ConnectionLike,
     SessionLike,
@@ -51,8 +55,10 @@ from rqsched.store.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.store.pages import bind_cursor, malformed_cursor, unbind_cursor
 from rqsched.timing import When, unfold
+from rqsched.when.spec import Spec, SpecLike
+from rqsched.when.timeline import require_utc
+from rqsched.when.zones import tzdata_version
 
 __all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]
 
@@ -197,7 +203,7 @@ class ScheduleHandle(ScheduleView):
         `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
         Raises InvalidSpecError for a naive instant.
         """
-        from rqsched.chain.why import why  # noqa: PLC0415 - as in Scheduler.recover
+        from rqsched.api.why import why  # noqa: PLC0415 - as in Scheduler.recover
 
         instant = None if at is None else require_utc(at, "at")
         schedule, now = self.refresh().state, self._runtime.now()

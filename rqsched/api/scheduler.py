@@ -12,33 +12,13 @@ from rq import get_current_job
 
 from rqsched import signals
 from rqsched.api.build_description import describe_backfill
-from rqsched.api.bulk import BulkOperations
-from rqsched.api.calendars import Calendars
-from rqsched.api.declarations import Declaration, Declarations, Declaring, of_process
 from rqsched.api.description import BackfillProgress
-from rqsched.api.holding import Holding
-from rqsched.api.limiting import Limiting
 from rqsched.api.list_filters import ListFilters, read_page, to_filters, to_run_filters
-from rqsched.api.load import read_load, window_of
-from rqsched.api.namespaces import Namespaces
 from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.api.syncing import Syncing
-from rqsched.chain import backfill, creating, option_checks, pruning, quotas, retrying
-from rqsched.chain.changing import read_in
-from rqsched.chain.creating import Named, ScheduleRequest
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.imports import is_importing_workflows
 from rqsched.clock import Clock
 from rqsched.config import Settings
-from rqsched.core.audit import AuditRecord, CommandContext
-from rqsched.core.model import Definition, Schedule
-from rqsched.core.option_table import is_id, require_id, require_note
-from rqsched.core.quota import Usage
-from rqsched.core.results import MAX_PAGE, Load, Page, RetryRow, pages
-from rqsched.core.retention import Retention
-from rqsched.core.schedule_options import require_known
 from rqsched.errors import (
     BackendUnavailableError,
     BackfillNotFoundError,
@@ -47,10 +27,39 @@ from rqsched.errors import (
     RunNotFoundError,
     ScheduleNotFoundError,
 )
-from rqsched.spec.duration import SpanLike, to_span
-from rqsched.store import backfills, changes, run_pages, run_queries, schedule_queries, schema_version
-from rqsched.store.backfills import Backfill
-from rqsched.store.caller_transaction import (
+from rqsched.features.backfill import chain as backfill
+from rqsched.features.backfill import store as backfills
+from rqsched.features.backfill.store import Backfill
+from rqsched.features.bulk.api import BulkOperations
+from rqsched.features.calendars.api import Calendars
+from rqsched.features.declarations.api import Syncing
+from rqsched.features.declarations.declarations import Declaration, Declarations, Declaring, of_process
+from rqsched.features.freeze.api import Holding
+from rqsched.features.limits.api import Limiting
+from rqsched.features.list import make_runtime
+from rqsched.features.namespaces.api import Namespaces
+from rqsched.features.pruning import chain as pruning
+from rqsched.features.quotas import chain as quotas
+from rqsched.features.quotas.decide import Usage
+from rqsched.features.retry_on_request import chain as retrying
+from rqsched.kernel.chain import create as creating
+from rqsched.kernel.chain import option_checks
+from rqsched.kernel.chain.change import read_in
+from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.chain.imports import is_importing_workflows
+from rqsched.kernel.decide.audit import AuditRecord, CommandContext
+from rqsched.kernel.decide.model import Definition, Schedule
+from rqsched.kernel.decide.option_table import is_id, require_id, require_note
+from rqsched.kernel.decide.results import MAX_PAGE, Load, Page, RetryRow, pages
+from rqsched.kernel.decide.retention import Retention
+from rqsched.kernel.decide.schedule_options import require_known
+from rqsched.kernel.queries import run_pages
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.runs import FailedRuns
+from rqsched.kernel.queries.schedules import Filters
+from rqsched.kernel.store import changes, schema_version
+from rqsched.kernel.store.caller_transaction import (
     CallerTransaction,
     ConnectionLike,
     SessionLike,
@@ -58,17 +67,17 @@ from rqsched.store.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.store.database import Connection, Engine
-from rqsched.store.run_queries import FailedRuns
-from rqsched.store.schedule_queries import Filters
-from rqsched.store.shared_engine import database_of
+from rqsched.kernel.store.database import Connection, Engine
+from rqsched.kernel.store.shared_engine import database_of
+from rqsched.simulate.load import read_load, window_of
 from rqsched.timing import When, unfold
+from rqsched.when.duration import SpanLike, to_span
 from rqsched.workflows import Registry
 
 if TYPE_CHECKING:
-    from rqsched.chain.pruning import Pruned
-    from rqsched.core.results import Recovered
-    from rqsched.core.simulation_report import Simulation
+    from rqsched.features.pruning.chain import Pruned
+    from rqsched.kernel.decide.results import Recovered
+    from rqsched.simulate.report import Simulation
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +153,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             _log.warning("the schema was not checked: %s", error, extra={"action": "schema_unchecked"})
 
     def _resync_redis(self) -> None:
-        from rqsched.chain.resync import resync_redis  # noqa: PLC0415 - as in `recover`
+        from rqsched.kernel.chain.resync import resync_redis  # noqa: PLC0415 - as in `recover`
 
         resync_redis(self.runtime)
 
@@ -585,7 +594,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             failure_rate: The share of all attempts that fails; default the measured one.
             seed: Random values are hashes of it.
         """
-        from rqsched.api import simulating, simulation_entries  # noqa: PLC0415 - as in `recover`
+        from rqsched.simulate import api as simulating  # noqa: PLC0415 - as in `recover`
+        from rqsched.simulate import entries as simulation_entries  # noqa: PLC0415 - as in `recover`
 
         named, now = require_id(self._namespace(namespace), "namespace"), self.runtime.now()
         wanted = simulating.wanted_of(
@@ -603,7 +613,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
         `deep` verifies the link of every active schedule; `progress` gets the number of rows of each batch.
         """
-        from rqsched.chain.reconcile import passes  # noqa: PLC0415 - most commands and requests need none of its thirty modules
+        from rqsched.kernel.chain.reconcile import passes  # noqa: PLC0415 - most commands and requests need none of its thirty modules
 
         return passes.recover(self.runtime, deep=deep, progress=progress)
 
@@ -625,7 +635,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
         For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
         """
-        from rqsched.chain import fire_due  # noqa: PLC0415 - as in `recover`
+        from rqsched.kernel.chain import tick as fire_due  # noqa: PLC0415 - as in `recover`
 
         self.runtime.imports.attempt()  # they may contain subscribers to events
 

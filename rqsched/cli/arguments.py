@@ -19,15 +19,22 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.config import Settings
-from rqsched.core.model import LastOutcome, ScheduleStatus
-from rqsched.core.option_table import METADATA, POLICY
-from rqsched.core.policy import OverlapPolicy
-from rqsched.core.results import MAX_PAGE
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError, RqschedError
-from rqsched.spec.duration import parse_span
-from rqsched.store import schedule_queries
-from rqsched.store.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
+from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
+from rqsched.kernel.decide.option_table import METADATA, POLICY
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.results import MAX_PAGE
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store.database import (
+    Connection,
+    Database,
+    DatabaseError,
+    Patience,
+    sqlite_path,
+    with_connect_timeout,
+)
+from rqsched.when.duration import parse_span
 
 _MOST = 100
 """The most ids that completion offers."""
@@ -47,7 +54,7 @@ def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 def workflow_names(incomplete: str) -> list[str]:
     """Offer the workflows, registered by any process, whose names begin with the text."""
-    from rqsched.store import registered_workflows  # noqa: PLC0415 - for completion only
+    from rqsched.kernel.store import registered_workflows  # noqa: PLC0415 - for completion only
 
     names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
     return [name for name in names if name.startswith(incomplete)]

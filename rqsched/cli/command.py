@@ -17,13 +17,13 @@ import typer
 
 from rqsched.cli.output import Output, Writer, dump, notice, shown
 from rqsched.config import Settings
-from rqsched.core.audit import CommandContext
 from rqsched.embedded import database_url
 from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError, RqschedError
-from rqsched.processes.logs import TEXT
-from rqsched.spec.words import clock_warnings
-from rqsched.store import schema_version
-from rqsched.store.database import Database, DatabaseError
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database, DatabaseError
+from rqsched.run.logs import TEXT
+from rqsched.when.words import clock_warnings
 
 if TYPE_CHECKING:
     from rqsched.api.run_handle import RunHandle
@@ -253,8 +253,8 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
     except Exception as error:
         from redis.exceptions import RedisError  # noqa: PLC0415 - as in `Session.scheduler`
 
-        from rqsched.chain.error_text import explain  # noqa: PLC0415 - as in `Session.scheduler`
-        from rqsched.transport.refusal import advice_for  # noqa: PLC0415 - as in `Session.scheduler`
+        from rqsched.kernel.chain.error_text import explain  # noqa: PLC0415 - as in `Session.scheduler`
+        from rqsched.kernel.transport.refusal import advice_for  # noqa: PLC0415 - as in `Session.scheduler`
 
         if not isinstance(error, RqschedError | RedisError | DatabaseError):
             raise

@@ -13,11 +13,11 @@ from rqsched.cli import arguments
 from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts, workflow_names
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import notice
-from rqsched.core.notifications import TARGETS, Notifications
-from rqsched.core.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.spec.members import ENDS
-from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
+from rqsched.kernel.decide.notifications import TARGETS, Notifications
+from rqsched.kernel.decide.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
+from rqsched.when.members import ENDS
+from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 from rqsched.cli.command import Verbose, command
 from rqsched.config import Settings
 from rqsched.dev.run import run_dev
-from rqsched.processes.logs import TEXT
+from rqsched.run.logs import TEXT
 
 app = typer.Typer(add_completion=False)
 

@@ -1,4 +1,4 @@
-"""The command `doctor`: all findings of `chain.health`, and whether the settings let it check."""
+"""The command `doctor`: all findings of `api.health`, and whether the settings let it check."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 import typer
 
 import rqsched
-from rqsched.chain import health
-from rqsched.chain.error_text import explain
-from rqsched.chain.feature_list import make_runtime
-from rqsched.chain.health import Finding, Level
-from rqsched.chain.imports import import_workflows
-from rqsched.chain.runtime import Runtime
+from rqsched.api import health
+from rqsched.api.health import Finding, Level
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, in_words
-from rqsched.store.database import Database, Patience, with_connect_timeout
+from rqsched.features.list import make_runtime
+from rqsched.kernel.chain.error_text import explain
+from rqsched.kernel.chain.imports import import_workflows
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store.database import Database, Patience, with_connect_timeout
 
 app = typer.Typer(add_completion=False)
 

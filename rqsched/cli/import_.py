@@ -11,17 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.cli import schedule_file
 from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.cli.output import progress_bar, shown
-from rqsched.cli.schedule_file import declaration_of
-from rqsched.coming_over.handing_over import Fires, HandingOver, Imported, Outcome, labelled
-from rqsched.coming_over.kinds import OPENERS
-from rqsched.coming_over.source import Reading, Source
 from rqsched.config import Settings
 from rqsched.errors import InvalidInputError
-from rqsched.spec.zones import require_timezone
+from rqsched.features.declarations import schedule_file
+from rqsched.features.declarations.schedule_file import declaration_of
+from rqsched.importers.handing_over import Fires, HandingOver, Imported, Outcome, labelled
+from rqsched.importers.kinds import OPENERS
+from rqsched.importers.source import Reading, Source
+from rqsched.when.zones import require_timezone
 
 app = typer.Typer(add_completion=False)
 _VARIABLE = re.compile(r"env:([A-Z_][A-Z0-9_]*)")

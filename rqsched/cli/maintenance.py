@@ -16,15 +16,18 @@ from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
-from rqsched.core.ids import new_uid
-from rqsched.core.limit import Bounds
-from rqsched.core.limit_options import MAX_NUMBER
-from rqsched.core.quota import RESOURCES
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidInputError, in_words
-from rqsched.store import deliveries, metadata, pruning, reconcile_queries, schema_version
-from rqsched.store.database import Connection, Database
-from rqsched.store.migrations import HEAD
+from rqsched.features.limits.decide import Bounds
+from rqsched.features.notifications import store as deliveries
+from rqsched.features.pruning import store as pruning
+from rqsched.features.quotas.decide import RESOURCES
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.limit_options import MAX_NUMBER
+from rqsched.kernel.queries import reconcile as reconcile_queries
+from rqsched.kernel.store import metadata, schema_version
+from rqsched.kernel.store.database import Connection, Database
+from rqsched.kernel.store.migrations import HEAD
 
 app = typer.Typer(add_completion=False)
 db = typer.Typer(

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
-from rqsched.core.ids import iso_utc
-from rqsched.core.model import tone_of
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import tone_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rqsched.processes.vital_signs import RUN_DIR, Answer, ask_all, run_folder, too_long
+from rqsched.run.vital_signs import RUN_DIR, Answer, ask_all, run_folder, too_long
 
 app = typer.Typer(add_completion=False)
 

@@ -14,8 +14,8 @@ import typer
 from rqsched.cli.command import Verbose, command
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install
-from rqsched.processes.logs import LogFormat, LogLevel, begin_logging
-from rqsched.processes.worker import WorkerOptions, parse_size, serve, serve_dispatcher
+from rqsched.run.logs import LogFormat, LogLevel, begin_logging
+from rqsched.run.worker import WorkerOptions, parse_size, serve, serve_dispatcher
 
 app = typer.Typer(add_completion=False)
 Held = Annotated[

@@ -29,14 +29,14 @@ from rqsched.cli.arguments import (
 )
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, dump, progress_bar
-from rqsched.core.audit import EXCLUDED, MISSED, AuditRecord
-from rqsched.core.deliveries import DeliveryStatus
-from rqsched.core.ids import iso_utc
-from rqsched.core.model import BLOCKED, EXPIRED, OPEN, Run, RunStatus, TargetStatus
-from rqsched.core.reasons import miss_in_words
-from rqsched.core.results import Page
-from rqsched.core.target_progress import TargetProgress
 from rqsched.errors import error_line
+from rqsched.features.fan_out.progress import TargetProgress
+from rqsched.features.notifications.decide import DeliveryStatus
+from rqsched.kernel.decide.audit import EXCLUDED, MISSED, AuditRecord
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import BLOCKED, EXPIRED, OPEN, Run, RunStatus, TargetStatus
+from rqsched.kernel.decide.reasons import miss_in_words
+from rqsched.kernel.decide.results import Page
 
 app = typer.Typer(add_completion=False)
 

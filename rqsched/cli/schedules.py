@@ -21,14 +21,14 @@ from rqsched.cli import arguments
 from rqsched.cli.arguments import Listed, Note, Overlap, PageToken, ScheduleId, Until, Yes, schedule_ids
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
-from rqsched.core.audit import NOT_TRIGGERABLE
-from rqsched.core.model import Schedule
-from rqsched.core.policy import CatchUp, Policies
-from rqsched.core.results import MAX_PAGE, pages
 from rqsched.errors import error_line
-from rqsched.spec.duration import format_short
-from rqsched.spec.words import after_in_words, in_words
-from rqsched.store import schedule_queries
+from rqsched.kernel.decide.audit import NOT_TRIGGERABLE
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.policy import CatchUp, Policies
+from rqsched.kernel.decide.results import MAX_PAGE, pages
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.when.duration import format_short
+from rqsched.when.words import after_in_words, in_words
 
 app = typer.Typer(add_completion=False)
 

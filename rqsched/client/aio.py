@@ -25,14 +25,14 @@ from rqsched.client.http import Retries
 from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
-from rqsched.core.audit import AuditRecord
-from rqsched.core.results import MAX_PAGE, BulkProgress, LimitDescription, Page, Synced
 from rqsched.errors import RqschedError
-from rqsched.patience import looks
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, LimitDescription, Page, Synced
+from rqsched.kernel.patience import looks
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
     from rqsched.api.list_filters import ListFilters
+    from rqsched.features.declarations.declarations import Declaration
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,18 +13,18 @@ import httpx
 
 from rqsched.client import responses
 from rqsched.client.responses import EventRecord
-from rqsched.core.ids import iso_utc
-from rqsched.core.payload import MEMO_BYTES, json_text
-from rqsched.core.policy import RetryPolicy
-from rqsched.core.results import MAX_PAGE, BulkProgress, Page, Synced
 from rqsched.errors import InvalidInputError
-from rqsched.spec.exclusion import require_exclusions
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
+from rqsched.kernel.decide.policy import RetryPolicy
+from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, Page, Synced
+from rqsched.when.exclusion import require_exclusions
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
     from rqsched.api.list_filters import ListFilters
-    from rqsched.core.option_table import Options
-    from rqsched.spec.spec import SpecLike
+    from rqsched.features.declarations.declarations import Declaration
+    from rqsched.kernel.decide.option_table import Options
+    from rqsched.when.spec import SpecLike
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -140,7 +140,7 @@ def changes(workflow: str | None, spec: SpecLike | None, options: Options, more:
 
 
 def _spec(spec: SpecLike, timezone: str | None) -> dict[str, Any]:
-    from rqsched.spec.spec import Spec  # noqa: PLC0415 - croniter is loaded only when a spec is sent
+    from rqsched.when.spec import Spec  # noqa: PLC0415 - croniter is loaded only when a spec is sent
 
     made = Spec.coerce(spec, timezone)
     form = made.to_json()

@@ -11,11 +11,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import httpx
 
 from rqsched.api.description import RunDescription
-from rqsched.core.audit import AuditRecord
-from rqsched.core.hold import Hold, Released, ReleasePreview
-from rqsched.core.quota import RESOURCES, Quota, Usage
-from rqsched.core.results import Page
-from rqsched.spec.calendars import Calendar
+from rqsched.features.quotas.decide import RESOURCES, Quota, Usage
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
+from rqsched.kernel.decide.results import Page
+from rqsched.when.calendars import Calendar
 
 T = TypeVar("T")
 

@@ -21,10 +21,12 @@ from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
-from rqsched.core.audit import AuditRecord
-from rqsched.core.hold import Hold, Released, ReleasePreview
-from rqsched.core.quota import Usage
-from rqsched.core.results import (
+from rqsched.errors import RqschedError
+from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
+from rqsched.features.quotas.decide import Usage
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
+from rqsched.kernel.decide.results import (
     MAX_PAGE,
     BulkProgress,
     LimitDescription,
@@ -36,17 +38,15 @@ from rqsched.core.results import (
     Why,
     pages,
 )
-from rqsched.core.target_progress import TargetDescription, TargetProgress
-from rqsched.errors import RqschedError
-from rqsched.patience import looks
-from rqsched.spec.calendars import Calendar, require_entries
+from rqsched.kernel.patience import looks
+from rqsched.when.calendars import Calendar, require_entries
 
 if TYPE_CHECKING:
-    from rqsched.api.declarations import Declaration
     from rqsched.api.list_filters import ListFilters
-    from rqsched.core.option_table import Options
-    from rqsched.spec.exclusion import ExcludeLike
-    from rqsched.spec.spec import SpecLike
+    from rqsched.features.declarations.declarations import Declaration
+    from rqsched.kernel.decide.option_table import Options
+    from rqsched.when.exclusion import ExcludeLike
+    from rqsched.when.spec import SpecLike
 
 T = TypeVar("T")
 

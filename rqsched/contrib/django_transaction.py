@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from rqsched.errors import ConfigError, InvalidInputError
-from rqsched.store.database import Connection, Engine
-from rqsched.store.existing_connection import engine_over
+from rqsched.kernel.store.database import Connection, Engine
+from rqsched.kernel.store.existing_connection import engine_over
 
 F = TypeVar("F", bound=Callable[[], None])
 

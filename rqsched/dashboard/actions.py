@@ -10,22 +10,22 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import backfill
-from rqsched.chain.backfill import DEFAULT_BOUND, BackfillRange
-from rqsched.core.limit import Bounds
-from rqsched.core.model import Schedule
-from rqsched.core.policy import OverlapPolicy
-from rqsched.core.reasons import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
+from rqsched.features.backfill import chain as backfill
+from rqsched.features.backfill.chain import DEFAULT_BOUND, BackfillRange
+from rqsched.features.limits.decide import Bounds
+from rqsched.features.namespaces.api import delete_some
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
 from rqsched.http.errors import ForbiddenError
-from rqsched.store import changes
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.reasons import skip_in_words
+from rqsched.kernel.store import changes
 
 _MOST_DAYS = 30
 

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from rqsched.core.reasons import ASKED
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import event_queries, metadata
-from rqsched.store.event_queries import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
-from rqsched.store.metadata import Altered
+from rqsched.kernel.decide.reasons import ASKED
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries.events import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.metadata import Altered
 
 PAGE = 50
 """Lines on one page."""

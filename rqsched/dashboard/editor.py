@@ -17,25 +17,25 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import option_checks
-from rqsched.core.lifecycle import with_clocks
-from rqsched.core.model import Schedule
-from rqsched.core.notifications import EXPECTATIONS, Notifications, hidden
-from rqsched.core.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
-from rqsched.core.policy import MissedPolicy, OverlapPolicy
-from rqsched.core.schedule_options import value_of
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
-from rqsched.spec.duration import in_one_unit
-from rqsched.spec.exclusion import require_exclusions
-from rqsched.spec.moved import ON_EXCLUDED
-from rqsched.spec.spec import After, Cron, Every, Once, Spec
-from rqsched.spec.steps import Steps, bounded
-from rqsched.spec.words import after_in_words, clock_warnings, in_words
-from rqsched.spec.zones import FOLDS, GAPS, known_timezones
-from rqsched.store import changes, registered_workflows
+from rqsched.kernel.chain import option_checks
+from rqsched.kernel.decide.lifecycle import with_clocks
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.notifications import EXPECTATIONS, Notifications, hidden
+from rqsched.kernel.decide.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
+from rqsched.kernel.decide.policy import MissedPolicy, OverlapPolicy
+from rqsched.kernel.decide.schedule_options import value_of
+from rqsched.kernel.store import changes, registered_workflows
+from rqsched.when.duration import in_one_unit
+from rqsched.when.exclusion import require_exclusions
+from rqsched.when.moved import ON_EXCLUDED
+from rqsched.when.spec import After, Cron, Every, Once, Spec
+from rqsched.when.steps import Steps, bounded
+from rqsched.when.words import after_in_words, clock_warnings, in_words
+from rqsched.when.zones import FOLDS, GAPS, known_timezones
 
 KINDS = {
     "cron": "Cron expression", "every": "Interval", "once": "Once", "after-success": "After each success of",

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 from starlette.responses import RedirectResponse, Response
 
-from rqsched.chain import health
-from rqsched.chain.health import NAMED, Finding, Level
-from rqsched.core.model import REPEATEDLY, Schedule
+from rqsched.api import health
+from rqsched.api.health import NAMED, Finding, Level
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import ScheduleNotFoundError
-from rqsched.store import run_queries, schedule_queries
-from rqsched.store.database import Connection
-from rqsched.transport import refusal
+from rqsched.kernel.decide.model import REPEATEDLY, Schedule
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.transport import refusal
 
 _log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000

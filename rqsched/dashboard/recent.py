@@ -15,12 +15,12 @@ from statistics import quantiles
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from rqsched.core.model import EXPIRED, FAILURES, OPEN, RunStatus, tone_of
 from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
-from rqsched.store import run_queries
-from rqsched.store.database import Connection
-from rqsched.store.run_queries import FailedRun
+from rqsched.kernel.decide.model import EXPIRED, FAILURES, OPEN, RunStatus, tone_of
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.runs import FailedRun
+from rqsched.kernel.store.database import Connection
 
 DAY = timedelta(days=1)
 """The longest span."""

@@ -19,15 +19,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 import rqsched
-from rqsched.core.audit import MISSED, SKIPPED, AuditRecord, instant_of
-from rqsched.core.hold import Hold
-from rqsched.core.ids import iso_utc
-from rqsched.core.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
-from rqsched.core.payload import loads
-from rqsched.core.reasons import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
 from rqsched.errors import error_line
-from rqsched.spec.words import in_words, length_in_words, zone_in_words
-from rqsched.store.run_queries import RunOutline
+from rqsched.kernel.decide.audit import MISSED, SKIPPED, AuditRecord, instant_of
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.reasons import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
+from rqsched.kernel.queries.runs import RunOutline
+from rqsched.when.words import in_words, length_in_words, zone_in_words
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"

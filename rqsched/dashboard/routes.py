@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rqsched.core.option_table import require_id
-from rqsched.dashboard import actions, audit, bulk, calendars, editor, find, session, system, timeline
+from rqsched.dashboard import actions, audit, editor, find, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
 from rqsched.dashboard import schedule as schedule_page
@@ -28,6 +27,8 @@ from rqsched.errors import (
     RqschedError,
     WorkCancelledError,
 )
+from rqsched.features.bulk import page as bulk
+from rqsched.features.calendars import page as calendars
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import (
@@ -42,8 +43,9 @@ from rqsched.http.errors import (
 from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import NamespaceCursor, open_stream
 from rqsched.http.middleware import tag_of
-from rqsched.store.database import DatabaseError
-from rqsched.store.event_queries import SETTLING, FoundEvent
+from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.queries.events import SETTLING, FoundEvent
+from rqsched.kernel.store.database import DatabaseError
 
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000

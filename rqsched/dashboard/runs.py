@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from starlette.responses import Response
 
-from rqsched.core.model import FAILURES, RUN_FILTERS
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import run_pages
-from rqsched.store.pages import bind_cursor, unbind_cursor
-from rqsched.store.run_pages import RunFilters
+from rqsched.kernel.decide.model import FAILURES, RUN_FILTERS
+from rqsched.kernel.queries import run_pages
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.run_pages import RunFilters
 
 PAGE = 50
 """Runs on one page."""

@@ -15,24 +15,30 @@ from starlette.responses import Response
 
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
-from rqsched.chain.limits import told_of_line, told_of_targets
-from rqsched.core.audit import AuditRecord
-from rqsched.core.hold import Hold
-from rqsched.core.ids import is_uid
-from rqsched.core.model import Run, Schedule
-from rqsched.core.results import Answer, Page
-from rqsched.core.run_hours import A_DAY, HourKey, day_of, hour_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import Omission, exact, gap_of, under_holds
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import backfills, event_queries, metadata, run_hours, run_queries, timeline, upstream_ends
-from rqsched.store.backfills import Backfill
-from rqsched.store.database import Connection
-from rqsched.store.pages import bind_cursor, unbind_cursor
-from rqsched.store.run_queries import RunOutline
-from rqsched.store.timeline import Columns
+from rqsched.features.after import store as upstream_ends
+from rqsched.features.backfill import store as backfills
+from rqsched.features.backfill.store import Backfill
+from rqsched.features.hours import store as run_hours
+from rqsched.features.hours import timeline
+from rqsched.features.hours.decide import A_DAY, HourKey, day_of, hour_of
+from rqsched.features.hours.timeline import Columns
+from rqsched.features.limits.chain import told_of_line, told_of_targets
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.ids import is_uid
+from rqsched.kernel.decide.model import Run, Schedule
+from rqsched.kernel.decide.results import Answer, Page
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.runs import RunOutline
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Connection
 
 RUNS = 20
 """Runs on the page."""

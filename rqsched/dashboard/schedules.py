@@ -8,17 +8,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from rqsched.chain import health
-from rqsched.core.audit import AuditRecord
-from rqsched.core.model import LastOutcome, ScheduleStatus
+from rqsched.api import health
 from rqsched.dashboard.actions import offered, offered_for_several
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.store import event_queries, run_queries, schedule_queries
-from rqsched.store.database import Connection
-from rqsched.store.pages import bind_cursor, unbind_cursor
-from rqsched.store.run_queries import RunOutline
-from rqsched.store.schedule_queries import MOST_LOOKED_AT, Filters, Found, Position
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.runs import RunOutline
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT, Filters, Found, Position
+from rqsched.kernel.store.database import Connection
 
 PAGE = 50
 """Schedules on one page."""

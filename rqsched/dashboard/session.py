@@ -31,7 +31,7 @@ from rqsched.http.dependencies import wiring_of
 from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.request_bodies import Knows
-from rqsched.store.database import DatabaseError
+from rqsched.kernel.store.database import DatabaseError
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""

@@ -22,19 +22,21 @@ from rq.job import Job
 from rq.worker import BaseWorker
 from starlette.responses import Response
 
-from rqsched.chain import health
-from rqsched.core.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
-from rqsched.core.limit import Bounds
-from rqsched.core.model import FAILURES, OPEN
-from rqsched.core.results import LimitDescription
+from rqsched.api import health
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
-from rqsched.store import fan_out_targets, limits, run_queries
-from rqsched.store.database import Connection
-from rqsched.store.metadata import Altered
-from rqsched.store.run_queries import Outcome
-from rqsched.transport import refusal, telemetry
-from rqsched.transport.telemetry import LiveDispatcher
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.limits import store as limits
+from rqsched.features.limits.decide import Bounds
+from rqsched.kernel.decide.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.kernel.decide.model import FAILURES, OPEN
+from rqsched.kernel.decide.results import LimitDescription
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.runs import Outcome
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.store.metadata import Altered
+from rqsched.kernel.transport import refusal, telemetry
+from rqsched.kernel.transport.telemetry import LiveDispatcher
 
 _log = logging.getLogger(__name__)
 _REPAIRS = {

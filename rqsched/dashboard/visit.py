@@ -15,18 +15,19 @@ from starlette.responses import RedirectResponse, Response
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.core.audit import CommandContext
-from rqsched.core.hold import Hold
-from rqsched.core.ids import is_uid
-from rqsched.core.model import Run, Schedule
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import html, render
 from rqsched.errors import InvalidInputError, RunNotFoundError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
-from rqsched.spec.zones import known_timezones
-from rqsched.store import run_queries, schedule_queries
-from rqsched.store.database import Connection
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.ids import is_uid
+from rqsched.kernel.decide.model import Run, Schedule
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store.database import Connection
+from rqsched.when.zones import known_timezones
 
 T = TypeVar("T")
 _MOST_NAMESPACES = 100

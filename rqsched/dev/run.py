@@ -21,15 +21,15 @@ from typing import IO, Any, TypeVar
 from rich.console import Console
 
 from rqsched import embedded
-from rqsched.api.declarations import Declaration
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings
 from rqsched.dev.screen import Location, Screen, Snapshot, read_snapshot
 from rqsched.errors import BackendUnavailableError, ConfigError
-from rqsched.processes.supervisor import ChildRole, Progress, Supervisor
-from rqsched.processes.worker import supervise
-from rqsched.store import schema_version
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.chain.imports import import_workflows
+from rqsched.kernel.store import schema_version
+from rqsched.run.supervisor import ChildRole, Progress, Supervisor
+from rqsched.run.worker import supervise
 
 T = TypeVar("T")
 _REFRESH_SECONDS = 0.5

@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.core.model import Run, RunKind, RunStatus, Schedule, tone_of
-from rqsched.processes.supervisor import Child
-from rqsched.spec.duration import format_short
-from rqsched.spec.words import in_words
-from rqsched.store import run_queries
+from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, tone_of
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.run.supervisor import Child
+from rqsched.when.duration import format_short
+from rqsched.when.words import in_words
 
 MOST_SCHEDULES = 12
 """The most schedules shown."""

@@ -15,12 +15,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 import rqsched
+from rqsched import durable_workflow, ojs
 from rqsched.api.async_scheduler import run
 from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install
-from rqsched.http import durable_workflow, health, native, ojs, openapi
+from rqsched.http import health, native, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxies, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
@@ -30,7 +31,7 @@ from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.root_path import SERVE_ELSEWHERE, collides
 from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
-from rqsched.store.database import Patience
+from rqsched.kernel.store.database import Patience
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 """uvicorn's own access log has the query of each request, which may hold a secret."""

@@ -23,11 +23,11 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from rqsched.config import Settings
-from rqsched.core.option_table import is_id
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.root_path import collides, is_below
+from rqsched.kernel.decide.option_table import is_id
 
 PRINCIPAL = "rqsched.principal"
 """The key of a request's scope for its principal, once it is known."""

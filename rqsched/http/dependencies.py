@@ -18,11 +18,6 @@ from starlette.requests import Request
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.core.audit import CommandContext
-from rqsched.core.model import Schedule
-from rqsched.core.notifications import refused_url
-from rqsched.core.option_table import is_id, require_id
-from rqsched.core.traceparent import parse_traceparent
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.ended_sessions import EndedSessions
@@ -30,12 +25,17 @@ from rqsched.http.errors import ForbiddenError, MalformedError
 from rqsched.http.event_feed import EventFeed
 from rqsched.http.heavy_reads import HeavyReads
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.metrics.meter import Meter
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
-from rqsched.store import changes
-from rqsched.store.database import Connection
-from rqsched.store.run_queries import LatestRun, latest_runs
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.notifications import refused_url
+from rqsched.kernel.decide.option_table import is_id, require_id
+from rqsched.kernel.decide.traceparent import parse_traceparent
+from rqsched.kernel.queries.runs import LatestRun, latest_runs
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.metrics.meter import Meter
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import secrets
 from datetime import datetime, timedelta
 
-from rqsched.chain.runtime import Runtime
-from rqsched.store.database import Connection
-from rqsched.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
 
 FRESH = timedelta(seconds=2)
 """How long the rows are cached; with the time that a read takes, a log-out is obeyed within 5 s."""

@@ -30,8 +30,8 @@ from rqsched.errors import (
     InvalidInputError,
     RqschedError,
 )
-from rqsched.store.database import UNREACHABLE
-from rqsched.transport.refusal import briefly, is_refusal
+from rqsched.kernel.store.database import UNREACHABLE
+from rqsched.kernel.transport.refusal import briefly, is_refusal
 
 MOST_ERRORS = 20
 """Errors of fields that a response lists; the others are counted."""

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from rqsched.http.errors import TooManyHeavyReadsError
-from rqsched.spec.steps import Steps, bounded
+from rqsched.when.steps import Steps, bounded
 
 SHARE = 0.25
 """The part of the threads that heavy reads use at most; at least one thread."""

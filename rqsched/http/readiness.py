@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from rqsched.chain.error_text import explain
-from rqsched.chain.health import BACKEND_ERRORS, backend_questions
-from rqsched.chain.runtime import Runtime
+from rqsched.api.health import BACKEND_ERRORS, backend_questions
+from rqsched.kernel.chain.error_text import explain
+from rqsched.kernel.chain.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import uvicorn
 
 from rqsched.config import Settings
 from rqsched.http.connections import HEAD_SECONDS, Connection, Connections, Listening, most_connections
-from rqsched.processes.supervisor import ChildRole, Progress, Supervisor, Watch
-from rqsched.processes.vital_signs import Systemd, run_visibly
+from rqsched.run.supervisor import ChildRole, Progress, Supervisor, Watch
+from rqsched.run.vital_signs import Systemd, run_visibly
 
 _GRACE = 30
 """Seconds that requests may take to end when the server stops."""

@@ -12,7 +12,7 @@ from statemachine import State, StateChart
 from statemachine.orderedset import OrderedSet
 
 from rqsched.errors import InvalidInputError
-from rqsched.spec.duration import SpanLike, to_span
+from rqsched.when.duration import SpanLike, to_span
 from rqsched.workflows import Step
 
 

@@ -9,13 +9,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from rqsched.chain.fan_out import batch_of, fan_out
-from rqsched.chain.runtime import Runtime
-from rqsched.core.chunks import chunks
+from rqsched.features.fan_out.chain import batch_of, fan_out
+from rqsched.features.fan_out.store import Batch
 from rqsched.jobs import current_runtime
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.store import machine_states
 from rqsched.machines.machine import InState, Machine, Resolve
-from rqsched.store import machine_states
-from rqsched.store.fan_out_targets import Batch
 from rqsched.workflows import FannedOut, current_run
 
 

@@ -11,18 +11,18 @@ from typing import Any, TypeVar, overload
 from statemachine import StateChart
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import option_checks
-from rqsched.core.ids import new_uid
-from rqsched.core.option_table import require_id
 from rqsched.errors import InvalidInputError
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.store import Batch
+from rqsched.kernel.chain import option_checks
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.store.machine_states import KEPT_AS
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch
 from rqsched.machines.send import send
-from rqsched.spec.duration import SpanLike
-from rqsched.store import fan_out_targets
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.machine_states import KEPT_AS
 from rqsched.timing import Timing
+from rqsched.when.duration import SpanLike
 from rqsched.workflows import Registry, import_failure, make_workflow, registry
 
 C = TypeVar("C", bound=MachineClass)

@@ -9,13 +9,13 @@ from typing import Any
 from statemachine import StateChart
 from statemachine.exceptions import TransitionNotAllowed
 
-from rqsched.chain.runtime import Runtime
 from rqsched.errors import ConflictError
 from rqsched.jobs import current_runtime
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store import machine_states
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.store.machine_states import InstanceState
 from rqsched.machines.machine import Machine, state_of
-from rqsched.store import machine_states
-from rqsched.store.database import Connection
-from rqsched.store.machine_states import InstanceState
 from rqsched.workflows import require_executed
 
 TRIES = 5

@@ -11,11 +11,11 @@ from statemachine import StateChart
 
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import InvalidInputError
+from rqsched.kernel.store import machine_states
 from rqsched.machines.machine import MachineClass, state_of
 from rqsched.machines.scheduler import machine_of
 from rqsched.machines.send import write
-from rqsched.spec.timeline import require_utc
-from rqsched.store import machine_states
+from rqsched.when.timeline import require_utc
 
 _MAX_ID = 255
 

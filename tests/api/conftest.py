@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
-from rqsched.store.database import Database
-from rqsched.store.metadata import DATABASE_ID
-from rqsched.store.tables import metadata
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.metadata import DATABASE_ID
+from rqsched.kernel.store.tables import metadata
 from tests.support.application import Application, application
 from tests.support.env import Env
 from tests.support.servers import PostgresServer

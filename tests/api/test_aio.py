@@ -26,9 +26,9 @@ from rqsched.aio import (
     schedule_workflow,
     use,
 )
-from rqsched.chain.backfill import BackfillRange
-from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidInputError, RqschedError, ScheduleNotFoundError, UnknownWorkflowError
+from rqsched.features.backfill.chain import BackfillRange
+from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.testing import run_due
 from rqsched.workflows import make_workflow, registry
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, MakeEnv, newest, occurrences, statuses, types

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rqsched import CommandContext, Cron, RetryPolicy
-from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.audit import LINEAGE_KEYS, AuditRecord, Event
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.decide.audit import LINEAGE_KEYS, AuditRecord, Event
 from rqsched.testing import run_schedule
 from tests.support.env import HOUR, MINUTE, NOON, Env, events, last, newest, types
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import DatabaseUnavailableError, ScheduleExistsError, TransactionConflictError
-from rqsched.transport.breaker import RedisAwayError
+from rqsched.kernel.transport.breaker import RedisAwayError
 from tests.support.application import Application, application
 from tests.support.env import MakeEnv, link_id, types
 from tests.support.invariants import check_invariants

@@ -13,7 +13,7 @@ import rqsched
 from rqsched.workflows import make_workflow, registry
 from tests.support.env import Env
 
-NEEDS_AN_EXTRA = ("rqsched.machines", "rqsched.http", "rqsched.contrib", "rqsched.store.migrations")
+NEEDS_AN_EXTRA = ("rqsched.machines", "rqsched.http", "rqsched.contrib", "rqsched.kernel.store.migrations")
 
 
 def modules() -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from rqsched.core import audit
-from rqsched.spec.spec import Spec
+from rqsched.kernel.decide import audit
+from rqsched.when.spec import Spec
 from tests.support.env import Env
 
 NAMED = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)

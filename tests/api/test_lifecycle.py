@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once, RetryPolicy, Spec
-from rqsched.api.declarations import Declaration
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, ScheduleStateError, VersionConflictError
-from rqsched.store.tables import audit_events, backfills, runs, schedules
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.store.tables import audit_events, backfills, runs, schedules
 from tests.support.env import HOUR, MINUTE, NOON, OPERATIONS, SECOND, Env, last, occurrences, statuses, types
 from tests.support.narrow import present
 

@@ -8,9 +8,9 @@ import pytest
 
 from rqsched import Cron, Scheduler
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.results import Answer
 from rqsched.errors import InvalidSpecError
-from tests.api.test_calendars import edit_alone
+from rqsched.kernel.decide.results import Answer
+from tests.features.calendars.test_api import edit_alone
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present

@@ -13,8 +13,6 @@ from redis import Redis
 
 from rqsched import CommandContext, Cron, Every, RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.notifications import hidden
-from rqsched.core.option_table import Options
 from rqsched.errors import (
     InvalidDurationError,
     InvalidIdError,
@@ -24,9 +22,11 @@ from rqsched.errors import (
     InvalidSpecError,
     InvalidTypeError,
 )
-from rqsched.store import fan_out_targets
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.tables import targets
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.store import Batch
+from rqsched.kernel.decide.notifications import hidden
+from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.store.tables import targets
 from rqsched.workflows import FannedOut
 from tests.support.env import (
     DAY,

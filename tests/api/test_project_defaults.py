@@ -10,8 +10,8 @@ import pytest
 
 from rqsched import Cron, Declaration, Every, RetryPolicy, ScheduleHandle, Spec
 from rqsched.errors import UnknownWorkflowError
-from rqsched.spec.spec import SpecLike
 from rqsched.timing import Timing, When
+from rqsched.when.spec import SpecLike
 from tests.cli.conftest import cli
 from tests.http.conftest import make_web
 from tests.support.cli import HELLO, Cli

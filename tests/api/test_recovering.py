@@ -14,8 +14,8 @@ import pytest
 from rq import Queue, SimpleWorker
 
 from rqsched import Scheduler
-from rqsched.chain.imports import import_workflows
 from rqsched.config import Settings
+from rqsched.kernel.chain.imports import import_workflows
 from tests.support.children import in_children
 from tests.support.env import Env, MakeEnv
 from tests.support.narrow import present

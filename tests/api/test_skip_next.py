@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rqsched import CommandContext, Cron, Every, Once
-from rqsched.core.model import changed
-from rqsched.core.policy import OverlapPolicy
-from rqsched.core.repair import decide_retime
 from rqsched.errors import InvalidInputError, ScheduleStateError, VersionConflictError
+from rqsched.kernel.decide.model import changed
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.repair import decide_retime
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, events, last, occurrences, types
 from tests.support.invariants import check_invariants
 

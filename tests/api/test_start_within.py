@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rqsched import Every, RetryPolicy
-from rqsched.chain import external_runs
-from rqsched.chain.settling import expire_run
-from rqsched.core.model import RunStatus
 from rqsched.errors import InvalidInputError
+from rqsched.features.external import chain as external_runs
+from rqsched.kernel.chain.settle import expire_run
+from rqsched.kernel.decide.model import RunStatus
 from tests.support.env import (
     HOUR,
     MINUTE,

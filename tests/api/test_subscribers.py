@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rqsched import Cron
-from rqsched.core.ids import uid_to_uuid
 from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.kernel.decide.ids import uid_to_uuid
 from rqsched.signals import everywhere, on
 from tests.support.env import HOUR, MINUTE, ONCE, Env, newest, types
 

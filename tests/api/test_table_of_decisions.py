@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every, OverlapPolicy, Spec, current_run
-from rqsched.api.declarations import Declaration
 from rqsched.api.description import Description
-from rqsched.chain.firing import fire
-from rqsched.core.model import ScheduleStatus
 from rqsched.errors import InvalidIdError, InvalidPayloadError, ScheduleExistsError, ScheduleStateError
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.chain.fire import fire
+from rqsched.kernel.decide.model import ScheduleStatus
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, events, last, newest, occurrences, statuses, types
 from tests.support.narrow import present
 

@@ -11,8 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 import rqsched.tables
-from rqsched.store.database import Database
-from rqsched.store.migrations import VERSION_TABLE
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.migrations import VERSION_TABLE
 
 pytestmark = pytest.mark.every_database
 

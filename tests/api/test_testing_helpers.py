@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from rq import Queue
 
 from rqsched import Cron, Declaration, Every, current_run
-from rqsched.api.declarations import of_process
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import ConfigError, InvalidInputError, ScheduleNotFoundError
-from rqsched.store.database import Database
-from rqsched.store.tables import database_metadata, metadata
+from rqsched.features.declarations.declarations import of_process
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import database_metadata, metadata
 from rqsched.testing import (
     ManualClock,
     assert_has_schedule,

@@ -373,7 +373,7 @@ def test_occurrence_that_fired_late_was_not_missed_when_its_run_is_pruned(env: E
 
 
 def test_timing_that_lies_too_many_events_back_is_told_as_such(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rqsched.chain.why.LOOKED_AT", 3)
+    monkeypatch.setattr("rqsched.api.why.LOOKED_AT", 3)
     schedule = env.create(spec=MINUTE)
     for _ in range(6):
         env.tick()

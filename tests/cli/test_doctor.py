@@ -17,15 +17,15 @@ from rq import Queue, Worker
 import rqsched
 from rqsched import Every, RetryPolicy, Spec, embedded
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.execution import claim_run
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.settling import lose_run
-from rqsched.core.model import dump_spec
+from rqsched.kernel.chain.execution import claim_run
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.settle import lose_run
+from rqsched.kernel.decide.model import dump_spec
+from rqsched.kernel.store.tables import schedules
+from rqsched.kernel.transport import redis_keys, telemetry
+from rqsched.kernel.transport.telemetry import DispatcherHeartbeat, live_dispatchers
+from rqsched.kernel.transport.transport import Arm, Transport, job_id_of
 from rqsched.machines import MachineScheduler
-from rqsched.store.tables import schedules
-from rqsched.transport import redis_keys, telemetry
-from rqsched.transport.telemetry import DispatcherHeartbeat, live_dispatchers
-from rqsched.transport.transport import Arm, Transport, job_id_of
 from rqsched.workflows import registry
 from tests.support.cli import HELLO, Cli
 from tests.support.cli_machines import Ticket
@@ -301,7 +301,7 @@ def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> No
 def test_what_several_workers_lack_is_said_once_with_their_names(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = served.scheduler.runtime
     for schedule, host in (("a", "one"), ("b", "two")):
-        monkeypatch.setattr("rqsched.chain.claim.socket.gethostname", lambda host=host: host)
+        monkeypatch.setattr("rqsched.kernel.chain.claim.socket.gethostname", lambda host=host: host)
         block(runtime, present(served.scheduler.create(schedule, HELLO, Every("1h")).trigger().run))
     workers = f"one:{os.getpid()}, two:{os.getpid()}"
     detail = f"2 run(s) whose code no worker had yet: {workers}: no module named 'billing'"

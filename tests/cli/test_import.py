@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import rq_scheduler  # type: ignore[import-untyped]
 
-from rqsched.coming_over.rq_scheduler import SCHEDULED
+from rqsched.importers.rq_scheduler import SCHEDULED
 from tests.support.cli import BY_PATH, Cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*utc.*:DeprecationWarning")

@@ -9,7 +9,7 @@ import pytest
 from rqsched import CommandContext, Cron, Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli.output import shown
-from rqsched.core.ids import iso_utc
+from rqsched.kernel.decide.ids import iso_utc
 from tests.support.cli import HELLO, Cli
 
 

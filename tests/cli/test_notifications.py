@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from rqsched import Every
-from rqsched.chain.notifications import delivering
-from rqsched.core.deliveries import Delivery, DeliveryKind
-from rqsched.core.ids import DeliveryJobId, new_uid
-from rqsched.store import deliveries as store
+from rqsched.features.notifications import delivering, store
+from rqsched.features.notifications.decide import Delivery, DeliveryKind
+from rqsched.kernel.decide.ids import DeliveryJobId, new_uid
 from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, Cli
 from tests.support.env import ONCE

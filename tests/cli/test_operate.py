@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once, Spec
 from rqsched.cli.schedules import draw, until
-from rqsched.store import metadata
-from rqsched.store.tables import schedules
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.tables import schedules
 from tests.support.cli import HELLO, Cli
 
 

@@ -134,7 +134,7 @@ def test_verbose_logs_go_to_standard_error(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"))
     cli.scheduler.runtime.transport.redis.flushall()
     answer = cli("recover", "-v", "-o", "json")
-    assert "INFO rqsched.chain.reconcile.passes: recovered" in answer.err
+    assert "INFO rqsched.kernel.chain.reconcile.passes: recovered" in answer.err
     assert answer.json["links"] == 1
 
 

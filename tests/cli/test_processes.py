@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from rqsched import OverlapPolicy
-from rqsched.transport.telemetry import live_dispatchers
+from rqsched.kernel.transport.telemetry import live_dispatchers
 from tests.support.cli import Cli
 from tests.support.processes import rqsched_command, start, wait_until
 from tests.support.servers import free_port

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.store.migrations import VERSION_TABLE
+from rqsched.kernel.store.migrations import VERSION_TABLE
 from tests.support.cli import HELLO, Cli
 from tests.support.rows import every_row
 

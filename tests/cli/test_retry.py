@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.core import audit
+from rqsched.kernel.decide import audit
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, Cli
 from tests.support.env import events

@@ -11,7 +11,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.description import RunDescription
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.cli.runs import _RunFilter
-from rqsched.core.model import BLOCKED, EXPIRED, RunStatus
+from rqsched.kernel.decide.model import BLOCKED, EXPIRED, RunStatus
 from rqsched.testing import execute_pending, run_due
 from tests.support.cli import BOOM, HELLO, LONG, Cli
 from tests.support.env import block

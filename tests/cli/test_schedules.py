@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rqsched import Every, Once, RetryPolicy
-from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
 from rqsched.testing import execute_pending
 from tests.support.cli import BOOM, BY_PATH, HELLO, Cli
 from tests.support.crowd import copy_schedule

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rqsched import Cron, Every
 from rqsched.dev.screen import EventLog, Location, Snapshot, draw, read_snapshot
-from rqsched.processes.supervisor import Child
+from rqsched.run.supervisor import Child
 from rqsched.testing import run_schedule
 from tests.support.cli import HELLO, Cli
 

@@ -1,4 +1,4 @@
-"""Each backend is known in one place: SQL in `store`, the names of Redis keys in `transport/redis_keys.py`."""
+"""Each backend is known in one place: SQL in `store`, the names of Redis keys in `kernel/transport/redis_keys.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tests.contract.sources import imports_of, modules
 
-ROWS = ("rqsched.store.tables", "rqsched.store.rows")
+ROWS = ("rqsched.kernel.store.tables", "rqsched.kernel.store.rows")
 """Modules from which statements are built. Code outside the store calls functions of the store instead."""
 PUBLIC_TABLES = "rqsched.tables"
 """It only names the tables to an application's Alembic."""
@@ -26,7 +26,7 @@ def outside(place: str) -> Iterator[tuple[str, ast.AST]]:
 
 def imported_outside_the_store() -> list[tuple[str, str]]:
     found = [i for module, path in modules().items() for i in imports_of(module, path)]
-    return [(i.source, i.target) for i in found if not i.source.startswith("rqsched.store")]
+    return [(i.source, i.target) for i in found if not i.source.startswith("rqsched.kernel.store")]
 
 
 def test_only_the_store_imports_sqlalchemy_and_alembic() -> None:
@@ -55,7 +55,7 @@ def test_only_the_store_executes_statements() -> None:
 def test_only_one_module_names_redis_keys() -> None:
     named = [
         f"{module}:{node.lineno} {node.value!r}"
-        for module, node in outside("transport.redis_keys")
+        for module, node in outside("kernel.transport.redis_keys")
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and REDIS_KEY.match(node.value)
     ]
     assert named == []

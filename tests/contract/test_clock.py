@@ -49,11 +49,11 @@ def test_no_module_imports_time_time_under_a_bare_name() -> None:
 TRANSACTIONS = {"transact", "transact_alone", "change", "commit"}
 """Functions that run a given function in one transaction."""
 OF_BEFORE = {
-    "rqsched.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
-    "rqsched.chain.hours:count_ended": "a bound: what ended after it is counted by a later pass",
-    "rqsched.chain.runtime:record_workflows": "they were registered before they are recorded",
-    "rqsched.chain.settling:write_end": "its statement writes nothing unless the schedule is as it was at the claim",
-    "rqsched.chain.backfill:open_backfill": "the range is of the request; when it began is read under the lock",
+    "rqsched.kernel.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
+    "rqsched.features.hours.chain:count_ended": "a bound: what ended after it is counted by a later pass",
+    "rqsched.kernel.chain.runtime:record_workflows": "they were registered before they are recorded",
+    "rqsched.kernel.chain.settle:write_end": "its statement writes nothing unless the schedule is as it was at the claim",
+    "rqsched.features.backfill.chain:open_backfill": "the range is of the request; when it began is read under the lock",
 }
 """Functions that pass an earlier instant into a transaction, and why that is right."""
 
@@ -98,7 +98,7 @@ def test_no_transaction_gets_an_instant_that_was_read_before_it() -> None:
     found = {
         f"{module}:{node.name}"
         for module, path in modules().items()
-        if not module.startswith(("rqsched.coming_over", "rqsched.store"))
+        if not module.startswith(("rqsched.importers", "rqsched.kernel.store"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef) and read_before(node)
     }

@@ -1,4 +1,4 @@
-"""The assumptions of `rqsched.spec` about croniter, and the traps it avoids. An upgrade that changes one fails here."""
+"""The assumptions of `rqsched.when` about croniter, and the traps it avoids. An upgrade that changes one fails here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 
-from rqsched.spec.cron import parse_cron
+from rqsched.when.cron import parse_cron
 from tests.contract.sources import imports_of, modules
 from tests.support.processes import REPOSITORY
 
@@ -40,15 +40,17 @@ def users_of(package: str) -> set[str]:
 
 def test_croniter_is_asked_for_days_and_nothing_else() -> None:
     # docs/cron.md and pyproject.toml say so. An import compares what RQ's cron, which asks croniter, makes of a text.
-    assert users_of("croniter") == {"rqsched.spec.cron", "rqsched.coming_over.rq_cron"}
+    assert users_of("croniter") == {"rqsched.when.cron", "rqsched.importers.rq_cron"}
     expressions = [vector["expr"] for vector in json.loads(VECTORS.read_text())["vectors"]]
     walks = {walk for expression in expressions for walk in parse_cron(expression).days.all_walks}
     assert {walk for walk in walks if not re.fullmatch(r"0 0 (\S+ \S+ \*|\* \S+ \S+)", walk)} == set()
 
 
 def test_of_what_decides_when_something_happens_only_the_backoff_uses_tenacity() -> None:
-    deciding = {module for module in users_of("tenacity") if module.startswith(("rqsched.spec", "rqsched.core"))}
-    assert deciding == {"rqsched.core.delays"}
+    deciding = {
+        module for module in users_of("tenacity") if module.startswith(("rqsched.when", "rqsched.kernel.decide"))
+    }
+    assert deciding == {"rqsched.kernel.decide.delays"}
 
 
 @pytest.mark.parametrize(

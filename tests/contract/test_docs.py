@@ -13,11 +13,11 @@ from types import ModuleType
 import pytest
 
 from rqsched import errors
-from rqsched.chain import health
-from rqsched.core.model import RunStatus, ScheduleStatus, TargetStatus
-from rqsched.core.results import Answer
+from rqsched.api import health
 from rqsched.http import errors as http_errors
-from rqsched.store.tables import metadata
+from rqsched.kernel.decide.model import RunStatus, ScheduleStatus, TargetStatus
+from rqsched.kernel.decide.results import Answer
+from rqsched.kernel.store.tables import metadata
 from tests.contract.sources import PACKAGE
 from tests.contract.test_layers import LAYERS
 from tests.http.conftest import make_web, web

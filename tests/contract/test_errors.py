@@ -70,7 +70,7 @@ SAID_ELSEWHERE = {
     *("_HOW", "HOW_TO_SAY", "_REMEDY", "NO_CLUSTER", "SERVE_ELSEWHERE"),
 }
 """Interpolated names whose text already says what to do."""
-ROWS = "rqsched.coming_over."
+ROWS = "rqsched.importers."
 """Modules of the import. Its table has its own column that says what to do about each refused row."""
 
 

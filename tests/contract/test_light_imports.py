@@ -21,7 +21,7 @@ OPTIONAL = {
 CORE = [
     "rqsched.api.scheduler",
     "rqsched.aio",
-    "rqsched.processes.worker",
+    "rqsched.run.worker",
     "rqsched.jobs",
     "rqsched.preload",
     "rqsched.rq",
@@ -54,13 +54,13 @@ def test_command_of_a_script_loads_what_it_needs_only(tmp_path: Path, monkeypatc
     unneeded = {
         *("rich", "psycopg", "sqlalchemy.dialects.postgresql", "rq", "redis", "opentelemetry"),
         *(
-            "rqsched.chain",
-            "rqsched.transport",
+            "rqsched.kernel.chain",
+            "rqsched.kernel.transport",
             "rqsched.api.scheduler",
             "rqsched.api.description",
             "rqsched.workflows",
         ),
-        *("rqsched.store.run_queries", "rqsched.store.limits", "rqsched.cli.create"),
+        *("rqsched.kernel.queries.runs", "rqsched.features.limits.store", "rqsched.cli.create"),
     }
     code = (
         "import atexit, sys; from rqsched.cli import main; sys.argv = ['rqsched', 'list']; "
@@ -99,7 +99,7 @@ def test_opentelemetry_is_imported_by_what_traces_alone_and_that_by_a_process_th
     """If tracing is off, no process imports it. redis-py and FastAPI import any installed package, and we do not."""
     code = re.compile(r"^(?:from|import) (?:opentelemetry|rqsched\.chain\.tracing)\b", re.MULTILINE)
     found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if code.search(file.read_text())}
-    assert found == {"chain/tracing.py"}
+    assert found == {"features/tracing/chain.py"}
 
 
 def test_a_process_that_is_to_trace_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

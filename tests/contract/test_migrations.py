@@ -1,4 +1,4 @@
-"""The migrated schema is the one `rqsched.store.tables` declares, on every database."""
+"""The migrated schema is the one `rqsched.kernel.store.tables` declares, on every database."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from rqsched.store import schema_version
-from rqsched.store.database import Database
-from rqsched.store.migrations import HEAD, VERSION_TABLE
-from rqsched.store.schema_version import alembic_config
-from rqsched.store.tables import metadata
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.migrations import HEAD, VERSION_TABLE
+from rqsched.kernel.store.schema_version import alembic_config
+from rqsched.kernel.store.tables import metadata
 
 POSTGRES_CONSTRAINTS = """
 SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint

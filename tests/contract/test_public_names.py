@@ -12,7 +12,7 @@ import pytest
 
 import rqsched
 from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, machines, testing
-from rqsched.core.option_table import Options
+from rqsched.kernel.decide.option_table import Options
 from tests.contract.sources import modules
 
 PUBLIC_NAMES = {

@@ -93,7 +93,7 @@ NAMES = {
     "mended": "repaired",
     "nextless": "without_next_time",
     "own_transaction": "caller_transaction",
-    "retry_delay": "core/delays.py: backoff",
+    "retry_delay": "kernel/decide/delays.py: backoff",
     "killed_overdue": "killed_overrun",
     "rqsched_overdue": "rqsched_late",
     "rqsched_overdue_seconds": "rqsched_late_seconds",
@@ -118,13 +118,13 @@ IN_FOLDER = {
     "rqsched/api": _OF_OTHER_DOCUMENTS
     | _OF_PIPELIT
     | {"newest_first": 'sort="-created"', "Rows": "Sequence", "History": "Sequence"},
-    "rqsched/api/declarations.py": {"id": "schedule_id"},
+    "rqsched/features/declarations/declarations.py": {"id": "schedule_id"},
     "rqsched/cli": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
     "rqsched/client": _OF_OTHER_DOCUMENTS | _OF_PIPELIT,
     "rqsched/http/native": _OF_OTHER_DOCUMENTS,
-    "rqsched/core": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
-    "rqsched/chain": {"Rest": "no_pause", "witness": "flush_marker"},
-    "rqsched/transport": {
+    "rqsched/kernel/decide": {"Outcome": "StartResult", "World": "FireContext", "seal": "build"},
+    "rqsched/kernel/chain": {"Rest": "no_pause", "witness": "flush_marker"},
+    "rqsched/kernel/transport": {
         "Kind": "JobKind",
         "Post": "JobSpec",
         "Presence": "heartbeat",

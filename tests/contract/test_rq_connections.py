@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from rq import SimpleWorker
 
-from rqsched.chain import health
+from rqsched.api import health
 from rqsched.errors import ConfigError
-from rqsched.processes.worker import WorkerOptions, require_free_names
+from rqsched.kernel.transport.client import for_rq
+from rqsched.run.worker import WorkerOptions, require_free_names
 from rqsched.testing import execute_pending
-from rqsched.transport.client import for_rq
 from tests.contract.sources import PACKAGE, imports_of, name_of
 from tests.http.conftest import make_web, web
 from tests.support.web import Web, at
 
 __all__ = ["make_web", "web"]
-WORKERS = {"processes/rq_worker.py", "processes/runner.py", "transport/redelivery.py"}
+WORKERS = {"run/rq_worker.py", "run/runner.py", "kernel/transport/redelivery.py"}
 """Parts of RQ's own workers, whose clients are opened for them alone."""
 
 

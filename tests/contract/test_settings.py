@@ -15,7 +15,7 @@ from rq.serializers import resolve_serializer
 from rqsched import RetryPolicy, Scheduler, config
 from rqsched.config import Settings, export, provide, secrets, variable_of
 from rqsched.errors import ConfigError
-from rqsched.store.database import make_engine
+from rqsched.kernel.store.database import make_engine
 from tests.support.child import REPOSITORY
 from tests.support.children import in_children
 

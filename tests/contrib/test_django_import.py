@@ -39,9 +39,7 @@ print(json.dumps({
 
 def test_periodic_tasks_come_over_by_the_command_of_their_project(project: Project) -> None:
     # Where rq-scheduler is installed, too, its `crontab` hides the one of python-crontab.
-    project.write(
-        "settings.py", f"from tests.coming_over.django_beat import load_crontab\n\nload_crontab()\n{SETTINGS}"
-    )
+    project.write("settings.py", f"from tests.importers.django_beat import load_crontab\n\nload_crontab()\n{SETTINGS}")
     project.write("visits/tasks.py", TASKS)
     project.write("visits/schedules.py", "")
     project.settings |= {"INSTALLED_APPS": INSTALLED, "MIDDLEWARE": [], "TEMPLATES": []}

@@ -12,7 +12,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from rqsched import Cron, Every, Scheduler
-from rqsched.api.declarations import of_process
 from rqsched.contrib.fastapi import CurrentAsyncScheduler, CurrentScheduler, add_error_handlers, lifespan
 from rqsched.errors import (
     BackendUnavailableError,
@@ -22,6 +21,7 @@ from rqsched.errors import (
     RqschedError,
     VersionConflictError,
 )
+from rqsched.features.declarations.declarations import of_process
 from rqsched.http import create_app
 from tests.support.env import Env
 from tests.support.processes import wait_until

@@ -19,9 +19,9 @@ from playwright.sync_api import sync_playwright
 
 from rqsched import Scheduler
 from rqsched.http import create_app
+from rqsched.kernel.transport import redis_keys
+from rqsched.kernel.transport.telemetry import DispatcherHeartbeat
 from rqsched.testing import ManualClock
-from rqsched.transport import redis_keys
-from rqsched.transport.telemetry import DispatcherHeartbeat
 from tests.dashboard.showcase import BEGIN, LONG_ID, Showcase
 from tests.support.servers import free_port, valkey
 

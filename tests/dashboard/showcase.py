@@ -16,8 +16,8 @@ from rq.utils import utcformat
 from rq.worker import WorkerStatus
 
 from rqsched import CommandContext, Cron, Every, Once, RetryPolicy, Scheduler
-from rqsched.chain.backfill import BackfillRange
-from rqsched.chain.runtime import using
+from rqsched.features.backfill.chain import BackfillRange
+from rqsched.kernel.chain.runtime import using
 from rqsched.testing import ManualClock, execute_pending
 from rqsched.workflows import make_workflow
 

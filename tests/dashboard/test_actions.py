@@ -16,12 +16,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy, Spec
-from rqsched.chain.backfill import BackfillRange
-from rqsched.core.ids import new_uid
 from rqsched.dashboard import session
+from rqsched.features.backfill.chain import BackfillRange
 from rqsched.http import create_app
 from rqsched.http.ended_sessions import FRESH, EndedSessions
-from rqsched.store.metadata import SESSION_KEY, renew_id, set_value, values_under
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.store.metadata import SESSION_KEY, renew_id, set_value, values_under
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env

@@ -16,15 +16,16 @@ import pytest
 from rq import Queue, Worker
 
 from rqsched import Every, RetryPolicy
-from rqsched.chain.execution import claim_run
-from rqsched.core.deliveries import Delivery, DeliveryKind, DeliveryStatus
-from rqsched.core.ids import new_uid
-from rqsched.core.marks import Mark, parse_mark
-from rqsched.store import deliveries, metadata
+from rqsched.features.notifications import store as deliveries
+from rqsched.features.notifications.decide import Delivery, DeliveryKind, DeliveryStatus
+from rqsched.kernel.chain.execution import claim_run
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.marks import Mark, parse_mark
+from rqsched.kernel.store import metadata
+from rqsched.kernel.transport import telemetry
+from rqsched.kernel.transport.telemetry import DispatcherHeartbeat
+from rqsched.kernel.transport.transport import job_id_of
 from rqsched.testing import ManualClock
-from rqsched.transport import telemetry
-from rqsched.transport.telemetry import DispatcherHeartbeat
-from rqsched.transport.transport import job_id_of
 from tests.support.cli import Cli
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env, block
 from tests.support.narrow import present

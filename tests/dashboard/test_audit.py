@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from rqsched import Cron
-from rqsched.core.audit import CONTRACT, CommandContext
-from rqsched.core.reasons import ASKED
-from rqsched.store.metadata import MOST_ALTERED, find_altered
+from rqsched.kernel.decide.audit import CONTRACT, CommandContext
+from rqsched.kernel.decide.reasons import ASKED
+from rqsched.kernel.store.metadata import MOST_ALTERED, find_altered
 from tests.support.env import DAY, MINUTE, Env
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages

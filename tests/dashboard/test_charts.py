@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rqsched.core.run_hours import HourKey, Tally, bucket_of, hour_of
 from rqsched.dashboard import charts
+from rqsched.features.hours.decide import HourKey, Tally, bucket_of, hour_of
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 UTC_ZONE = ZoneInfo("UTC")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb

@@ -14,8 +14,8 @@ import yaml  # type: ignore[import-untyped]
 
 from examples.monitoring import dashboard
 from rqsched import Every
-from rqsched.chain.health import Level, examine
-from rqsched.core.deliveries import DeliveryStatus
+from rqsched.api.health import Level, examine
+from rqsched.features.notifications.decide import DeliveryStatus
 from tests.dashboard import test_agreement as agreement
 from tests.dashboard.test_agreement import FAULTS, clock, pages
 from tests.support.env import MINUTE, ONCE, Env

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rqsched.core.payload import dumps, loads
+from rqsched.kernel.decide.payload import dumps, loads
 from tests.support.damage import set_columns
 from tests.support.env import DAY, Env
 from tests.support.pages import Pages

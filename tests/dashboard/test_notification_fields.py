@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.core.notifications import Notifications
+from rqsched.kernel.decide.notifications import Notifications
 from tests.support.pages import Pages
 from tests.support.web import MakeWeb
 

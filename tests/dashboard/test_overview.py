@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, RetryPolicy, RunHandle
-from rqsched.core.audit import CommandContext
 from rqsched.dashboard import recent
-from rqsched.store.tables import runs
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.store.tables import runs
 from tests.dashboard.test_runs import fail, listed
 from tests.support.crowd import copy_run, copy_schedule
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, block

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy
-from rqsched.chain.pruning import Pruning, prune_all
-from rqsched.core.audit import CommandContext
-from rqsched.core.model import Change, RunStatus, tone_of
-from rqsched.core.retention import Retention
 from rqsched.dashboard.rendering import NOTHING
-from rqsched.store import changes, run_hours, schedule_queries
+from rqsched.features.hours import store as run_hours
+from rqsched.features.pruning.chain import Pruning, prune_all
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.model import Change, RunStatus, tone_of
+from rqsched.kernel.decide.retention import Retention
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store import changes
 from rqsched.workflows import make_workflow
-from tests.store.samples import run_of
+from tests.kernel.store.samples import run_of
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
 from tests.support.narrow import present

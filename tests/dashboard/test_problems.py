@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, RetryPolicy
-from rqsched.transport import telemetry
+from rqsched.kernel.transport import telemetry
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, block
 from tests.support.narrow import present
 from tests.support.pages import Pages

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rqsched.errors import RedisUnavailableError
-from rqsched.transport.telemetry import DispatcherHeartbeat
+from rqsched.kernel.transport.telemetry import DispatcherHeartbeat
 from tests.support.cli import Cli
 from tests.support.env import HOUR
 from tests.support.pages import Pages

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.store.run_pages import MOST_LOOKED_AT
+from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT
 from tests.support.crowd import copy_run
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND
 from tests.support.narrow import present

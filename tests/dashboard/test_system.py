@@ -14,9 +14,9 @@ from rq.version import VERSION
 
 import rqsched
 from rqsched import Cron
-from rqsched.core.ids import RunJobId
 from rqsched.dashboard.rendering import NOTHING
-from rqsched.transport import telemetry
+from rqsched.kernel.decide.ids import RunJobId
+from rqsched.kernel.transport import telemetry
 from tests.support.env import HOUR, MINUTE, SECOND, run_job_id
 from tests.support.narrow import present
 from tests.support.pages import Pages

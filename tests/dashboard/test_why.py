@@ -10,10 +10,10 @@ import pytest
 
 from rqsched import Cron, Every
 from rqsched.api.description import Description
-from rqsched.core import audit, schedule_endings
-from rqsched.core.audit import CommandContext
-from rqsched.core.policy import MissedPolicy
-from rqsched.core.reasons import end_in_words, miss_in_words, skip_in_words
+from rqsched.kernel.decide import audit, schedule_endings
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.policy import MissedPolicy
+from rqsched.kernel.decide.reasons import end_in_words, miss_in_words, skip_in_words
 from tests.support.env import DAY, HOUR, MINUTE
 from tests.support.pages import Pages
 

@@ -16,7 +16,7 @@ import pytest
 
 from rqsched import RetryPolicy
 from rqsched.aio import AsyncScheduler, schedule_workflow, use
-from rqsched.core.policy import FailurePolicy
+from rqsched.kernel.decide.policy import FailurePolicy
 from tests.cli.conftest import cli
 from tests.support.cli import HELLO, Cli
 from tests.support.client import client_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
 from tests.support.client import client_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import SECOND

@@ -8,7 +8,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.errors import InvalidLimitError
-from rqsched.store.schedule_queries import SORTS
+from rqsched.kernel.queries.schedules import SORTS
 from tests.support.client import client_of
 from tests.support.env import HOUR
 from tests.support.pages import Pages

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 import sqlalchemy as sa
 
-from rqsched.core.audit import CommandContext
 from rqsched.http import Limits
 from rqsched.http.event_feed import EventFeed, Reader
-from rqsched.store import event_queries
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.queries import events as event_queries
 from tests.support.env import MINUTE, Env
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rqsched.http.metrics import counters, meter
+from rqsched.metrics import counters, meter
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.env import DAY, MINUTE, block

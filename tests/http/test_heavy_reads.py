@@ -20,7 +20,7 @@ from rqsched import Cron
 from rqsched.errors import WorkCancelledError
 from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.heavy_reads import HeavyReads
-from rqsched.spec.steps import POLL_EVERY, spend
+from rqsched.when.steps import POLL_EVERY, spend
 from tests.support.processes import wait_until
 from tests.support.serving import PATIENCE, served
 from tests.support.web import SCHEDULES, MakeWeb, Web, at, problem

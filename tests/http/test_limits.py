@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rqsched import Every
-from rqsched.chain.health import examine
-from rqsched.core.limit import GRANT_LIFE
+from rqsched.api.health import examine
 from rqsched.errors import LimitConflictError, LimitNotFoundError
+from rqsched.features.limits.decide import GRANT_LIFE
 from tests.support.client import asynchronous, client_of
 from tests.support.env import HOUR, SECOND, Env, newest
 from tests.support.pages import Pages

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rqsched.api.description import DeliveryDescription, Description, RunDescription
-from rqsched.chain import backfill as backfills
+from rqsched.features.backfill import chain as backfills
 from rqsched.http import Limits
 from tests.support.env import MINUTE, ONCE, SECOND, block
 from tests.support.invariants import check_invariants

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rqsched.core import audit
+from rqsched.kernel.decide import audit
 from tests.support.env import Env, events, newest
 from tests.support.web import Web, at, problem
 

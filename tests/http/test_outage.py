@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store.database import Patience
+from rqsched.kernel.store.database import Patience
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 from tests.support.proxy import proxy_to

@@ -11,7 +11,7 @@ import pytest
 from rqsched.config import Settings
 from rqsched.http.auth import Tokens
 from rqsched.http.limits import Limits
-from rqsched.store.tables import audit_events
+from rqsched.kernel.store.tables import audit_events
 from tests.support.population import documented_operations, populate, request
 from tests.support.servers import free_port
 from tests.support.sql import NO_PATIENCE

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rqsched.core.traceparent import parse_traceparent
+from rqsched.kernel.decide.traceparent import parse_traceparent
 from tests.support.client import client_of
 from tests.support.narrow import present
 from tests.support.openjobspec import Ojs

@@ -1,5 +1,8 @@
-"""Fixtures of the state machines: the database of the Python surface."""
+"""Fixtures of the state machines: the database of the Python surface, and the commands."""
+
+from __future__ import annotations
 
 from tests.api.conftest import postgres_url, surface_postgres
+from tests.cli.conftest import cli
 
-__all__ = ["postgres_url", "surface_postgres"]
+__all__ = ["cli", "postgres_url", "surface_postgres"]

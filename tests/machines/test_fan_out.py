@@ -15,14 +15,14 @@ from rq.job import Job
 from statemachine import State, StateChart, StateMachine
 
 from rqsched import Once, RetryPolicy
-from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
-from rqsched.core.policy import FailurePolicy
 from rqsched.errors import InvalidInputError, WrongDatabaseError
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.store import Batch
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.kernel.decide.policy import FailurePolicy
+from rqsched.kernel.store.tables import targets as rows
 from rqsched.machines import MachineScheduler, MachineStates, machine
-from rqsched.processes.work_horse import horse_died
-from rqsched.store import fan_out_targets
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.tables import targets as rows
+from rqsched.run.work_horse import horse_died
 from rqsched.testing import assert_has_schedule, assert_state, execute_pending, run_due, run_schedule
 from tests.support.env import MINUTE, Env, MakeEnv, module_level, newest, types
 from tests.support.machine_case import EXPIRY, Application, open_case

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from rqsched.chain.settling import lose_run
-from rqsched.chain.target_execution import end_if_over
-from rqsched.core.ids import RunJobId, TargetJobId, parse_target_job_id
-from rqsched.core.model import TargetStatus
-from rqsched.core.target_decision import TargetEnd
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.decide import TargetEnd
+from rqsched.features.fan_out.execution import end_if_over
+from rqsched.kernel.chain.settle import lose_run
+from rqsched.kernel.decide.ids import RunJobId, TargetJobId, parse_target_job_id
+from rqsched.kernel.decide.model import TargetStatus
 from rqsched.machines import MachineScheduler
-from rqsched.store import fan_out_targets
 from rqsched.testing import execute_pending
 from tests.support.env import MINUTE, Env, events, last, newest, types
 from tests.support.invariants import check_invariants

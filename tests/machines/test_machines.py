@@ -9,8 +9,8 @@ import pytest
 from statemachine import Event, State, StateMachine
 
 from rqsched import Cron, Every
-from rqsched.core.policy import OverlapPolicy
 from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.machines import MachineScheduler, MachineStates, machine
 from rqsched.testing import assert_has_schedule
 from rqsched.timing import Timing

@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from rq.job import Job
 
 from rqsched import RetryPolicy
-from rqsched.chain.fan_out import fill
-from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
-from rqsched.core.model import TargetStatus
-from rqsched.core.target_decision import TargetEnd
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.chain import fill
+from rqsched.features.fan_out.decide import TargetEnd
+from rqsched.features.fan_out.store import Batch
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.kernel.decide.model import TargetStatus
+from rqsched.kernel.store.tables import targets as rows
 from rqsched.machines import MachineScheduler
-from rqsched.processes.work_horse import horse_died
-from rqsched.store import fan_out_targets
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.tables import targets as rows
+from rqsched.run.work_horse import horse_died
 from rqsched.testing import execute_pending
 from tests.support.env import HOUR, MINUTE, SECOND, Env, MakeEnv, module_level, retry_link_id
 from tests.support.invariants import check_invariants

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain.runtime import Runtime
-from rqsched.core.ids import new_uid, new_uids
-from rqsched.store.rows import columns_of, insert_rows
-from rqsched.store.tables import runs, schedules
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.ids import new_uid, new_uids
+from rqsched.kernel.store.rows import columns_of, insert_rows
+from rqsched.kernel.store.tables import runs, schedules
 
 
 def copy_schedule(runtime: Runtime, model: ScheduleHandle, count: int, prefix: str = "copy-") -> None:

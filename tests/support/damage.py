@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.store.tables import schedules
+from rqsched.kernel.store.tables import schedules
 from tests.support.env import HOUR, ONCE, Env
 from tests.support.narrow import text
 

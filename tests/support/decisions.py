@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from rqsched.core import lifecycle
-from rqsched.core.audit import Event
-from rqsched.core.fire_decision import FireContext, decide_fire
-from rqsched.core.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
-from rqsched.core.policy import OverlapPolicy, Policies
-from rqsched.spec.calendars import Calendar
-from rqsched.spec.spec import Cron, Spec, SpecLike
+from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.audit import Event
+from rqsched.kernel.decide.fire_decision import FireContext, decide_fire
+from rqsched.kernel.decide.model import Change, Definition, Run, RunKind, RunStatus, Schedule, dump_spec
+from rqsched.kernel.decide.policy import OverlapPolicy, Policies
+from rqsched.when.calendars import Calendar
+from rqsched.when.spec import Cron, Spec, SpecLike
 from tests.support.env import MINUTE, NOON, ONCE
 from tests.support.narrow import present
 

@@ -19,23 +19,23 @@ from rq.job import Job
 from rqsched import current_run, jobs
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.blocking import block_run
-from rqsched.chain.claim import Claim
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.execution import claim_run, execute
-from rqsched.chain.firing import Fired, fire
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.runtime import Runtime, using
 from rqsched.config import serializer_path
-from rqsched.core.audit import AuditRecord
-from rqsched.core.ids import LinkId, RetryLinkId, RunJobId
-from rqsched.core.model import Run, Schedule
-from rqsched.core.policy import RetryPolicy
-from rqsched.core.results import Recovered
-from rqsched.store import changes
-from rqsched.store.database import Patience
+from rqsched.kernel.chain.blocked import block_run
+from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.execution import claim_run, execute
+from rqsched.kernel.chain.fire import Fired, fire
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.runtime import Runtime, using
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.ids import LinkId, RetryLinkId, RunJobId
+from rqsched.kernel.decide.model import Run, Schedule
+from rqsched.kernel.decide.policy import RetryPolicy
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Patience
+from rqsched.kernel.transport.transport import Transport, job_id_of
 from rqsched.testing import ManualClock, execute_pending, run_due
-from rqsched.transport.transport import Transport, job_id_of
 from rqsched.workflows import Registry, RunContext, make_workflow
 from tests.support.narrow import present, text
 

@@ -19,18 +19,20 @@ from math import inf
 import sqlalchemy as sa
 from rq.job import Job
 
-from rqsched.chain.runtime import Runtime
-from rqsched.core import audit
-from rqsched.core.after import UpstreamEnd
-from rqsched.core.audit import AuditRecord
-from rqsched.core.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
-from rqsched.core.limit import Bounds
-from rqsched.core.limit_options import Rate
-from rqsched.core.model import Run, RunKind, RunStatus, ScheduleStatus, read_instants
-from rqsched.core.results import LimitDescription
-from rqsched.store import deliveries, limits, metadata, tables
-from rqsched.store.tables import limit_starts, upstream_ends
-from rqsched.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
+from rqsched.features.after.decide import UpstreamEnd
+from rqsched.features.limits import store as limits
+from rqsched.features.limits.decide import Bounds
+from rqsched.features.notifications import store as deliveries
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.ids import LinkId, parse_delivery_job_id, parse_link_id, parse_run_job_id
+from rqsched.kernel.decide.limit_options import Rate
+from rqsched.kernel.decide.model import Run, RunKind, RunStatus, ScheduleStatus, read_instants
+from rqsched.kernel.decide.results import LimitDescription
+from rqsched.kernel.store import metadata, tables
+from rqsched.kernel.store.tables import limit_starts, upstream_ends
+from rqsched.kernel.transport.transport import LONGEST_RETRY, Arm, job_id_of, link_of, retry_of
 from tests.support.narrow import text
 from tests.support.stories import CLOSING, Story, expected_occurrences, live_outcomes, read_stories
 

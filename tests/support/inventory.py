@@ -167,14 +167,14 @@ def words_of_source() -> Iterator[str]:
         yield from (f"stored path {word}" for word in re.findall(r'"(rqsched\.jobs\.[\w.]+)"', source))
         if path.parent.name == "cli":
             yield from (f"exit code {word}" for word in re.findall(r"^([A-Z_]+ = \d+)$", source, re.MULTILINE))
-    for name, value in vars(importlib.import_module("rqsched.core.audit")).items():
+    for name, value in vars(importlib.import_module("rqsched.kernel.decide.audit")).items():
         if name.isupper() and isinstance(value, str):
             yield f"audit event {value}"
 
 
 def columns() -> Iterator[str]:
     """Yield tables, columns, indexes and constraints."""
-    metadata = importlib.import_module("rqsched.store.tables").metadata
+    metadata = importlib.import_module("rqsched.kernel.store.tables").metadata
     for table in metadata.tables.values():
         yield from (f"column {table.name}.{one.name} {one.type!r} {one.nullable}" for one in table.columns)
         yield from (f"index {table.name} {one.name} {one.unique} {one.expressions!s}" for one in table.indexes)
@@ -183,7 +183,7 @@ def columns() -> Iterator[str]:
 
 def keys() -> Iterator[str]:
     """Yield the keys in Redis."""
-    for name, function in vars(importlib.import_module("rqsched.transport.redis_keys")).items():
+    for name, function in vars(importlib.import_module("rqsched.kernel.transport.redis_keys")).items():
         if inspect.isfunction(function):
             words = [f"<{word}>" for word in inspect.signature(function).parameters]
             yield f"redis key {name}: {function(*words)}"

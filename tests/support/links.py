@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rqsched.core.ids import LinkId, derived_uid
-from rqsched.transport.transport import Arm
+from rqsched.kernel.decide.ids import LinkId, derived_uid
+from rqsched.kernel.transport.transport import Arm
 from tests.support.env import MINUTE, SECOND, Env
 
 LIST = "rqsched"

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from rqsched.core.ids import uid_to_uuid
+from rqsched.kernel.decide.ids import uid_to_uuid
 from tests.support.env import MINUTE, Env
 from tests.support.web import Web
 

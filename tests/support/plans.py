@@ -12,8 +12,8 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from rqsched.store.database import Database
-from rqsched.store.tables import metadata
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import metadata
 
 Ask = Callable[[sa.Connection], object]
 

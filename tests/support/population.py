@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from redis import Redis
 
 from rqsched.http import Limits, create_app
-from rqsched.store.tables import metadata
+from rqsched.kernel.store.tables import metadata
 from rqsched.testing import ManualClock
 from tests.support.env import NOON, open_env
 from tests.support.openjobspec import REPORT, Ojs

@@ -5,11 +5,11 @@ The page has this map as a table. Every test of a crash, a world and concurrency
 
 from __future__ import annotations
 
-_CHAIN = "tests/chain/test_"
+_CHAIN = "tests/kernel/chain/test_"
 _CRASH = "tests/system/crash/test_every_step.py::test_a_flow_that_ends_at_any_step_loses_and_doubles_nothing[{}]"
 _CROWD = "tests/system/concurrency/test_crowd.py::test_eight_processes_at_once_leave_every_invariant_whole[postgres]"
 _WORLD = "tests/system/worlds/test_worlds.py::test_every_invariant_holds_in_a_shuffled_world[seeds-0]"
-_WALK = "tests/core/test_invariants_property.py::test_the_invariants_hold_on_every_walk[0-on a grid]"
+_WALK = "tests/kernel/decide/test_invariants_property.py::test_the_invariants_hold_on_every_walk[0-on a grid]"
 _BACK = (
     "tests/system/crash/test_going_back.py::test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit[{}]"
 )
@@ -31,8 +31,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
     ),
     "I2": (
         *_on_both(_CHAIN + "fire.py::test_a_link_delivered_twice_fires_once"),
-        *_on_both("tests/store/test_write.py::test_one_occurrence_has_one_run_live_and_backfill_together"),
-        "tests/api/test_backfill_rerun.py::test_failed_occurrences_are_retried_and_missing_ones_fired[sqlite]",
+        *_on_both("tests/kernel/store/test_write.py::test_one_occurrence_has_one_run_live_and_backfill_together"),
+        "tests/features/backfill/test_api_rerun.py::test_failed_occurrences_are_retried_and_missing_ones_fired[sqlite]",
         "tests/system/concurrency/test_backlog.py::test_a_backlog_is_fired_once_however_many_fire_and_recover_it[postgres]",
         _CROWD,
         _WORLD,
@@ -58,7 +58,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         _WALK,
     ),
     "I6": (
-        *_on_both("tests/store/test_write.py::test_sequences_of_audit_events_have_no_gap_over_many_changes"),
+        *_on_both("tests/kernel/store/test_write.py::test_sequences_of_audit_events_have_no_gap_over_many_changes"),
         _CRASH.format("sqlite-pause"),
         _CROWD,
         _WORLD,
@@ -78,18 +78,18 @@ PROMISES: dict[str, tuple[str, ...]] = {
         _CROWD,
     ),
     "no more of a limit's group run than its number": (
-        *_on_both("tests/api/test_limits.py::test_only_so_many_run_and_the_next_in_line_follows_each_end"),
+        *_on_both("tests/features/limits/test_api.py::test_only_so_many_run_and_the_next_in_line_follows_each_end"),
         "tests/system/concurrency/test_limits.py::test_grants_at_once_never_give_more_places_than_there_are",
     ),
     "no more of them start in a window than its rate": (
-        "tests/api/test_limit_rates.py::"
+        "tests/features/limits/test_api_rates.py::"
         "test_only_so_many_start_in_any_window_and_the_next_follow_when_a_start_leaves_it[sqlite]",
-        "tests/api/test_limit_rates.py::test_what_starts_between_two_looks_of_a_grant_is_counted",
+        "tests/features/limits/test_api_rates.py::test_what_starts_between_two_looks_of_a_grant_is_counted",
     ),
     "whoever waits for a place of a limit gets one": (
-        "tests/api/test_limits.py::"
+        "tests/features/limits/test_api.py::"
         "test_run_of_a_busy_queue_is_not_passed_over_for_ever_by_a_group_that_is_always_full[sqlite]",
-        "tests/api/test_limit_rates.py::"
+        "tests/features/limits/test_api_rates.py::"
         "test_link_does_not_come_again_where_only_a_queue_without_workers_waits[postgres]",
     ),
     "SQL or Redis that went back is noticed": (
@@ -135,13 +135,13 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "code beyond its timeout is killed": (
         _ACCEPTANCE
         + "overrun.py::test_code_beyond_its_timeout_is_killed_by_who_watches_it_and_its_run_is_lost[fork-in C]",
-        "tests/processes/test_runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
+        "tests/run/test_runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
     ),
     "a receiver without an end holds up no other": (
         _CHAIN + "endless_answers.py::test_an_answer_that_drips_is_no_answer_after_the_time_limit[tls-drip-body]",
     ),
     "a process that user code forks ends with its call": (
-        "tests/processes/test_fork_guard.py::test_child_that_leaves_the_call_ends_with_its_exit_status[raises]",
+        "tests/kernel/test_fork_guard.py::test_child_that_leaves_the_call_ends_with_its_exit_status[raises]",
     ),
     "a worker that lacks the code of a run leaves it to another": _on_both(
         _CHAIN + "blocked.py::test_a_blocked_run_starts_at_once_where_a_worker_has_its_workflow"

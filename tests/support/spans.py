@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rqsched.core.traceparent import Traceparent
+from rqsched.kernel.decide.traceparent import Traceparent
 
 trace = pytest.importorskip("opentelemetry.trace")
 _sdk = pytest.importorskip("opentelemetry.sdk.trace")

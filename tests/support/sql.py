@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import CacheStats
 
-from rqsched.chain.runtime import Runtime
-from rqsched.store.database import Database, Patience
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store.database import Database, Patience
 from tests.support.processes import wait_until
 
 T = TypeVar("T")

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from rqsched.chain.runtime import Runtime
-from rqsched.core import audit
-from rqsched.core.audit import AuditRecord
-from rqsched.core.model import Run, RunKind, Schedule, ScheduleStatus
-from rqsched.spec.calendars import Calendar
-from rqsched.spec.members import After, Once
-from rqsched.spec.spec import Spec
-from rqsched.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
-from rqsched.store.tables import audit_events, calendars, runs, schedules
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.model import Run, RunKind, Schedule, ScheduleStatus
+from rqsched.kernel.store.rows import RUN_COLUMNS, SCHEDULE_COLUMNS, to_run, to_schedule
+from rqsched.kernel.store.tables import audit_events, calendars, runs, schedules
+from rqsched.when.calendars import Calendar
+from rqsched.when.members import After, Once
+from rqsched.when.spec import Spec
 
 TICK = timedelta(microseconds=1)
 _NEVER = datetime.min.replace(tzinfo=UTC)

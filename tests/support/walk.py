@@ -30,16 +30,16 @@ import rqsched
 from rqsched import Every
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.reconcile.passes import recover
-from rqsched.chain.runtime import Runtime, using
 from rqsched.config import Settings
-from rqsched.processes.rq_worker import make_run_worker_class, make_worker
-from rqsched.processes.runner import make_runner_class, prepare_runner
-from rqsched.processes.runner_slot import Slot
-from rqsched.processes.warm_up import warm_up
-from rqsched.store import schema_version
-from rqsched.store.database import Database
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.reconcile.passes import recover
+from rqsched.kernel.chain.runtime import Runtime, using
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.run.rq_worker import make_run_worker_class, make_worker
+from rqsched.run.runner import make_runner_class, prepare_runner
+from rqsched.run.runner_slot import Slot
+from rqsched.run.warm_up import warm_up
 from rqsched.workflows import Registry, make_workflow
 from tests.support import servers
 from tests.support.env import QUEUE, open_worker
@@ -49,45 +49,45 @@ from tests.support.processes import wait_until
 PACKAGE = Path(rqsched.__file__).parent
 FEATURES = (
     "api/calendar",
-    "api/holding.py",
-    "api/limiting.py",
-    "chain/backfill.py",
-    "chain/calendars.py",
-    "chain/external_runs.py",
-    "chain/fan_out.py",
-    "chain/following.py",
-    "chain/hours.py",
-    "chain/holding.py",
-    "chain/limits.py",
+    "features/freeze/api.py",
+    "features/limits/api.py",
+    "features/backfill/chain.py",
+    "features/calendars/chain.py",
+    "features/external/chain.py",
+    "features/fan_out/chain.py",
+    "features/after/chain.py",
+    "features/hours/chain.py",
+    "features/freeze/chain.py",
+    "features/limits/chain.py",
     "chain/notifications/",
-    "chain/pruning.py",
-    "chain/quotas.py",
-    "chain/retrying.py",
+    "features/pruning/chain.py",
+    "features/quotas/chain.py",
+    "features/retry_on_request/chain.py",
     "chain/target_",
-    "chain/tracing.py",
-    "chain/upstreams.py",
-    "core/after.py",
-    "core/deliveries.py",
-    "core/limit.py",
-    "core/notifications.py",
-    "core/pruning.py",
-    "core/quota.py",
-    "core/run_hours.py",
-    "core/runs_on_request.py",
+    "features/tracing/chain.py",
+    "features/after/upstreams.py",
+    "features/after/decide.py",
+    "features/notifications/decide.py",
+    "features/limits/decide.py",
+    "kernel/decide/notifications.py",
+    "features/pruning/decide.py",
+    "features/quotas/decide.py",
+    "features/hours/decide.py",
+    "kernel/decide/runs_on_request.py",
     "core/target_",
     "machines/",
-    "store/backfills.py",
-    "store/calendars.py",
-    "store/deliveries.py",
-    "store/fan_out_targets.py",
+    "features/backfill/store.py",
+    "features/calendars/store.py",
+    "features/notifications/store.py",
+    "features/fan_out/store.py",
     "store/limit",
-    "store/machine_states.py",
-    "store/pruning.py",
-    "store/quotas.py",
-    "store/run_hours.py",
-    "store/timeline.py",
-    "store/upstream_ends.py",
-    "transport/telemetry.py",
+    "kernel/store/machine_states.py",
+    "features/pruning/store.py",
+    "features/quotas/store.py",
+    "features/hours/store.py",
+    "features/hours/timeline.py",
+    "features/after/store.py",
+    "kernel/transport/telemetry.py",
 )
 """Beginnings of the paths, below the package, that belong to features. Every other file belongs to the kernel."""
 EXECUTORS = ("simple", "runner", "horse")

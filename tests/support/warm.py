@@ -37,7 +37,7 @@ _DJANGO = (
 )
 """Modules that a Django project imports and that need no settings."""
 _BESIDE = ("rq.cli", "rq.worker", "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite")
-_NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.store.migrations")
+_NOT_IMPORTED = ("rqsched.contrib", "rqsched.preload", "rqsched.pytest_plugin", "rqsched.kernel.store.migrations")
 """Modules that act when they are imported, or that need missing packages or settings."""
 _MAY_DIFFER = ("RQSCHED_", "RQ_", "PYTEST_", "ACCEPTANCE_", "PATH", "DJANGO_", "SETTINGS", "CASES")
 _PR_SET_NAME = 15

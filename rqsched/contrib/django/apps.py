@@ -22,8 +22,8 @@ from rqsched.contrib.django import project
 from rqsched.contrib.django.checks import check_dashboard, check_settings, check_tasks
 from rqsched.contrib.django.lazy import scheduler
 from rqsched.errors import ConfigError, speak_with
-from rqsched.store import schema_version
-from rqsched.store.database import Database
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
 from rqsched.workflows import around_runs
 
 _log = logging.getLogger(__name__)

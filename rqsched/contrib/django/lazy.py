@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rqsched.api.declarations import of_process
 from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
+from rqsched.features.declarations.declarations import of_process
 
 _OPENED = frozenset({"settings", "runtime", "signals"})
 

@@ -19,7 +19,7 @@ from django.db import connections
 from rqsched.config import Settings, is_in_environment
 from rqsched.embedded import attach
 from rqsched.errors import ConfigError, InvalidTimezoneError, install
-from rqsched.spec.zones import require_timezone
+from rqsched.when.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
 """The keys of RQSCHED that exist only in Django: an alias in DATABASES, a name in RQ_QUEUES, the path of a function."""

@@ -20,7 +20,7 @@ from rqsched import embedded
 from rqsched.config import provide
 from rqsched.contrib.django import project
 from rqsched.contrib.django.lazy import scheduler
-from rqsched.store import database
+from rqsched.kernel.store import database
 
 _SERVERS = ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
 _DIFFERENT = (*_SERVERS, *(f"{one}_FILE" for one in _SERVERS), "RQSCHED_DATABASE_POOLER", "CREDENTIALS_DIRECTORY")

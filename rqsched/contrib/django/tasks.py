@@ -25,24 +25,25 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 from ulid import ULID
 
-from rqsched.chain import creating, option_checks
-from rqsched.chain.changing import read_in
-from rqsched.chain.creating import Named, ScheduleRequest
-from rqsched.chain.execution import MAX_RESULT
-from rqsched.chain.run_log import on_end
 from rqsched.config import Settings
 from rqsched.contrib.django import project
 from rqsched.contrib.django.lazy import scheduler
 from rqsched.contrib.django_transaction import InAtomic, in_atomic
-from rqsched.core.ids import is_uid, new_uid
-from rqsched.core.model import TASK, Definition, Run, RunStatus, Schedule
-from rqsched.core.option_table import require_id
-from rqsched.core.payload import dumps, loads
-from rqsched.core.schedule_options import define
 from rqsched.errors import ConfigError, InvalidInputError, InvalidPayloadError, error_line
-from rqsched.spec.spec import Every, Once
-from rqsched.store import changes, schedule_queries
-from rqsched.store.database import Connection
+from rqsched.kernel.chain import create, option_checks
+from rqsched.kernel.chain.change import read_in
+from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.chain.execution import MAX_RESULT
+from rqsched.kernel.chain.run_log import on_end
+from rqsched.kernel.decide.ids import is_uid, new_uid
+from rqsched.kernel.decide.model import TASK, Definition, Run, RunStatus, Schedule
+from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.payload import dumps, loads
+from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.when.spec import Every, Once
 from rqsched.workflows import RunContext, callable_of, current_run, require_executed
 
 _PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
@@ -117,7 +118,7 @@ class RqschedBackend(_backends.BaseTaskBackend):
         return result
 
     def _write(self, request: ScheduleRequest, result: Any, within: InAtomic | None) -> None:
-        made = creating.create(scheduler.runtime, request, within=within)
+        made = create.create(scheduler.runtime, request, within=within)
         object.__setattr__(result, "enqueued_at", _shown(made.created_at))  # as the framework's own backends do
         _signals.task_enqueued.send(type(self), task_result=result)
 

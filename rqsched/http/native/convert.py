@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from rqsched.core.model import Schedule
-from rqsched.core.option_table import OPTIONS, Options
-from rqsched.core.payload import loads
-from rqsched.core.policy import CatchUp
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import (
     DeclareRequest,
@@ -19,7 +15,11 @@ from rqsched.http.native.requests import (
     RetryRequest,
     TimingRequest,
 )
-from rqsched.spec.spec import After, Cron, Every, Member, Once, Spec
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.option_table import OPTIONS, Options
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.policy import CatchUp
+from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 
 _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {

@@ -10,8 +10,6 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from rqsched.core.audit import CONTRACT
-from rqsched.core.ids import is_uid
 from rqsched.errors import InvalidInputError
 from rqsched.http.dependencies import Read, wiring_of
 from rqsched.http.event_feed import Reader
@@ -19,8 +17,10 @@ from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCurso
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.store import event_queries
-from rqsched.store.event_queries import SETTLING
+from rqsched.kernel.decide.audit import CONTRACT
+from rqsched.kernel.decide.ids import is_uid
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries.events import SETTLING
 
 router = APIRouter(route_class=StrictRoute, tags=["events"])
 

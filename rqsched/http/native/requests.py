@@ -1,6 +1,6 @@
 """The requests of the native surface: parameters, bodies, and the types and limits of their values.
 
-The fields of options are made from the table `rqsched.core.option_table.OPTIONS`, which documents each.
+The fields of options are made from the table `rqsched.kernel.decide.option_table.OPTIONS`, which documents each.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from rqsched.core.lifecycle import MAX_SKIPS
-from rqsched.core.limit_options import MAX_NUMBER
-from rqsched.core.option_table import OPTIONS, PARTS, Kind, Option, help_of
-from rqsched.core.policy import MAX_ERROR_TYPES
-from rqsched.core.results import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
-from rqsched.spec.duration import parse_span
-from rqsched.spec.exclusion import MAX_EXCLUSIONS
-from rqsched.spec.members import ENDS
+from rqsched.kernel.decide.lifecycle import MAX_SKIPS
+from rqsched.kernel.decide.limit_options import MAX_NUMBER
+from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.kernel.decide.policy import MAX_ERROR_TYPES
+from rqsched.kernel.decide.results import MAX_PAGE
+from rqsched.when.duration import parse_span
+from rqsched.when.exclusion import MAX_EXCLUSIONS
+from rqsched.when.members import ENDS
 
 MAX_SECONDS = 100 * 366 * 86_400
 MAX_LABELS = 64

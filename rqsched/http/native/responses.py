@@ -12,15 +12,15 @@ from pydantic import Field
 from rqsched.api.build_description import describe_plainly, describe_run
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
-from rqsched.core.audit import AuditRecord
-from rqsched.core.hold import HeldRun, HeldSchedule
-from rqsched.core.model import Schedule
-from rqsched.core.payload import loads
-from rqsched.core.results import BackfillRow, BulkProgress, BulkRow, LimitDescription, RetryRow, Synced, Why
-from rqsched.core.target_progress import TargetDescription, TargetProgress
+from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
 from rqsched.http.openapi import Schema, schema_of
-from rqsched.spec.spec import Every
-from rqsched.store.run_queries import LatestRun
+from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.hold import HeldRun, HeldSchedule
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.results import BackfillRow, BulkProgress, BulkRow, LimitDescription, RetryRow, Synced, Why
+from rqsched.kernel.queries.runs import LatestRun
+from rqsched.when.spec import Every
 
 
 class _SlimPipelitNames(Schema):

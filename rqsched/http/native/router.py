@@ -11,10 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rqsched.errors import InvalidInputError, ScheduleStateError, did_you_mean
+from rqsched.features.calendars import http as calendars
+from rqsched.features.freeze import http as holding
+from rqsched.features.namespaces import http as namespace
 from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
-from rqsched.http.native import calendars, events, holding, namespace, runs, schedules
+from rqsched.http.native import events, runs, schedules
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem

@@ -14,10 +14,8 @@ from starlette.responses import Response
 
 from rqsched.api.build_description import describe_preview, describe_run
 from rqsched.api.run_handle import RunHandle
-from rqsched.chain import backfill
-from rqsched.chain.backfill import BackfillRange
-from rqsched.core.model import RUN_FILTERS
-from rqsched.core.policy import OverlapPolicy, Rerun
+from rqsched.features.backfill import chain as backfill
+from rqsched.features.backfill.chain import BackfillRange
 from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
@@ -48,9 +46,13 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.store import event_queries, run_pages, run_queries
-from rqsched.store.pages import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
-from rqsched.store.run_pages import RunFilters
+from rqsched.kernel.decide.model import RUN_FILTERS
+from rqsched.kernel.decide.policy import OverlapPolicy, Rerun
+from rqsched.kernel.queries import events as event_queries
+from rqsched.kernel.queries import run_pages
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.pages import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
+from rqsched.kernel.queries.run_pages import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26

@@ -14,19 +14,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from rqsched.api import declarations
 from rqsched.api.build_description import upstream_warnings
 from rqsched.api.list_filters import to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import creating, option_checks
-from rqsched.chain.creating import Named
-from rqsched.core.ids import new_uid, uid_to_uuid
-from rqsched.core.model import LastOutcome, Schedule, ScheduleStatus
-from rqsched.core.option_table import require_id
-from rqsched.core.payload import dumps, loads
-from rqsched.core.results import Page
-from rqsched.core.schedule_options import dies_by_default
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
+from rqsched.features.declarations import declarations
 from rqsched.http.dependencies import (
     Admin,
     AdminAlways,
@@ -78,11 +70,21 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.store import idempotency, schedule_queries
-from rqsched.store.database import Connection
-from rqsched.store.pages import PAGE_CHARACTERS
-from rqsched.store.run_queries import LatestRun, latest_runs
-from rqsched.store.schedule_queries import MOST_LOOKED_AT
+from rqsched.kernel.chain import create as creating
+from rqsched.kernel.chain import option_checks
+from rqsched.kernel.chain.create import Named
+from rqsched.kernel.decide.ids import new_uid, uid_to_uuid
+from rqsched.kernel.decide.model import LastOutcome, Schedule, ScheduleStatus
+from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.payload import dumps, loads
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.decide.schedule_options import dies_by_default
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.pages import PAGE_CHARACTERS
+from rqsched.kernel.queries.runs import LatestRun, latest_runs
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
+from rqsched.kernel.store import idempotency
+from rqsched.kernel.store.database import Connection
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(route_class=StrictRoute, tags=["schedules"])

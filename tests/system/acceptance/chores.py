@@ -21,7 +21,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from rqsched import current_run, workflow
-from rqsched.chain import execution
+from rqsched.kernel.chain import execution
 from tests.support.processes import wait_until
 
 NOTE = "acceptance.note"

@@ -12,7 +12,7 @@ from rqsched import signals, workflow
 TELL = "imported.tell"
 LOG = "IMPORTED_LOG"
 """The variable that names the file."""
-TRACING = "rqsched.chain.tracing"
+TRACING = "rqsched.features.tracing.chain"
 """The only module of ours that imports OpenTelemetry, as a test of the contract says."""
 
 

@@ -15,9 +15,9 @@ from redis import Redis
 
 from rqsched import Every, RetryPolicy, Scheduler
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.processes.vital_signs import ask_all
-from rqsched.spec.spec import SpecLike
-from rqsched.transport import telemetry
+from rqsched.kernel.transport import telemetry
+from rqsched.run.vital_signs import ask_all
+from rqsched.when.spec import SpecLike
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.narrow import present
 from tests.support.processes import BIN, REPOSITORY, SOON, Process, Processes, is_gone, wait_until

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from rqsched import Cron
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.backfill import BackfillRange
-from rqsched.store.tables import runs
+from rqsched.features.backfill.chain import BackfillRange
+from rqsched.kernel.store.tables import runs
 from rqsched.testing import ManualClock
 
 COUNT = 100_000

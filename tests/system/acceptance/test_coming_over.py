@@ -15,8 +15,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, schedules
 from redbeat import RedBeatSchedulerEntry
 
-from rqsched.coming_over.rq_scheduler import SCHEDULED
-from tests.coming_over.django_beat import open_project
+from rqsched.importers.rq_scheduler import SCHEDULED
+from tests.importers.django_beat import open_project
 from tests.support.invariants import check_invariants
 from tests.support.processes import BIN, rqsched_command, wait_until
 from tests.system.acceptance.came_over import leave

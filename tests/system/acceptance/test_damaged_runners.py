@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from sqlalchemy.engine import Connection
 
-from rqsched.chain.health import examine
+from rqsched.api.health import examine
 from tests.support.env import ONCE
 from tests.system.acceptance.chores import DAMAGE
 from tests.system.acceptance.live import LiveEnv, MakeLive

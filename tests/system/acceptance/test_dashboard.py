@@ -18,17 +18,17 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, exp
 
 import rqsched
 from rqsched import Every, RetryPolicy
-from rqsched.api.bulk import CHUNK
 from rqsched.api.schedule_handle import RunHandle
-from rqsched.chain.backfill import BackfillRange
-from rqsched.core.audit import CommandContext
-from rqsched.core.ids import derived_uid
-from rqsched.core.model import OPEN, Change, Run, RunStatus
 from rqsched.dashboard.schedules import PAGE
-from rqsched.store import changes
-from rqsched.store.schedule_queries import MOST_LOOKED_AT
-from rqsched.store.tables import schedules
-from tests.store.samples import run_of
+from rqsched.features.backfill.chain import BackfillRange
+from rqsched.features.bulk.api import CHUNK
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import derived_uid
+from rqsched.kernel.decide.model import OPEN, Change, Run, RunStatus
+from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.tables import schedules
+from tests.kernel.store.samples import run_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import block
 from tests.support.narrow import present

@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.chain import marks
-from rqsched.core.marks import WentBack
-from rqsched.store import metadata
-from rqsched.store.database import Database
-from rqsched.store.tables import runs
-from rqsched.transport import redis_keys
+from rqsched.kernel.chain import marks
+from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import runs
+from rqsched.kernel.transport import redis_keys
 from tests.support import servers
 from tests.support.processes import rqsched_command, run_to_end, wait_until
 from tests.support.servers import PostgresServer

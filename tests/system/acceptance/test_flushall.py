@@ -11,7 +11,7 @@ from rq import Worker
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.model import RunKind
+from rqsched.kernel.decide.model import RunKind
 from tests.support.narrow import present
 from tests.support.processes import BIN, SOON, wait_until
 from tests.system.acceptance.live import LiveEnv

@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 from rq.job import Job
 
-from rqsched.core import audit
-from rqsched.core.ids import LinkId
-from rqsched.core.model import RunStatus
-from rqsched.transport.transport import job_id_of, link_of
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.ids import LinkId
+from rqsched.kernel.decide.model import RunStatus
+from rqsched.kernel.transport.transport import job_id_of, link_of
 from tests.support.invariants import check_invariants
 from tests.support.processes import rqsched_command, wait_until
 from tests.support.servers import free_port

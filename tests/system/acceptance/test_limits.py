@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import RetryPolicy
-from rqsched.store.tables import limit_starts, runs, targets
+from rqsched.kernel.store.tables import limit_starts, runs, targets
 from tests.support.env import HOUR
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present

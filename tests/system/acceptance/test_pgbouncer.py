@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from rqsched import Every
-from rqsched.store.database import Connection, Database
+from rqsched.kernel.store.database import Connection, Database
 from tests.support.pgbouncer import BINARY, pgbouncer, pooled
 from tests.support.processes import SOON, rqsched_command, run_to_end
 from tests.support.servers import PostgresServer

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from rqsched import Every
-from rqsched.core import audit
-from rqsched.core.model import RunKind
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.model import RunKind
 from tests.support.processes import rq_worker_command, wait_until
 from tests.support.stories import Story
 from tests.system.acceptance.live import LiveEnv

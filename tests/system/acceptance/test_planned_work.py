@@ -13,8 +13,8 @@ import pytest
 from rq import Queue
 
 from rqsched import Every, RetryPolicy
-from rqsched.store import schema_version
-from rqsched.store.database import Database
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants
 from tests.support.processes import SOON, Processes, wait_until

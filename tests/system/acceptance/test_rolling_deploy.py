@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rqsched import Every
-from rqsched.core import audit
+from rqsched.kernel.decide import audit
 from tests.support.env import ONCE
 from tests.support.processes import rqsched_command, wait_until
 from tests.system.acceptance.live import LiveEnv

@@ -20,10 +20,10 @@ import pytest
 
 from rqsched import Every, RetryPolicy, Spec
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.core.audit import MISSED, CommandContext
-from rqsched.core.ids import iso_utc
-from rqsched.store import schema_version
-from rqsched.store.database import Database
+from rqsched.kernel.decide.audit import MISSED, CommandContext
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
 from tests.support.disks import Disk, small_disk
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants

@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from rqsched import Every
 from rqsched.errors import DatabaseUnavailableError
-from rqsched.store import postgres
-from rqsched.store.database import Database
+from rqsched.kernel.store import postgres
+from rqsched.kernel.store.database import Database
 from tests.support.env import ONCE
 from tests.support.processes import Process, wait_until
 from tests.support.proxy import Proxy, proxy_to

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from rqsched import Every
 from rqsched.errors import DatabaseReadOnlyError, DatabaseUnavailableError
-from rqsched.processes.vital_signs import ask_all
-from rqsched.store.database import Database
+from rqsched.kernel.store.database import Database
+from rqsched.run.vital_signs import ask_all
 from tests.support.processes import Process, rqsched_command, run_to_end, wait_until
 from tests.support.servers import PostgresServer, free_port
 from tests.support.sql import NO_PATIENCE

@@ -19,9 +19,9 @@ import sqlalchemy as sa
 
 from rqsched import Every, RetryPolicy, Scheduler
 from rqsched.api.schedule_handle import RunHandle
-from rqsched.store import schema_version
-from rqsched.store.database import Database
-from rqsched.store.tables import targets
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import targets
 from tests.support import servers
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present

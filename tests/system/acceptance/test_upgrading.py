@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.store.migrations import HEAD
+from rqsched.kernel.store.migrations import HEAD
 from tests.support.processes import REPOSITORY, Processes, rqsched_command
 from tests.support.servers import PostgresServer
 from tests.system.acceptance.chores import HOLD, NOTE
@@ -34,7 +34,7 @@ def upgrade() -> None:
 SCHEDULES = f"""
 import os
 from rqsched import Every, RetryPolicy, Scheduler
-from rqsched.store.migrations import HEAD
+from rqsched.kernel.store.migrations import HEAD
 
 print("its schema is", HEAD)
 scheduler = Scheduler.from_env()

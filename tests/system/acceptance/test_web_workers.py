@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from rqsched import Every
-from rqsched.transport.telemetry import PASSES, read_passes
+from rqsched.kernel.transport.telemetry import PASSES, read_passes
 from tests.support.processes import SOON, Process, kill_all, rqsched_command, run_to_end, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from rq import Queue, SimpleWorker
 
 from rqsched import Cron, Every, Once, RetryPolicy, Scheduler
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.fan_out import fan_out
-from rqsched.chain.runtime import using
-from rqsched.core.ids import new_uid
-from rqsched.store.fan_out_targets import Batch
-from rqsched.store.tables import metadata
+from rqsched.features.fan_out.chain import fan_out
+from rqsched.features.fan_out.store import Batch
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.runtime import using
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow
 

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from alembic import command
 from redis import Redis
 
-from rqsched.store import schema_version
-from rqsched.store.database import Database
-from rqsched.store.migrations import HEAD
-from rqsched.store.schema_version import alembic_config
-from rqsched.store.tables import metadata
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.migrations import HEAD
+from rqsched.kernel.store.schema_version import alembic_config
+from rqsched.kernel.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import make_workflow
 from tests.support.env import MINUTE, Env, MakeEnv, newest, statuses

@@ -14,12 +14,13 @@ from typing import cast
 from rqsched import RetryPolicy, current_run
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import execution, firing
-from rqsched.chain.dispatcher import Dispatcher
 from rqsched.clock import Clock, SystemClock
 from rqsched.config import Settings
-from rqsched.core.ids import parse_run_job_id
 from rqsched.errors import BackendUnavailableError, RqschedError
+from rqsched.kernel.chain import execution
+from rqsched.kernel.chain import fire as firing
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.decide.ids import parse_run_job_id
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rqsched import After
-from rqsched.chain.settling import settle_run
 from rqsched.config import Settings
-from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.errors import UpstreamError
+from rqsched.kernel.chain.settle import settle_run
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.testing import ManualClock
 from tests.support.children import FORK, in_children
 from tests.support.env import MINUTE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rqsched.api.declarations import Declaration
-from rqsched.chain.dispatcher import Dispatcher
 from rqsched.config import Settings
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.testing import ManualClock
 from tests.support.children import FORK, in_children
 from tests.support.invariants import check_invariants

@@ -11,7 +11,7 @@ import pytest
 
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
-from rqsched.core import audit
+from rqsched.kernel.decide import audit
 from rqsched.testing import ManualClock
 from tests.support.children import FORK, in_children
 from tests.support.invariants import check_invariants, i8_executions

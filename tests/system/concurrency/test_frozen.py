@@ -12,14 +12,14 @@ from sqlalchemy.engine import Connection
 
 from rqsched import RetryPolicy
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import execution
-from rqsched.chain.dispatcher import Dispatcher
 from rqsched.config import Settings
-from rqsched.core.ids import parse_run_job_id
-from rqsched.core.model import Change
-from rqsched.store.database import Database
+from rqsched.kernel.chain import execution
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.decide.ids import parse_run_job_id
+from rqsched.kernel.decide.model import Change
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.transport.transport import Transport
 from rqsched.testing import ManualClock
-from rqsched.transport.transport import Transport
 from rqsched.workflows import Registry, make_workflow
 from tests.support.children import freeze, frozen
 from tests.support.env import MINUTE

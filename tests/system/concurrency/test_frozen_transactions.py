@@ -18,14 +18,15 @@ from sqlalchemy.engine import Connection
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain import execution
-from rqsched.chain.dispatcher import Dispatcher
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
-from rqsched.core.ids import RunJobId
-from rqsched.store import changes, claims, reconcile_queries
-from rqsched.store.database import Database
-from rqsched.store.tables import runs
+from rqsched.kernel.chain import execution
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.decide.ids import RunJobId
+from rqsched.kernel.queries import reconcile as reconcile_queries
+from rqsched.kernel.store import changes, claims
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import runs
 from tests.support.children import FORK, freeze, frozen
 from tests.support.env import SECOND
 from tests.support.invariants import check_invariants

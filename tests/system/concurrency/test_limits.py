@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
-from rqsched.store import limits
-from rqsched.store.database import Database
-from rqsched.store.tables import runs
+from rqsched.features.limits import store as limits
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import runs
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow
 from tests.support.children import in_children

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from rqsched.api.declarations import Declaration
 from rqsched.config import Settings
 from rqsched.errors import DatabaseUnavailableError, QuotaExceededError, ScheduleExistsError
-from rqsched.store.database import Database
-from rqsched.store.schema_version import upgrade
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.schema_version import upgrade
 from rqsched.testing import ManualClock
 from tests.support.children import in_children
 from tests.support.env import MINUTE

@@ -18,17 +18,24 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from rqsched import Scheduler
-from rqsched.chain import execution, firing
-from rqsched.chain.dispatcher import Dispatcher
-from rqsched.chain.notifications import delivering
-from rqsched.chain.ownership import UnknownJobError
-from rqsched.core import audit
-from rqsched.core.ids import DeliveryJobId, LinkId, RetryLinkId, RunJobId, parse_delivery_job_id, parse_run_job_id
-from rqsched.core.model import OPEN, Run, RunStatus
-from rqsched.store.database import Patience
-from rqsched.store.tables import deliveries, metadata
+from rqsched.features.notifications import delivering
+from rqsched.kernel.chain import execution, fire
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.ownership import UnknownJobError
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.ids import (
+    DeliveryJobId,
+    LinkId,
+    RetryLinkId,
+    RunJobId,
+    parse_delivery_job_id,
+    parse_run_job_id,
+)
+from rqsched.kernel.decide.model import OPEN, Run, RunStatus
+from rqsched.kernel.store.database import Patience
+from rqsched.kernel.store.tables import deliveries, metadata
+from rqsched.kernel.transport import redis_keys
 from rqsched.testing import ManualClock
-from rqsched.transport import redis_keys
 from tests.support.invariants import check_invariants, i8_executions
 from tests.support.sql import do_not_sync
 from tests.support.stories import Story, read_stories
@@ -160,7 +167,7 @@ class CrashEnv:
         for story in self.stories():
             ids = [str(LinkId(story.schedule.uid, n)) for n in range(story.schedule.n + 1)]
             for link in [*ids, *(str(link) for run in story.runs for link in _retry_links(run))]:
-                firing.fire(self.runtime, [link])
+                fire.fire(self.runtime, [link])
             for job in (job for run in story.runs for job in _jobs(run)):
                 with suppress(AttemptFailedError):
                     execution.execute(self.runtime, job)

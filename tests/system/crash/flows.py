@@ -15,24 +15,27 @@ from typing import Any
 import sqlalchemy as sa
 
 from rqsched import After, Cron, Every, Once, RetryPolicy
-from rqsched.api.declarations import Declaration
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.chain import creating, execution, firing, following, settling
-from rqsched.chain import retrying as retrying_on_request
-from rqsched.chain.calendars import apply_changed_calendars
-from rqsched.chain.creating import Named, ScheduleRequest
-from rqsched.chain.reconcile import attempts, schedules
-from rqsched.core.ids import new_uid, parse_run_job_id
-from rqsched.core.model import TASK, fence_of
-from rqsched.core.policy import FailurePolicy, OverlapPolicy
-from rqsched.core.schedule_options import define
-from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.processes.horse_sql import WorkerSide
-from rqsched.processes.work_horse import wait_for_end
-from rqsched.store import calendars, metadata
-from rqsched.store.tables import runs as run_rows
-from rqsched.store.tables import schedules as schedule_rows
-from rqsched.transport.transport import link_of
+from rqsched.features.after import chain as following
+from rqsched.features.calendars import store as calendars
+from rqsched.features.calendars.chain import apply_changed_calendars
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.features.retry_on_request import chain as retrying_on_request
+from rqsched.kernel.chain import create, execution, settle
+from rqsched.kernel.chain import fire as firing
+from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.chain.reconcile import attempts, schedules
+from rqsched.kernel.decide.ids import new_uid, parse_run_job_id
+from rqsched.kernel.decide.model import TASK, fence_of
+from rqsched.kernel.decide.policy import FailurePolicy, OverlapPolicy
+from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.tables import runs as run_rows
+from rqsched.kernel.store.tables import schedules as schedule_rows
+from rqsched.kernel.transport.transport import link_of
+from rqsched.run.horse_sql import WorkerSide
+from rqsched.run.work_horse import wait_for_end
 from rqsched.workflows import Registry, Workflow, WorkflowNotFoundError
 from tests.support.narrow import present
 from tests.system.crash.env import CrashEnv
@@ -363,7 +366,7 @@ def owed(env: CrashEnv) -> None:
     followed(popped())(env)
     claim = present(execution.claim_run(env.runtime, present(parse_run_job_id(env.job or ""))))
     ended = AttemptResult(AttemptOutcome.SUCCEEDED)
-    assert settling.write_end(env.runtime, claim, ended, patience=env.runtime.end_patience)[1]
+    assert settle.write_end(env.runtime, claim, ended, patience=env.runtime.end_patience)[1]
     env.log.open("a").write(f"{claim.run.uid} {claim.run.attempt} {fence_of(present(claim.run.started_at))}\n")
     env.clock.advance(HALF_A_SECOND)
 
@@ -435,7 +438,7 @@ def upsert(env: CrashEnv) -> None:
 def lose(env: CrashEnv) -> None:
     """The worker saw its own horse die."""
     job = present(parse_run_job_id(env.job or ""))
-    settling.lose_run(env.runtime, job, "killed")
+    settle.lose_run(env.runtime, job, "killed")
 
 
 def enqueue(env: CrashEnv) -> None:
@@ -444,7 +447,7 @@ def enqueue(env: CrashEnv) -> None:
     options = {"managed_by": TASK, "retry": RETRIES, "kwargs": {"log": str(env.log), "fails": 0}}
     definition = define(None, options, workflow=WORK, spec=Once(now))
     request = ScheduleRequest(Named("default", "report"), definition, must_have_future=False, starts_past=True)
-    creating.create(env.runtime, request)
+    create.create(env.runtime, request)
 
 
 def nothing(env: CrashEnv) -> None:

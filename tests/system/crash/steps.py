@@ -23,7 +23,7 @@ from redis.exceptions import ResponseError
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import PoolProxiedConnection
 
-from rqsched.chain.runtime import Runtime
+from rqsched.kernel.chain.runtime import Runtime
 from tests.support.sql import sqlite_error
 
 DIED = 77

@@ -17,15 +17,15 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Once, RetryPolicy, jobs
-from rqsched.chain.runtime import using
-from rqsched.chain.target_execution import lose
-from rqsched.chain.target_repairs import repair_targets
-from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
-from rqsched.core.model import OPEN_TARGETS
 from rqsched.errors import RunStateError
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.execution import lose
+from rqsched.features.fan_out.repairs import repair_targets
+from rqsched.kernel.chain.runtime import using
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
+from rqsched.kernel.decide.model import OPEN_TARGETS
+from rqsched.kernel.store.tables import targets
 from rqsched.machines import MachineScheduler, MachineStates
-from rqsched.store import fan_out_targets
-from rqsched.store.tables import targets
 from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv, Snapshot

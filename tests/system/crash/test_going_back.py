@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy.pool import PoolProxiedConnection
 
 from rqsched import Cron, RetryPolicy
-from rqsched.core.model import RunStatus
-from rqsched.transport.transport import LONGEST_RETRY, Arm, link_of, retry_of
+from rqsched.kernel.decide.model import RunStatus
+from rqsched.kernel.transport.transport import LONGEST_RETRY, Arm, link_of, retry_of
 from tests.support.invariants import SOON, check_invariants
 from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.caller_transaction import CALLER_TRANSACTION

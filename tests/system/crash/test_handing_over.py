@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 import rq_scheduler  # type: ignore[import-untyped]
 
-from rqsched.cli.schedule_file import declaration_of
-from rqsched.coming_over.handing_over import HandingOver
-from rqsched.coming_over.rq_scheduler import LOCK, SCHEDULED, RqScheduler
-from rqsched.coming_over.source import Reading
-from rqsched.transport import redis_keys
+from rqsched.features.declarations.schedule_file import declaration_of
+from rqsched.importers.handing_over import HandingOver
+from rqsched.importers.rq_scheduler import LOCK, SCHEDULED, RqScheduler
+from rqsched.importers.source import Reading
+from rqsched.kernel.transport import redis_keys
 from tests.support.invariants import check_invariants
 from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child

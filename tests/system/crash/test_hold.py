@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rqsched import Scheduler
-from rqsched.core.hold import Hold
-from rqsched.core.ids import new_uid
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.ids import new_uid
 from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv

@@ -13,8 +13,8 @@ from tests.system.mutation.table import MUTATIONS
 
 PURE = Mutation(
     "a fire does not compare n",
-    (Edit("rqsched/core/fire_decision.py", " or schedule.n != n", ""),),
-    ("tests/chain/test_fire.py::test_a_link_of_another_position_writes_nothing[older]",),
+    (Edit("rqsched/kernel/decide/fire_decision.py", " or schedule.n != n", ""),),
+    ("tests/kernel/chain/test_fire.py::test_a_link_of_another_position_writes_nothing[older]",),
 )
 
 

@@ -12,9 +12,9 @@ from random import Random
 import sqlalchemy as sa
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.core.model import UNFINISHED
 from rqsched.errors import ScheduleStateError
-from rqsched.store import tables
+from rqsched.kernel.decide.model import UNFINISHED
+from rqsched.kernel.store import tables
 from tests.support.invariants import check_invariants
 from tests.support.processes import wait_until
 from tests.system.soak.disasters import Disasters

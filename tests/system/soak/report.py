@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rqsched.chain.runtime import Runtime
-from rqsched.core import audit
-from rqsched.core.model import RunKind
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.model import RunKind
 from tests.support.stories import Story, expected_occurrences, live_outcomes, read_stories
 from tests.system.soak.workflows import OURS
 

@@ -15,8 +15,8 @@ from rqsched import RetryPolicy
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
-from rqsched.store.database import Database
-from rqsched.store.schema_version import upgrade
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.schema_version import upgrade
 from tests.support import servers
 from tests.support.processes import Process, Processes, kill_all, process_tree
 from tests.support.proxy import Proxy, proxy_to

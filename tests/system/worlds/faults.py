@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.engine import Connection
 
 from rqsched.errors import BackendUnavailableError
-from rqsched.store.database import Database
+from rqsched.kernel.store.database import Database
 from tests.support.sql import sqlite_error
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """A network in place of Redis: its messages are lost, repeated, late or out of order, as a seed says.
 
 It keeps the same data as a Redis (scheduled set, control list, run queue, single keys) and speaks through the
-public methods of `rqsched.transport.transport.Transport`, so the chain above it is the real one.
+public methods of `rqsched.kernel.transport.transport.Transport`, so the chain above it is the real one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rqsched.clock import Clock
 from rqsched.config import Settings
-from rqsched.core.ids import LinkId, RetryLinkId
-from rqsched.core.model import Run, RunStatus
-from rqsched.transport.job_queue import JobSpec
-from rqsched.transport.transport import NO_NAMES, Arm, Names, NextLook, Recorded, Transport, job_id_of
+from rqsched.kernel.decide.ids import LinkId, RetryLinkId
+from rqsched.kernel.decide.model import Run, RunStatus
+from rqsched.kernel.transport.job_queue import JobSpec
+from rqsched.kernel.transport.transport import NO_NAMES, Arm, Names, NextLook, Recorded, Transport, job_id_of
 from tests.system.worlds.faults import Faults
 
 Message = Callable[[], None]
@@ -238,7 +238,8 @@ class NetworkTransport(Transport):
         return is_there
 
     def newest_mark(self, database_id: str) -> str | None:
-        """No pass leaves a mark here, where SQL never goes back: tests/chain/test_marks.py interleaves passes."""
+        """No pass leaves a mark here, where SQL never goes back: tests/kernel/chain/test_marks.py interleaves
+        passes."""
         raise RedisConnectionError("the network keeps no marks")
 
     def mark_failed(self, run: Run) -> None:

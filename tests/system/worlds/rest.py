@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from rqsched.chain import firing
-from rqsched.chain.firing import Fired
-from rqsched.chain.runtime import Runtime
-from rqsched.core import audit
-from rqsched.core.ids import LinkId, parse_link_id
-from rqsched.core.model import RunStatus
-from rqsched.transport.transport import job_id_of, link_of, retry_of
+from rqsched.kernel.chain import fire as firing
+from rqsched.kernel.chain.fire import Fired
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.ids import LinkId, parse_link_id
+from rqsched.kernel.decide.model import RunStatus
+from rqsched.kernel.transport.transport import job_id_of, link_of, retry_of
 from tests.support.stories import Story, read_stories
 from tests.system.worlds.network import Network
 

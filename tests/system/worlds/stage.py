@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.chain.dispatcher import Dispatcher
 from rqsched.clock import Clock
 from rqsched.config import Settings
-from rqsched.core.results import Recovered
-from rqsched.store import schema_version
-from rqsched.store.database import Database, Patience
-from rqsched.store.tables import metadata
+from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.store import schema_version
+from rqsched.kernel.store.database import Database, Patience
+from rqsched.kernel.store.tables import metadata
 from rqsched.testing import ManualClock
 from rqsched.workflows import Registry, make_workflow
 from tests.support.sql import do_not_sync

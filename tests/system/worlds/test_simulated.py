@@ -16,16 +16,17 @@ from typing import Any, TypeAlias
 import pytest
 
 from rqsched import After, Every, RetryPolicy
-from rqsched.chain import execution, firing, limits, settling
-from rqsched.chain.claim import Claim
-from rqsched.chain.reconcile.schedules import end_pauses
-from rqsched.core.ids import LinkId, parse_link_id, parse_run_job_id
-from rqsched.core.limit import Bounds, Waiting, old_at
-from rqsched.core.limit_options import Rate, split_key
-from rqsched.core.model import OPEN, Change, Run, RunStatus, Schedule
-from rqsched.core.settle_decision import AttemptResult
-from rqsched.core.simulation import Expected, Simulated, Spans, Walk, begin, walk
-from rqsched.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
+from rqsched.features.limits import chain as limits
+from rqsched.features.limits.decide import Bounds, Waiting, old_at
+from rqsched.kernel.chain import execution, fire, settle
+from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.reconcile.schedules import end_pauses
+from rqsched.kernel.decide.ids import LinkId, parse_link_id, parse_run_job_id
+from rqsched.kernel.decide.limit_options import Rate, split_key
+from rqsched.kernel.decide.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.kernel.decide.settle_decision import AttemptResult
+from rqsched.kernel.store.rows import SELECT_RUNS, SELECT_SCHEDULES, to_run, to_schedules
+from rqsched.simulate.decide import Expected, Simulated, Spans, Walk, begin, walk
 from tests.support.narrow import present
 from tests.support.sizes import sized
 from tests.system.worlds.declarations import declaration
@@ -100,7 +101,7 @@ class Real:
         link = min(due, key=lambda one: (isinstance(parse_link_id(one), LinkId), one))
         network.scheduled.pop(link, None)
         network.control = [one for one in network.control if one != link]
-        [fired] = firing.fire(self.runtime, [link])
+        [fired] = fire.fire(self.runtime, [link])
         assert fired.outcome in {"fired", "stale"}, fired
         if fired.again_at is not None:
             network.scheduled[link] = fired.again_at.timestamp()
@@ -123,7 +124,7 @@ class Real:
 
     def _expire(self, now: datetime) -> bool:
         late = sorted((run for run in self._runs() if run.is_late(now)), key=lambda run: (run.schedule_uid, run.number))
-        return bool(late) and settling.expire_run(self.runtime, late[0])
+        return bool(late) and settle.expire_run(self.runtime, late[0])
 
     def _grants(self) -> list[tuple[str, datetime, str]]:
         """Return the runs with unclaimed grants, the instants at which these pass to others, and their groups."""

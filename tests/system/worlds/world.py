@@ -16,24 +16,27 @@ from redis.exceptions import RedisError
 
 from rqsched import After, RetryPolicy, Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.chain import execution, fan_out, settling, target_execution
-from rqsched.chain.claim import Claim
-from rqsched.chain.reconcile.passes import iter_batches
-from rqsched.chain.runtime import using
-from rqsched.core.after import Followed, UpstreamEnd
-from rqsched.core.hold import Hold
-from rqsched.core.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
-from rqsched.core.limit_options import MAX_NUMBER, Rate
-from rqsched.core.model import ScheduleStatus, TargetStatus
-from rqsched.core.policy import KEEPS_ALL, NO_TYPES
-from rqsched.core.settle_decision import AttemptOutcome, AttemptResult
-from rqsched.core.target_decision import TargetEnd
 from rqsched.errors import BackendUnavailableError, LimitNotFoundError, RqschedError
-from rqsched.spec.members import ENDS
-from rqsched.store import limits, metadata, tables
-from rqsched.store.database import Connection
-from rqsched.store.fan_out_targets import Target
-from rqsched.store.rows import SELECT_SCHEDULES, to_schedules
+from rqsched.features.after.decide import Followed, UpstreamEnd
+from rqsched.features.fan_out import chain as fan_out
+from rqsched.features.fan_out import execution as target_execution
+from rqsched.features.fan_out.decide import TargetEnd
+from rqsched.features.fan_out.store import Target
+from rqsched.features.limits import store as limits
+from rqsched.kernel.chain import execution, settle
+from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.reconcile.passes import iter_batches
+from rqsched.kernel.chain.runtime import using
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
+from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
+from rqsched.kernel.decide.model import ScheduleStatus, TargetStatus
+from rqsched.kernel.decide.policy import KEEPS_ALL, NO_TYPES
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.store import metadata, tables
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.store.rows import SELECT_SCHEDULES, to_schedules
+from rqsched.when.members import ENDS
 from tests.support.invariants import check_invariants, i8_executions, nothing_owed, read_ends
 from tests.support.narrow import present
 from tests.support.stories import read_stories
@@ -546,7 +549,7 @@ class World:
         run = self.horses.pop(self.random.randrange(len(self.horses))).claim.run
         if self.random.random() < 0.5:  # else its worker died with it, and nobody has seen it
             job = present(parse_run_job_id(f"run-{run.uid}-a{run.attempt}-d{run.delivery}"))
-            settling.lose_run(actor.scheduler.runtime, job, "its work horse died")
+            settle.lose_run(actor.scheduler.runtime, job, "its work horse died")
         return f"run {run.number} of {run.schedule_uid}"
 
     def stop_run(self, actor: Actor) -> str | None:

@@ -1,0 +1,984 @@
+"""Health checks: the one place that finds problems. `rqsched doctor`, pages, metrics and probes render its findings.
+
+A check asks SQL or Redis one question and only reads; but only a write can tell that Redis takes writes. A check that
+cannot be made is itself a problem, never an exception. The checks that need it are left out, so that no advice rests on
+values that could not be read. A check of schedules and runs looks in one namespace, or in all of them.
+
+Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
+set up and links that are not live, whose effect is that schedules are late. A page, which is read again with each
+change, makes those whose answer concerns its viewer (`examine_processes`, `examine_work`). Metrics count by namespace,
+with the same conditions and limits. A readiness probe asks only whether the backends respond (`backend_questions`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import stat
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from redis.exceptions import NoPermissionError, RedisError
+from rq import Worker
+from rq.registry import FailedJobRegistry
+
+from rqsched.clock import SystemClock
+from rqsched.config import Settings
+from rqsched.errors import ConfigError, RqschedError, WorkCancelledError, in_words
+from rqsched.features.after import store as upstream_ends
+from rqsched.features.calendars import store as calendars
+from rqsched.features.limits import store as limits
+from rqsched.features.limits.chain import told_of_use
+from rqsched.features.notifications import store as deliveries
+from rqsched.features.notifications.decide import shown_destination
+from rqsched.features.quotas.chain import usages
+from rqsched.features.quotas.decide import EVERY, Usage
+from rqsched.kernel.chain import marks, option_checks
+from rqsched.kernel.chain.error_text import explain
+from rqsched.kernel.chain.ownership import MAY_GO_ON, REFUSALS
+from rqsched.kernel.chain.reconcile.repair import SOON
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.decide.model import REPEATEDLY, Schedule, ScheduleStatus
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.queries import reconcile as reconcile_queries
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.runs import Waiting
+from rqsched.kernel.queries.schedules import Filters
+from rqsched.kernel.store import metadata, privileges, schema_version
+from rqsched.kernel.store.database import Connection, DatabaseError, Patience, sqlite_path
+from rqsched.kernel.store.migrations import HEAD
+from rqsched.kernel.transport import refusal, telemetry
+from rqsched.kernel.transport.client import require_no_cluster
+from rqsched.kernel.transport.transport import Arm
+from rqsched.when.steps import MOST_STEPS, Steps, answered, bounded
+
+T = TypeVar("T")
+GIVEN_UP_WITHIN = timedelta(days=1)
+"""How long a notification that was given up counts as something that is wrong."""
+NAMED = 5
+"""How many schedules, workers or reasons a surface names."""
+_TOLD = NAMED + 1
+"""One more is read, to know whether there are more."""
+_DEEP = 1_000
+"""With more waiting links than this, the workers do not keep up."""
+_MOST, _MOST_WAITING = 1_000, 5_000
+"""Up to how many are counted, of schedules and blocked runs, and of runs and targets that wait."""
+_LATE = timedelta(minutes=10)
+"""Notifications that wait longer are a warning."""
+_ENDS_SOON = timedelta(days=90)
+"""A calendar in use that ends within this span is a warning."""
+_NEARLY_FULL = 0.9
+"""A quota, or Redis's memory, is a warning when this share of it is used."""
+_GOES_ON = timedelta(minutes=5)
+"""Two databases that both write are noticed by each pass: what was noticed longer ago is over."""
+_MIB = 1024 * 1024
+_FOLLOWED_WITHIN = timedelta(minutes=1)
+"""A downstream run that has not started so long after the end of the upstream's run is a problem."""
+_SKEW = 1.0
+"""Clocks that differ by more seconds are a warning."""
+BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
+"""The errors that a check raises when SQL or Redis does not answer it."""
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    """As it should be."""
+    WARNING = "warning"
+    """Everything does what it was told to, but somebody should look: a schedule that fails, a limit that is near."""
+    PROBLEM = "problem"
+    """Until somebody acts, schedules do not fire or runs do not start, or both will stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The finding of one check."""
+
+    level: Level
+    """How bad it is."""
+    detail: str
+    """The finding in words."""
+    schedules: Sequence[Schedule] = ()
+    """The schedules it concerns: the first of them, one more than is named where there are more."""
+    names: Sequence[str] = ()
+    """The workers, reasons or databases it concerns."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """The counts or measures, by name: jobs by queue, seconds by clock."""
+    advice: str | None = None
+    """What to do; None when there is nothing to do."""
+    error: Exception | None = None
+    """Why the check could not be made; None where it was made."""
+    check: str = ""
+    """The name of the check."""
+    count: int | None = None
+    """How many schedules it concerns, of which no more than 1 000 are counted; None where it concerns none."""
+
+
+class _Scope(NamedTuple):
+    """The things that checks look at."""
+
+    runtime: Runtime
+    """The processes and servers."""
+    namespace: str | None = None
+    """The namespace whose schedules, runs and notifications count; None for all."""
+    connection: Connection | None = None
+    """The transaction of a caller that reads more; None gives each question one of its own."""
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Ask SQL."""
+        return self.runtime.database.read(query) if self.connection is None else query(self.connection)
+
+
+class _Check(NamedTuple):
+    name: str
+    needs: frozenset[str]
+    """The checks without which it cannot be made."""
+    advice: str
+    """The advice, if the finding has none."""
+    ask: Callable[[_Scope], Finding]
+
+
+_CHECKS: list[_Check] = []
+"""Every check in the order of this file, the most basic first."""
+_OF_PROCESSES = frozenset(
+    {
+        "redis",
+        "publishing",
+        "hold",
+        "writes",
+        "memory",
+        "ownership",
+        "went back",
+        "clock",
+        "dispatchers",
+        "waits",
+        "workers",
+        "foreign workers",
+    }
+)
+_OF_WORK = frozenset(
+    {"frozen", "blocked", "limits", "late", "long", "dead", "failing", "quotas", "successes", "notifications"}
+)
+
+
+def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
+    def add(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
+        _CHECKS.append(_Check(name, frozenset(needs.split()), advice, ask))
+        return ask
+
+    return add
+
+
+def examine(runtime: Runtime) -> Iterator[Finding]:
+    """Make every check over all namespaces, most basic first; a check that needs a failed one is left out.
+
+    If Redis belongs to another database, the check of the schema, and all that need it, are left out, too: an upgrade
+    is no remedy then.
+    """
+    scope, sound, is_ours = _Scope(runtime), set[str](), True
+    for check in _CHECKS:
+        if check.needs <= sound and (is_ours or check.name != "schema"):
+            finding = asked(check.name, partial(check.ask, scope), check.advice)
+            if finding.level is not Level.PROBLEM:
+                sound.add(check.name)
+            elif check.name == "ownership":
+                is_ours = False
+            yield finding
+
+
+def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
+    """Return the finding of a question; a question that could not be asked is a problem."""
+    try:
+        return _named(name, question(), advice)
+    except WorkCancelledError:
+        raise
+    except BACKEND_ERRORS as error:
+        advice = refusal.advice_for(error, advice)
+        return Finding(Level.PROBLEM, explain(error), advice=in_words(advice), error=error, check=name)
+
+
+def _named(name: str, found: Finding, advice: str) -> Finding:
+    if found.level is Level.OK:
+        return replace(found, check=name, advice=None)
+    return replace(found, check=name, detail=in_words(found.detail), advice=in_words(found.advice or advice))
+
+
+def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
+    """Return what is wrong with servers, workers and clocks, for a viewer of a namespace."""
+    return _wrong(_OF_PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
+
+
+def examine_work(
+    runtime: Runtime, connection: Connection, namespace: str, of_processes: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction.
+
+    Checks that need a part with which `examine_processes` found a problem are left out.
+    """
+    unsound = {finding.check for finding in of_processes if finding.level is Level.PROBLEM}
+    return _wrong(_OF_WORK, _Scope(runtime, namespace, connection), {"database", "schema", *_OF_PROCESSES} - unsound)
+
+
+def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Finding]:
+    """Make the named checks whose prerequisites are sound, for a page that was read from SQL."""
+    wrong = []
+    for check in _CHECKS:
+        if check.name in names and check.needs <= sound:
+            finding = asked(check.name, partial(check.ask, scope), check.advice)
+            if finding.error is not None and scope.connection is not None and not isinstance(finding.error, RedisError):
+                raise finding.error  # the caller's transaction is over
+            if finding.level is not Level.PROBLEM:
+                sound.add(check.name)
+            if finding.level is not Level.OK:
+                wrong.append(finding)
+    return wrong
+
+
+def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
+    """Return the questions to the backends: whether each responds, and whether Redis takes writes.
+
+    A question raises one of BACKEND_ERRORS at once if the answer is no.
+    """
+    at_once = Patience(total=timedelta(0))
+    return {
+        "database": partial(runtime.database.ping, patience=at_once),
+        "schema": partial(schema_version.require_current, runtime.database, patience=at_once),
+        "redis": runtime.transport.try_write,
+    }
+
+
+def late_until(runtime: Runtime) -> datetime:
+    """Return the latest due time that is late: a living dispatcher has fired the schedules that were due then."""
+    return runtime.now() - runtime.settings.grace - runtime.settings.lease
+
+
+def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
+    """Count the runs and targets that wait for a worker on queues of the main Redis, of a namespace or of all."""
+    waiting: dict[str, Waiting] = {}
+    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.hold.frozen]):
+        name = one.queue or runtime.settings.default_queue
+        known = waiting.get(name, Waiting(name, 0, None))
+        since = min(filter(None, (known.since, one.since)), default=None)
+        waiting[name] = Waiting(name, known.number + one.number, since)
+    return waiting
+
+
+@_check("database", "", "Start it, or set RQSCHED_DATABASE_URL to where it is.")
+def _database(scope: _Scope) -> Finding:
+    where, version = scope.runtime.database.engine.url, scope.runtime.database.server_version()
+    told, path = f"{version} at {where.host or ''}{where.database}", sqlite_path(scope.runtime.database.url)
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] if path is not None else []
+    readable = [str(one) for one in files if one.is_file() and one.stat().st_mode & stat.S_IROTH]
+    if path is None or not readable:
+        return Finding(Level.OK, told)
+    told += f"; every user of this machine who may enter its folder can read {', '.join(readable)}"
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.absolute().parents)
+    return Finding(Level.WARNING if is_open else Level.OK, told, advice=f"chmod o= {shlex.join(readable)}")
+
+
+@_check(
+    "writes",
+    "database",
+    "Workers with this RQSCHED_DATABASE_URL wait until it takes writes: set it to the primary, or promote this "
+    "server. `rqsched web` may serve what is read from it.",
+)
+def _writes(scope: _Scope) -> Finding:
+    """Ask for writes, and for every privilege that some statement of rqsched needs."""
+    database = scope.runtime.database
+    if database.takes_writes():
+        secured = database.read(privileges.find_secured)
+        if not secured:
+            return Finding(Level.OK, "the database takes writes")
+        told = f"row level security hides rows of {', '.join(secured)} from the user of the database"
+        advice = "ALTER ROLE ... BYPASSRLS, or disable it for these tables: rqsched has to see every row."
+        return Finding(Level.WARNING, told, names=secured, advice=advice)
+    if lacking := database.lacking.privileges:
+        advice = f"Run as the owner of the tables: {database.lacking.text} Workers wait until then."
+        told = f"the user of the database lacks {'; '.join(lacking)}"
+        return Finding(Level.PROBLEM, told, names=lacking, advice=advice)
+    if not database.dialect.has_server:
+        advice = "Let the user of this process write to the database's file, and to the folder that it is in."
+        return Finding(Level.PROBLEM, "read only: the database's file cannot be written", advice=advice)
+    return Finding(Level.WARNING, "read only: the database is a standby, or its transactions are read-only")
+
+
+@_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
+def _redis(scope: _Scope) -> Finding:
+    """Ask Redis, and let it write: a Redis that refuses writes still answers reads, and nothing fires."""
+    redis = scope.runtime.transport.redis
+    before = time.perf_counter()
+    redis.ping()
+    took = time.perf_counter() - before
+    require_no_cluster(redis)
+    scope.runtime.transport.try_write()
+    answers = f"answers in {took * 1000:.1f} ms and takes writes"
+    try:
+        server: Any = redis.info("server")
+    except NoPermissionError:
+        return Finding(Level.OK, f"Redis {answers}; this user may not ask for its version (INFO)")
+    name = "Valkey" if "valkey_version" in server else "Redis"
+    found = server.get("valkey_version") or server["redis_version"]
+    return Finding(Level.OK, f"{name} {found} {answers}" + _lifetime(scope.runtime.settings, server["process_id"]))
+
+
+def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
+    """Report OK where this user of Redis may not run INFO, or where INFO does not say."""
+
+    def asked_if_permitted(scope: _Scope) -> Finding:
+        try:
+            return ask(scope)
+        except (NoPermissionError, KeyError):
+            return Finding(Level.OK, "not known: Redis does not tell this user (INFO)")
+
+    return asked_if_permitted
+
+
+def _lifetime(settings: Settings, pid: int) -> str:
+    """Say of the embedded Valkey, which outlives whoever started it, how it ends."""
+    if settings.redis_url is not None:
+        return ""
+    return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
+
+
+@_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.")
+def _ownership(scope: _Scope) -> Finding:
+    """Compare the database's id with the one in Redis; the same is said of a database without tables."""
+    runtime, transport = scope.runtime, scope.runtime.transport
+    has_tables = schema_version.status(runtime.database).current is not None
+    owner, mine = transport.database_id(), runtime.ownership.database_id() if has_tables else None
+    if owner is None:
+        return Finding(Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet")
+    if owner == mine:
+        return _server(runtime)
+    what = f"is {mine}" if mine else "is empty"
+    return Finding(
+        Level.PROBLEM,
+        f"control queue {transport.control.name!r} belongs to another database: {owner}, this one {what}",
+        names=(owner, mine or "none"),
+        advice="Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a "
+        f"RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key {transport.database_id_key!r}.",
+    )
+
+
+def _server(runtime: Runtime) -> Finding:
+    """Compare the server of the database with the recorded one: a copy, and an old primary, have the same id."""
+    standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
+    if standing.outcome in MAY_GO_ON:
+        return Finding(Level.OK, "the control queue belongs to this database")
+    return Finding(
+        Level.PROBLEM,
+        f"control queue {runtime.transport.control.name!r} {REFUSALS[standing.outcome].format(mine=mine)}",
+        names=(standing.recorded or "none", mine),
+        advice="If this server is the right one: `rqsched db adopt` lets it go on at once.",
+    )
+
+
+@_check(
+    "encoding",
+    "database",
+    "Create a database with ENCODING 'UTF8' TEMPLATE template0, and move the tables there with pg_dump and pg_restore.",
+)
+def _encoding(scope: _Scope) -> Finding:
+    encoding = scope.runtime.database.encoding()
+    if encoding in {None, schema_version.UTF8}:
+        return Finding(Level.OK, encoding or "every text")
+    return Finding(Level.PROBLEM, f"the database's encoding is {encoding}: other texts are stored with escapes")
+
+
+@_check("schema", "database", "Run `rqsched db upgrade`.")
+def _schema(scope: _Scope) -> Finding:
+    schema_version.require_current(scope.runtime.database)
+    return Finding(Level.OK, f"at {HEAD}")
+
+
+@_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.")
+def _publishing(scope: _Scope) -> Finding:
+    """Look for refusals of Redis that do not pass, as any process has met them: nothing executes there."""
+    found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
+    if not found:
+        return Finding(Level.OK, "Redis takes what is published")
+    names = [one.what for one in found]
+    if scope.namespace is not None:
+        return Finding(
+            Level.PROBLEM, f"Redis refuses what is published, in {len(found)} place(s)", advice=found[0].advice
+        )
+    told = _listed(f"{one.what}: {one.text}, since {_when(one.since)}" for one in found)
+    return Finding(Level.PROBLEM, told, names=names, advice=" ".join(dict.fromkeys(one.advice for one in found)))
+
+
+@_check(
+    "went back",
+    "schema",
+    "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again. `rqsched "
+    "db adopt` says that this database is right, and ends this.",
+)
+def _went_back(scope: _Scope) -> Finding:
+    """Look for findings that passes have made by their marks, within a day."""
+    now = scope.runtime.now()
+    found = scope.read(partial(marks.find_told, scope.runtime, now))
+    taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
+    texts = [f"{one.text} (noticed {_when(one.noticed_at)})" for one in found]
+    if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - marks.STANDS:
+        texts.append(f"this database took over from that of another server, {parts[2]}, at {parts[0]}")
+    if not texts:
+        return Finding(Level.OK, "neither SQL nor Redis, within a day")
+    told = "; ".join(texts)
+    names = [one.which.value for one in found]
+    if two := [one for one in found if one.which is WentBack.TWO_DATABASES]:
+        goes_on = two[0].noticed_at > now - _GOES_ON
+        advice = "Stop the processes of one of the two, and give a copy that shall live a Redis of its own."
+        return Finding(Level.PROBLEM if goes_on else Level.WARNING, told, names=names, advice=advice)
+    return Finding(Level.WARNING, told, names=names)
+
+
+@_check("hold", "schema redis", "`rqsched hold --preview` shows what a release would do; `rqsched release` ends it.")
+def _hold(scope: _Scope) -> Finding:
+    scope.runtime.hold.look(is_fresh=True)
+    found = scope.runtime.hold.known
+    if found is None:
+        return Finding(Level.OK, "nothing is held")
+    return Finding(Level.WARNING, f"everything is {found}: nothing begins")
+
+
+@_check(
+    "frozen",
+    "hold",
+    "`rqsched freeze NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
+)
+def _frozen(scope: _Scope) -> Finding:
+    frozen = scope.runtime.hold.frozen
+    found = [one for name, one in sorted(frozen.items()) if scope.namespace in {None, name}]
+    if not found:
+        return Finding(Level.OK, "no namespace is frozen")
+    names = [str(one.namespace) for one in found]
+    told = _listed(f"namespace {name!r} is {one}" for name, one in zip(names, found, strict=True))
+    return Finding(Level.WARNING, f"{told}: nothing begins there", names=names)
+
+
+@_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
+def _clock(scope: _Scope) -> Finding:
+    """Compare this host's clock with the clocks of Redis and SQL; SQLite has no other clock."""
+    seconds, microseconds = cast(Any, scope.runtime.transport.redis.time())
+    theirs = {"Redis": datetime.fromtimestamp(seconds + microseconds / 1_000_000, UTC)}
+    host, database = SystemClock().now(), scope.runtime.database
+    if database.dialect.has_server:
+        theirs["SQL"] = database.now(host)
+    skews = {name: (at - host).total_seconds() for name, at in theirs.items()}
+    wrong = {name: skew for name, skew in skews.items() if abs(skew) > _SKEW}
+    detail = ", ".join(f"{name} {skew:+.3f} s" for name, skew in skews.items())
+    return Finding(Level.WARNING if wrong else Level.OK, detail, numbers=wrong)
+
+
+@_check("eviction", "redis", "Set maxmemory-policy to noeviction: evicted links fire late.")
+@_where_permitted
+def _eviction(scope: _Scope) -> Finding:
+    _, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
+    if policy == "noeviction":
+        return Finding(Level.OK, policy)
+    return Finding(Level.PROBLEM if limit else Level.WARNING, f"{policy}, maxmemory {limit}")
+
+
+@_check(
+    "memory",
+    "redis",
+    "Give it more memory (maxmemory), or delete what others keep there: it refuses writes when it is full.",
+)
+@_where_permitted
+def _memory(scope: _Scope) -> Finding:
+    """Look whether Redis soon refuses writes because it is full; it evicts nothing of ours with noeviction."""
+    used, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
+    told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
+    if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
+        return Finding(Level.OK, told)
+    return Finding(Level.WARNING, f"nearly full: {told}")
+
+
+@_check("persistence", "redis", "Set appendonly to yes, or a Redis restart delays everything armed.")
+@_where_permitted
+def _persistence(scope: _Scope) -> Finding:
+    info: Any = scope.runtime.transport.redis.info("persistence")
+    if info["aof_enabled"]:
+        if info.get("aof_last_write_status", "ok") == "ok":
+            return Finding(Level.OK, "append-only file")
+        return Finding(Level.PROBLEM, "the append-only file is not written")
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return Finding(Level.PROBLEM, "snapshots fail")
+    return Finding(Level.WARNING, "no append-only file")
+
+
+@_check("connections", "", "Fix RQSCHED_CONNECTIONS or start that server.")
+def _connections(scope: _Scope) -> Finding:
+    transport, failed = scope.runtime.transport, dict[str, RedisError | ConfigError]()
+    for name, redis in transport.connections.items():
+        try:
+            require_no_cluster(redis)
+            transport.try_write(redis)
+        except (RedisError, ConfigError) as error:
+            failed[name] = error
+    if not failed:
+        return Finding(Level.OK, ", ".join(transport.connections) or "none")
+    told = _listed(f"{name}: {explain(error)}" for name, error in failed.items())
+    advice = refusal.advice_for(next(iter(failed.values())), "Fix RQSCHED_CONNECTIONS or start that server.")
+    return Finding(Level.PROBLEM, told, advice=advice.replace("RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS"))
+
+
+@_check(
+    "dispatchers",
+    "schema redis publishing",
+    "Start `rqsched worker`, or `rq worker -c rqsched.preload`. Where one runs, `rqsched ping` on its machine says "
+    "what it waits for.",
+)
+def _dispatchers(scope: _Scope) -> Finding:
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    if alive:
+        return Finding(Level.OK, ", ".join(one.name for one in alive))
+    plain = Worker.count(queue=transport.control)
+    if plain:
+        return Finding(Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time")
+    active = scope.read(partial(schedule_queries.count_active, namespace=scope.namespace, most=_MOST))
+    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {_counted(active)} active schedule(s)")
+
+
+@_check(
+    "waits",
+    "schema redis publishing",
+    "Mend what it says, such as a full disk of the database; they continue by themselves then.",
+)
+def _waits(scope: _Scope) -> Finding:
+    """Look for dispatchers that SQL answers, and that cannot write to it: nothing that only reads can tell that."""
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    waiting = [one for one in alive if one.waits_for]
+    if not waiting:
+        return Finding(Level.OK, "no dispatcher waits for SQL")
+    told = _listed(f"{one.name} ({one.waits_for.rstrip('.')})" for one in waiting)
+    level = Level.PROBLEM if len(waiting) == len(alive) else Level.WARNING
+    return Finding(level, f"dispatchers wait for SQL: {told}", names=[one.name for one in waiting])
+
+
+@_check(
+    "environments",
+    "schema redis publishing",
+    "Set RQSCHED_ENV of every dispatcher to one of them, or change them: `rqsched update ID --environment NAME`.",
+)
+def _environments(scope: _Scope) -> Finding:
+    """Compare the `environments` of schedules with RQSCHED_ENV of the dispatchers, any of which may fire any schedule.
+
+    That none is in them is as it should be where all say where they are: production's schedules rest in staging.
+    """
+    transport = scope.runtime.transport
+    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    limited = scope.read(
+        lambda connection: schedule_queries.limited_to_environments(connection, scope.namespace, _MOST)
+    )
+    here = {one.environment for one in alive}
+    if not limited or not alive:
+        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some")
+    skipped = [one for one in limited if here - {*one.policies.environments}]
+    if not skipped:
+        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some, and here")
+    named = _listed(f"{_path(one)} ({', '.join(one.policies.environments)})" for one in skipped)
+    where = ", ".join(repr(name) if name else "none" for name in sorted(here))
+    is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
+    told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENV: {where}): {named}"
+    return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
+
+
+@_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.")
+def _workers(scope: _Scope) -> Finding:
+    workers = telemetry.live_workers(scope.runtime.transport.redis)
+    listening = Counter(name for one in workers for name in one.queues)
+    waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
+    deserted = {name: one.number for name, one in waiting.items() if name not in listening}
+    if deserted:
+        told = _listed(f"{count} run(s) on {name!r}" for name, count in deserted.items())
+        advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
+        return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
+    slow = [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]
+    if slow and not scope.runtime.hold.is_on:
+        told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
+        advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
+        numbers = {str(one.queue): one.number for one in slow}
+        return Finding(Level.PROBLEM, f"runs wait too long for a worker: {told}", numbers=numbers, advice=advice)
+    if not listening:
+        return Finding(Level.WARNING, "no RQ worker")
+    versions = Counter(f"rqsched {one.version}" if one.version else "RQ alone" for one in workers)
+    names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
+    return Finding(Level.OK, f"{names}; {kinds}")
+
+
+def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
+    """Return whether a run that has waited on a queue since then waits longer than it may."""
+    longest = runtime.settings.longest_wait
+    return since is not None and runtime.now() - since > longest.get(queue, longest[EVERY])
+
+
+@_check(
+    "runners",
+    "database redis",
+    "A run closed files, or changed the user or a limit of its process: start workers with --isolate, or let such code "
+    "run in a process of its own.",
+)
+def _runners(scope: _Scope) -> Finding:
+    """Look for runners that could do their work no more and were replaced."""
+    found = telemetry.damaged_runners(scope.runtime.transport.redis, now=scope.runtime.now())
+    if not found:
+        return Finding(Level.OK, "no runner was damaged within the last hour")
+    return Finding(Level.WARNING, f"runners were damaged and replaced: {'; '.join(found)}", names=found)
+
+
+@_check(
+    "foreign workers",
+    "schema redis publishing",
+    "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
+    "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+)
+def _foreign_workers(scope: _Scope) -> Finding:
+    """Look for workers with another database that were given this one's jobs, on every Redis there is."""
+    runtime = scope.runtime
+    redises = [runtime.transport.redis, *runtime.transport.connections.values()]
+    mine, now = runtime.ownership.database_id(), runtime.now()
+    found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
+    if not found:
+        return Finding(Level.OK, "no worker with another database was given a job")
+    told = f"workers with another database were given jobs of this one: {', '.join(found)}"
+    return Finding(Level.PROBLEM, told, names=found)
+
+
+@_check(
+    "blocked",
+    "schema",
+    "Start a worker that has the code (RQSCHED_IMPORTS names the module, PYTHONPATH finds it), stop those that "
+    "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
+)
+def _blocked(scope: _Scope) -> Finding:
+    """Look for runs whose code no worker had yet: each reason once, with the workers that lacked the code."""
+    found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
+    if not found:
+        return Finding(Level.OK, "no run waits for code")
+    lacking = defaultdict[str, set[str]](set)
+    for _, reason in found:
+        worker, _, lacks = (reason or "").partition(": ")
+        lacking[lacks].add(worker)
+    reasons = sorted(f"{_listed(sorted(workers))}: {lacks}" for lacks, workers in lacking.items())
+    told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
+    schedules = {schedule.uid: schedule for schedule, _ in found}
+    what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
+    return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
+
+
+@_check(
+    "limits",
+    "schema redis publishing",
+    "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
+)
+def _limits(scope: _Scope) -> Finding:
+    """Look for groups in which somebody waits too long for a place, and for places that nobody came to claim."""
+    runtime, most = scope.runtime, scope.runtime.settings.longest_wait[EVERY]
+    passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
+    if passed and not runtime.hold.is_on:
+        queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
+        told = _listed(f"{count} run(s) or target(s) on {queue!r}" for queue, count in queues.items())
+        advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
+        return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
+                       advice=advice)  # fmt: skip
+    now = runtime.now()
+    groups = scope.read(lambda connection: limits.busiest(connection, _MOST, now, scope.namespace))
+    frozen = runtime.hold.frozen
+    slow = [
+        one
+        for one in groups
+        if one.waiting_since is not None and now - one.waiting_since > most and one.namespace not in frozen
+    ]
+    if not slow or runtime.hold.is_on:
+        return Finding(Level.OK, "nobody waits too long for a place of a group")
+    numbers = {f"{one.namespace}/{one.name}": one.waiting for one in slow}
+    told = _listed(
+        f"{one.waiting} of {one.namespace}/{one.name} ({', '.join(told_of_use(one))}), the first since "
+        f"{_when(one.waiting_since)}"
+        for one in slow
+    )
+    return Finding(Level.WARNING, f"wait long for a place of their group: {told}", numbers=numbers)
+
+
+@_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
+def _excluded(scope: _Scope) -> Finding:
+    """Look for schedules without a next time: all is excluded, or it takes too many steps to find out."""
+    now = scope.runtime.now()
+    idle = scope.read(lambda connection: schedule_queries.excluding_without_next(connection, scope.namespace, _MOST))
+    excluded, heavy = list[Schedule](), list[Schedule]()
+    with bounded(Steps(None)) as steps:
+        for one in idle:
+            if steps.taken > 10 * MOST_STEPS:
+                break
+            is_excluded = answered(one.spec.is_all_excluded_after, now, otherwise=None)
+            if is_excluded is None:
+                heavy.append(one)
+            elif is_excluded:
+                excluded.append(one)
+    wrong = "all occurrences of the next ten years are excluded"
+    if not heavy:
+        return _of(excluded, len(excluded), "no schedule excludes all its occurrences", wrong)
+    told = f"the next time is not found in {MOST_STEPS} steps; each pass looks again, and a fire may be late"
+    told += f": {_listed(map(_path, heavy))}"
+    if excluded:
+        told += f"; {wrong}: {_listed(map(_path, excluded))}"
+    return Finding(Level.WARNING, told, [*heavy, *excluded], count=len(heavy) + len(excluded))
+
+
+@_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
+def _calendars(scope: _Scope) -> Finding:
+    """Look for calendars in use that are gone, or soon say nothing more: then schedules would fire on holidays."""
+    gone = scope.read(lambda connection: calendars.lacking(connection, scope.namespace, _MOST))
+    if gone:
+        named = [f"{name}, which {namespace}/{schedule_id} names" for namespace, schedule_id, name in gone]
+        advice = "`rqsched calendar set` it again; or `rqsched update ID --exclude ...` without it."
+        told = f"are gone, so that nothing fires: {_listed(named)}"
+        return Finding(Level.PROBLEM, told, names=named, advice=advice)
+    today = scope.runtime.now().date()
+    found = scope.read(lambda connection: calendars.ending(connection, scope.namespace, today + _ENDS_SOON, _MOST))
+    if not found:
+        return Finding(Level.OK, f"no calendar in use ends within {_ENDS_SOON.days} days")
+    ends = [f"{one.name} {'ended' if (one.reaches or today) < today else 'ends'} {one.reaches}" for one in found]
+    return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}", names=ends)
+
+
+@_check(
+    "newer release", "schema redis publishing", "Start workers of that release; those of this one leave them alone."
+)
+def _newer_release(scope: _Scope) -> Finding:
+    """Look for late schedules that this release leaves to a newer one."""
+    until = late_until(scope.runtime)
+    late = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _MOST))
+    found = [schedule for schedule in late if schedule.spec.newer]
+    wrong = "late, and of a newer release, whose processes alone fire them"
+    return _of(found, len(found), "no schedule waits for a process of a newer release", wrong)
+
+
+@_check("late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+def _late(scope: _Scope) -> Finding:
+    if scope.runtime.hold.is_on:
+        return Finding(Level.OK, "everything is held")
+    until, namespace, frozen = late_until(scope.runtime), scope.namespace, [*scope.runtime.hold.frozen]
+    found = scope.read(lambda connection: schedule_queries.late(connection, namespace, until, _TOLD, frozen))
+    if not found:
+        return Finding(Level.OK, "no schedule is late")
+    count = scope.read(lambda connection: schedule_queries.count_late(connection, namespace, until, _MOST, frozen))
+    told = f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}"
+    return Finding(Level.PROBLEM, told, found, count=count)
+
+
+def _counted(count: int) -> str:
+    return f"{count}{'+' if count == _MOST else ''}"
+
+
+def _when(at: datetime | None) -> str:
+    return "" if at is None else iso_utc(at.replace(microsecond=0))
+
+
+@_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
+def _after(scope: _Scope) -> Finding:
+    """Look for schedules whose upstream is gone, and for ends of runs that could not be followed so far."""
+    before, hold = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.hold
+    owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
+    late = {} if hold.is_on else {one: error for one, error in owed if one.namespace not in hold.frozen}
+    if late:
+        errors = [f"{_path(one)} ({error or 'no process has tried'})" for one, error in late.items()]
+        told = f"what they come after has ended, and they have not started: {_listed(errors)}"
+        advice = "It is tried again for ever; correct what the error says. `rqsched why ID` says when."
+        return Finding(Level.PROBLEM, told, [*late], advice=advice, count=len(late))
+    found = scope.read(lambda connection: upstream_ends.gone(connection, scope.namespace, _MOST))
+    return _of(found, len(found), "what schedules come after is there", "what they come after is gone")
+
+
+@_check(
+    "long",
+    "schema",
+    "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
+)
+def _long(scope: _Scope) -> Finding:
+    """Look for runs that take longer than expected or, without an expectation, than the time between two fires."""
+    now = scope.runtime.now()
+    found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
+    over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
+    schedules = [*{one.uid: one for one in over}.values()]
+    return _of(schedules, len(schedules), "no run takes too long", "a run takes too long")
+
+
+def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bool:
+    if schedule.expect_duration is not None:
+        return now - began_at > schedule.expect_duration
+    expected, spec = schedule.expect_success_within, schedule.spec
+    if expected is not None and now - began_at > expected:
+        return True
+    if not spec.is_known or spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+        return False  # no fire waits for this run, as far as is known
+    first = spec.next_after(began_at)
+    second = None if first is None or first > now else spec.next_after(first)
+    return first is not None and second is not None and now - began_at > second - first
+
+
+@_check("dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.")
+def _dead(scope: _Scope) -> Finding:
+    found = scope.read(lambda connection: schedule_queries.dead(connection, scope.namespace, _TOLD))
+    count = _count(scope, Filters(scope.namespace, statuses=(ScheduleStatus.DEAD.value,)), found)
+    return _of(found, count, "no schedule is dead", "no longer fire because their runs failed")
+
+
+@_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.")
+def _failing(scope: _Scope) -> Finding:
+    found = scope.read(lambda connection: schedule_queries.failing(connection, scope.namespace, _TOLD))
+    count = _count(scope, Filters(scope.namespace, failing=True), found)
+    return _of(found, count, "no schedule fails repeatedly", f"{REPEATEDLY} runs in a row failed, or more")
+
+
+def _count(scope: _Scope, filters: Filters, found: Sequence[Schedule]) -> int:
+    """Return the number of schedules; count them in SQL if more exist than were `found`."""
+    if len(found) < _TOLD:
+        return len(found)
+    return scope.read(lambda connection: schedule_queries.count_up_to(connection, filters, _MOST))
+
+
+def _of(
+    found: list[Schedule], count: int, fine: str, wrong: str, told: Callable[[Schedule], str] | None = None
+) -> Finding:
+    if not found:
+        return Finding(Level.OK, fine)
+    return Finding(Level.WARNING, f"{wrong}: {_listed(map(told or _path, found))}", found, count=count)
+
+
+def _path(schedule: Schedule) -> str:
+    return f"{schedule.namespace}/{schedule.schedule_id}"
+
+
+def _listed(told: Iterable[str]) -> str:
+    """Return the first few, and whether there are more."""
+    first = [*islice(told, _TOLD)]
+    return ", ".join(first[:NAMED]) + (" ..." if len(first) > NAMED else "")
+
+
+@_check(
+    "events",
+    "schema",
+    "MachineScheduler.register says when such an event is sent; without it, it is sent by hand alone.",
+)
+def _events(scope: _Scope) -> Finding:
+    """Look for events that machines declare and that no registration and no schedule of any namespace sends."""
+    registered = {workflow for workflow, *_ in scope.runtime.workflows.declared().values()}
+    events = [known.name for known in scope.runtime.workflows.all() if known.each is not None]
+
+    def unused(connection: Connection) -> list[str]:
+        rest = (name for name in events if name not in registered)
+        return [name for name in rest if not schedule_queries.count_schedules(connection, Filters(workflow=name))]
+
+    names = scope.read(unused)
+    if not names:
+        return Finding(Level.OK, f"{len(events)} declared, each registered" if events else "no machine declares any")
+    return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}", names=names)
+
+
+@_check("quotas", "schema", "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched usage -n NAME`.")
+def _quotas(scope: _Scope) -> Finding:
+    if not scope.runtime.settings.quotas:
+        return Finding(Level.OK, "none is set")
+    known = scope.read(lambda connection: usages(scope.runtime, connection, scope.namespace))
+    full = sorted((one for one in known if one.share >= _NEARLY_FULL), key=lambda one: -one.share)
+    if not full:
+        return Finding(Level.OK, f"{len(known)} namespaces within theirs")
+    return Finding(Level.WARNING, f"nearly used up or exceeded: {_listed(map(_held, full))}")
+
+
+def _held(usage: Usage) -> str:
+    """Return what a namespace holds; its bytes where they were counted."""
+    size = f", {usage.bytes} bytes" if usage.bytes else ""
+    return f"{usage.namespace} ({usage.schedules} schedules{size})"
+
+
+@_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
+def _successes(scope: _Scope) -> Finding:
+    frozen = [*scope.runtime.hold.frozen]
+    if scope.namespace in frozen:
+        return Finding(Level.OK, "the namespace is frozen")
+    found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD, frozen))
+    count = _count(scope, Filters(scope.namespace, overdue=True), found)
+    return _of(
+        found, count, "no schedule lacks the success it expects", "no success in time",
+        lambda one: f"{_path(one)} (since {_when(one.overdue_since)})",
+    )  # fmt: skip
+
+
+@_check(
+    "notifications",
+    "schema redis publishing",
+    "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
+)
+def _notifications(scope: _Scope) -> Finding:
+    if not scope.runtime.settings.notify:
+        advice = "Leave it off in a copy; set RQSCHED_NOTIFY=1, or nothing, where somebody is to be told."
+        return Finding(Level.WARNING, "nobody is told anything: RQSCHED_NOTIFY is off here", advice=advice)
+    if unknown := option_checks.unknown_told(scope.runtime):
+        told = ", ".join(f"RQSCHED_{option.upper()} names {name!r}" for option, name in unknown.items())
+        advice = "Name a workflow that is registered, or start a worker that has it; until then nothing can be created."
+        return Finding(Level.WARNING, f"{told}, which no process has registered", advice=advice)
+    now, namespace = scope.runtime.now(), scope.namespace
+    failed = scope.read(lambda connection: deliveries.failed_since(connection, namespace, now - GIVEN_UP_WITHIN, NAMED))
+    if failed:
+        told = "; ".join(f"{one.kind.value} {shown_destination(one)}: {one.error}" for one in failed)
+        return Finding(Level.WARNING, f"given up within a day: {told}")
+    waiting, late = scope.read(lambda connection: deliveries.count_open(connection, namespace, now, _LATE))
+    if late:
+        return Finding(Level.WARNING, f"{late} of {waiting} have waited for more than {_LATE.seconds // 60} minutes")
+    return Finding(Level.OK, f"{waiting} wait")
+
+
+@_check("links", "schema redis publishing", "Run `rqsched recover`; a worker does so every 15 seconds.")
+def _links(scope: _Scope) -> Finding:
+    links = _due_soon(scope)
+    dead = _not_live(scope, links)
+    if dead:  # or it fired between the read of SQL and the one of Redis
+        dead &= _not_live(scope, _due_soon(scope))
+    if dead:
+        return Finding(Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis")
+    late = sum(link.due_at <= late_until(scope.runtime) for link in links)
+    if late:
+        told = f"{len(links)} due soon or late, all in Redis, where {late} late wait for a dispatcher"
+        return Finding(Level.OK, told)
+    return Finding(Level.OK, f"{len(links)} due soon, all live")
+
+
+def _due_soon(scope: _Scope) -> list[Arm]:
+    """Read the links that must be in Redis by now: due soon, or late beyond the grace."""
+    now = scope.runtime.now()
+    rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
+    return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.grace]
+
+
+def _not_live(scope: _Scope, arms: Sequence[Arm]) -> set[Arm]:
+    live = scope.runtime.transport.live_links(arms, now=scope.runtime.now())
+    return {arm for arm, is_live in zip(arms, live, strict=True) if not is_live}
+
+
+@_check("failed links", "redis", "`rq info` and the workers' logs say why; reconcile arms them again.")
+def _failed_links(scope: _Scope) -> Finding:
+    count = FailedJobRegistry(queue=scope.runtime.transport.control).count
+    return Finding(Level.WARNING if count else Level.OK, f"{count} failed")
+
+
+@_check("depth", "database redis", "Start more workers.")
+def _depth(scope: _Scope) -> Finding:
+    transport = scope.runtime.transport
+    waiting, armed = transport.count_due(now=scope.runtime.now()), transport.count_armed()
+    level = Level.WARNING if waiting > _DEEP else Level.OK
+    return Finding(level, f"{waiting} due, {armed} armed on {transport.control.name!r}")

@@ -1,0 +1,281 @@
+"""The requests of this surface: its version header, its bodies read as our options, its lists' queries and page tokens.
+
+A query is an AND of equalities; a page token is bound to namespace and filters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import Depends, Header
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from rqsched.api.list_filters import narrowed
+from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER, PageTokenError, ReasonError
+from rqsched.durable_workflow.responses import arguments_of
+from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError, InvalidSpecError
+from rqsched.http.dependencies import Call, SignedIn
+from rqsched.http.middleware import tag_of
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import ScheduleStatus
+from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
+from rqsched.kernel.decide.policy import FailurePolicy, OverlapPolicy, RetryPolicy
+from rqsched.kernel.queries.pages import read_cursor
+from rqsched.kernel.queries.schedules import Filters
+from rqsched.when.spec import Spec, require_no_place
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_TIMEOUTS = (
+    "run_timeout_seconds",
+    "workflow_run_timeout_seconds",
+    "workflow_run_timeout",
+    "execution_timeout_seconds",
+    "workflow_execution_timeout_seconds",
+    "workflow_execution_timeout",
+)
+"""The tightest first: an attempt may take no longer than its run. Names without a unit are older ones, in seconds."""
+DEFAULTS: Mapping[str, Any] = {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
+"""The defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
+MAX_HEADER = 256
+"""Characters of a header that are recorded."""
+_SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
+_STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
+SHOWN = ("active", "paused", "dead")
+"""The statuses of listed schedules; a done schedule appears as deleted, and deleted ones are not listed."""
+
+Note = Annotated[str, Field(max_length=1_000)]
+Jitter = Annotated[int, Field(ge=0, le=3_600, strict=True)]
+MaxRuns = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+Overlap = Annotated[str, Field(max_length=32)]
+_NOTE = "A note for the next operator."
+_OVERLAP = "What a fire does while an earlier run is unfinished."
+
+
+class RequestBody(BaseModel):
+    """A body; unknown fields are ignored, as by the server that this surface imitates."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class UpdateRequest(RequestBody):
+    """The body of PUT; absent fields stay."""
+
+    spec: dict[str, Any] | None = Field(
+        default=None, description="When it fires: cron_expressions, intervals, timezone."
+    )
+    action: dict[str, Any] | None = Field(
+        default=None, description="What it runs: workflow_type, input, task_queue and timeouts."
+    )
+    overlap_policy: Overlap | None = Field(default=None, description=_OVERLAP)
+    jitter_seconds: Jitter | None = Field(default=None, description="The most that a fire is delayed.")
+    max_runs: MaxRuns | None = Field(default=None, description="How many runs may start.")
+    memo: dict[str, Any] | None = Field(default=None, description="JSON values that its runs carry.")
+    search_attributes: dict[str, Any] | None = Field(default=None, description="JSON values to query by.")
+    note: Note | None = Field(default=None, description=_NOTE)
+    paused: Annotated[bool, Field(strict=True)] | None = Field(default=None, description="Whether it is paused.")
+
+
+class CreateRequest(UpdateRequest):
+    """The body of POST."""
+
+    schedule_id: Annotated[str, Field(max_length=128)] | None = Field(
+        default=None, description="The id; absent, a new one is drawn."
+    )
+
+
+class NoteRequest(RequestBody):
+    """The body of pause and resume."""
+
+    note: Note | None = Field(default=None, description=_NOTE)
+
+
+class TriggerRequest(RequestBody):
+    """The body of trigger."""
+
+    overlap_policy: Overlap | None = Field(default=None, description="Instead of the policy of the schedule.")
+
+
+class BackfillRequest(RequestBody):
+    """The body of backfill."""
+
+    start_time: AwareDatetime = Field(description="The first instant, inclusive.")
+    end_time: AwareDatetime = Field(description="The end, exclusive; never after now.")
+    overlap_policy: Overlap | None = Field(default=None, description="Instead of the policy of the schedule.")
+
+
+def require_schedule_id(schedule_id: str) -> str:
+    """Check an id: at most 128 characters here."""
+    if not _ID.fullmatch(schedule_id):
+        raise ReasonError(
+            422,
+            "validation_failed",
+            f"schedule_id: {schedule_id!r} is not valid; use 1 to 128 of A-Z a-z 0-9 . _ : -, a letter or digit first.",
+        )
+    return schedule_id
+
+
+async def require_version(
+    principal: SignedIn,
+    version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
+) -> None:
+    """Refuse a request without version 2, before anything but its token is checked."""
+    del principal
+    if version is None:
+        raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is required.")
+    if version.strip() != VERSION:
+        raise ReasonError(
+            400, "unsupported_control_plane_version", f"version {version!r} is not supported; send {VERSION}."
+        )
+
+
+Versioned = Depends(require_version)
+
+
+def spec_of(fields: dict[str, Any]) -> Spec:
+    """Read `{cron_expressions, intervals, timezone}`; raises InvalidSpecError."""
+    if unknown := sorted(set(fields) - _SPEC_KEYS):
+        raise InvalidSpecError("spec", f"unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_SPEC_KEYS))}")
+    given = {"timezone": "UTC", **{key: value for key, value in fields.items() if value is not None}}
+    given["intervals"] = [_interval(interval) for interval in given.get("intervals", []) or []]
+    return require_no_place(Spec.from_json(given))
+
+
+def _interval(fields: Any) -> Any:
+    if not isinstance(fields, dict):
+        return fields
+    if unknown := sorted(set(fields) - {"every", "offset"}):
+        raise InvalidSpecError("when.intervals", f"unknown key {unknown[0]!r}; the keys are every, offset")
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def workflow_of(action: dict[str, Any]) -> str:
+    """Read `workflow_type`."""
+    name = action.get("workflow_type")
+    if not isinstance(name, str) or not 1 <= len(name) <= 255:
+        raise ReasonError(422, "validation_failed", "action.workflow_type: is required: the name of a workflow type.")
+    return name
+
+
+def options_of(body: UpdateRequest) -> dict[str, Any]:
+    """Return the fields that the body contains, and the keys of its action, as our options."""
+    given = body.model_dump(exclude_unset=True)
+    options: dict[str, Any] = {}
+    if given.get("overlap_policy") is not None:
+        options["overlap"] = OverlapPolicy.of(given["overlap_policy"])
+    if given.get("jitter_seconds") is not None:
+        options["jitter"] = timedelta(seconds=given["jitter_seconds"])
+    for name in ("max_runs", "search_attributes"):
+        if name in given:
+            options[name] = given[name]
+    if "memo" in given:
+        options["memo"] = _memo(given["memo"])
+    sent = body.action or {}
+    if "input" in sent:
+        options["args"] = arguments_of(sent["input"])
+    if "task_queue" in sent:
+        options["queue"] = sent["task_queue"]
+    if any(name in sent for name in _TIMEOUTS):
+        options["timeout"] = next((sent[name] for name in _TIMEOUTS if sent.get(name) is not None), None)
+    return options
+
+
+def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        json_text("memo", memo or {}, MEMO_BYTES)
+    except InvalidPayloadError as error:
+        reason = "memo_too_large" if "limit" in error.reason else "validation_failed"
+        raise ReasonError(422, reason, str(error)) from error
+    return memo or {}
+
+
+def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
+    """Return who requested what, in the form that this control plane records."""
+    principal = call.principal
+    context = {
+        "request": {
+            "method": request.method,
+            "path": request.url.path,
+            "ip": request.client.host if request.client else None,
+            "user_agent": request.headers.get("user-agent", "")[:MAX_HEADER] or None,
+            "request_id": tag_of(request).request_id,
+        },
+        "auth": {
+            "method": "token" if request.headers.get("authorization") else "none",
+            "role": principal.role.name.lower(),
+            "principal": principal.name,
+        },
+        "server": {"namespace": call.namespace, "workflow_id": schedule_id, "command": f"schedule.{command}"},
+    }
+    return CommandContext(source="control_plane", context=context, traceparent=call.traceparent)
+
+
+def filters_of(namespace: str, status: str | None, workflow_type: str | None, query: str | None) -> Filters:
+    """Read the filters of a list; raises ReasonError 422."""
+    filters = Filters(namespace=namespace, statuses=_statuses(status), workflow=workflow_type)
+    try:
+        return narrowed(filters, query or "", _statuses)
+    except InvalidInputError as error:
+        raise ReasonError(422, "invalid_query", str(error), field="query") from None
+
+
+def _statuses(status: str | None) -> tuple[str, ...]:
+    if status is None:
+        return SHOWN
+    if status not in _STATUSES:
+        raise ReasonError(422, "invalid_status", f"status: {status!r} is not one of active, paused.", field="status")
+    # A dead schedule shows as paused.
+    return (_STATUSES[status], "dead") if status == "paused" else (_STATUSES[status],)
+
+
+def encode_token(cursor: str | None, namespace: str, filters: Filters) -> str | None:
+    """Return the page token of a cursor, bound to namespace and filters."""
+    if cursor is None:
+        return None
+    text = json.dumps([cursor, namespace, _digest(filters)])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_token(token: str | None, namespace: str, filters: Filters) -> str | None:
+    """Return the cursor of a page token; raises ReasonError: malformed 400, other namespace 403, other filters 409."""
+    if not token:
+        return None
+    try:
+        cursor, of_namespace, digest = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
+        raise PageTokenError(400, "invalid_page_token", "next_page_token is malformed.") from None
+    if not isinstance(cursor, str):
+        raise PageTokenError(400, "invalid_page_token", "next_page_token is malformed.")
+    if of_namespace != namespace:
+        raise PageTokenError(403, "page_token_namespace_mismatch", "next_page_token belongs to another namespace.")
+    if digest != _digest(filters):
+        raise PageTokenError(
+            409,
+            "page_token_filter_mismatch",
+            "next_page_token belongs to other filters; start again without it.",
+            last_safe_cursor=_position(cursor),
+        )
+    return cursor
+
+
+def _position(cursor: str) -> dict[str, Any] | None:
+    """Return the other list's position, for a client that wants to continue there."""
+    try:
+        created_at, uid = read_cursor(cursor.partition("~")[0])
+    except InvalidLimitError:
+        return None
+    return {"created_at": iso_utc(created_at), "schedule_ulid": uid}
+
+
+def _digest(filters: Filters) -> str:
+    statuses = sorted(filters.statuses)
+    return hashlib.sha256(repr(replace(filters, statuses=statuses)).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Features: a folder each, with its decision, SQL, protocol, operations and surfaces. `list` has all of them."""

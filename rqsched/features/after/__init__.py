@@ -1,0 +1,1 @@
+"""After: a schedule starts when a run of another schedule ends."""

@@ -1,0 +1,225 @@
+"""Following: the runs of downstream schedules start, once for each end of an upstream's run that is owed to them.
+
+An owed end is written in the transaction that ends the upstream's run (`features/after/store.py`). The process that
+wrote it starts the downstream's run at once; if it dies or cannot, the next pass of reconcile does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Protocol
+
+from rqsched.config import Settings
+from rqsched.errors import BackendUnavailableError
+from rqsched.features.after import store as upstream_ends
+from rqsched.features.after import upstreams
+from rqsched.features.after.decide import (
+    MAX_ERROR,
+    TOGETHER,
+    Followed,
+    Thaw,
+    decide_after,
+    ended_runs,
+    next_try_at,
+    owes,
+)
+from rqsched.kernel.chain import commit
+from rqsched.kernel.chain.commit import publish, write
+from rqsched.kernel.chain.error_text import name_error
+from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
+from rqsched.kernel.chain.hold import HoldGate
+from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, repair_each, unless_held
+from rqsched.kernel.chain.tracer import Tracer
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.model import Change
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.changes import Seen
+from rqsched.kernel.store.database import Connection, Database
+
+_log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 100
+"""The most ends of a schedule that one transaction follows."""
+MOST_OF_A_FREEZE = 10_000
+"""The most ends that came during a freeze or a hold and are taken as one."""
+
+
+class Parts(commit.Parts, Protocol):
+    """The parts of a process's runtime that following uses."""
+
+    settings: Settings
+    """The settings, which name the environment in which schedules fire."""
+    database: Database
+    """The database that holds the owed ends."""
+    hold: HoldGate
+    """Whether anything may begin."""
+    tracing: Tracer | None
+    """The tracer of this process; None when it traces nothing."""
+
+
+class After(Feature):
+    """Downstream schedules: an end that is owed to them is written with that end, and followed after its commit."""
+
+    columns = tuple((attrgetter(name), None) for name in ("followed_at", "upstream_id", "missed_run_uid"))
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Refuse an upstream that does not exist, and a circle of schedules that come after each other."""
+        upstreams.require(connection, changes)
+
+    def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write the ends that Changes owe to downstream schedules."""
+        if any(owes(change) for change in changes):
+            upstream_ends.record(connection, changes)
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write to upstreams that schedules come after them from now on."""
+        upstreams.tell(connection, changes)
+
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002
+        """Start what comes after runs that end in committed Changes; a pass starts the runs that cannot start now."""
+        committed, parts = [one for one in changes if owes(one)], self._parts
+        # A Change that moves nothing restates an earlier commit, whose answer or process was lost: it may owe ends.
+        ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
+        resumed = [one.after.uid for one in committed if one.owed_again is not None]
+        if not (ended or resumed) or parts.hold.is_on:
+            return
+        try:
+            read = partial(upstream_ends.owed_to, upstream_uids=sorted(ended))
+            owed = parts.database.read(read) if ended else []
+            for some in chunks([*resumed, *owed], TOGETHER):
+                _follow_now(parts, some, skip_locked=skip_locked)
+        except BackendUnavailableError as error:
+            told = "what comes after %d schedules starts later: %s"
+            _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
+        """Follow the ends that their processes could not follow."""
+        return [Section(Stage.RUNS, unless_held(self._parts, start_owed(self._parts)))]
+
+
+def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
+    """Follow the ends owed to schedules together; if that fails, follow each schedule alone.
+
+    Schedules that another process holds come last, each alone; with `skip_locked` they are left to a pass. So a
+    schedule that is held, or cannot start a run, keeps no other.
+    """
+    try:
+        _, written = _follow_some(parts, uids, skip_locked=True)
+        followed = {one.after.uid for one in written}
+        left = [] if skip_locked else [uid for uid in uids if uid not in followed]
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - each alone says what fails
+        left = [*uids]
+    for uid in left:
+        try:
+            follow_one(parts, uid, skip_locked=skip_locked)
+        except BackendUnavailableError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+
+
+UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
+
+
+def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
+    """Give each due end that is owed to a schedule its outcome; returns whether there was one.
+
+    If that cannot be decided, the ends are tried again later, for ever: the error is recorded, and raised.
+    """
+    done = 0
+    try:
+        while followed := _follow_some(parts, [uid], skip_locked=skip_locked)[0]:
+            done += followed
+            if followed < MOST_AT_ONCE:
+                break
+    except BackendUnavailableError:
+        raise
+    except Exception as error:
+        text = name_error(error)[:MAX_ERROR]
+        parts.database.transact(partial(_put_off, parts, uid, text))
+        raise
+    return done > 0
+
+
+def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None:
+    changes.lock_one(connection, uid)
+    now = parts.now()
+    ends = upstream_ends.read_owed(connection, uid, now, MOST_AT_ONCE)
+    upstream_ends.put_off(connection, [(end, next_try_at(end, now)) for end in ends], error)
+
+
+def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
+    """Follow the oldest due ends that are owed to schedules, in one transaction; see `_follow`."""
+    # In the process that ended the upstream's run, this is the span of that attempt.
+    span = None if parts.tracing is None else parts.tracing.traceparent
+    asked = None if span is None else CommandContext(traceparent=span)
+    decide = partial(decide_after, env=parts.settings.env, asked=asked)
+    return _follow(parts, uids, decide, skip_locked=skip_locked)
+
+
+def start_owed(parts: Parts) -> Iterator[Recovered]:
+    """Follow the due ends that are owed to downstream schedules; none in a namespace that is frozen."""
+    for uids in pages_unfrozen(parts, partial(upstream_ends.due, now=parts.now())):
+        repairs = {uid: partial(follow_one, parts, uid, skip_locked=True) for uid in uids}
+        followed, failed = repair_each(repairs, UNFOLLOWED)
+        yield Recovered(len(uids), followed=followed, failed=failed)
+
+
+def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
+    """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, if any."""
+    decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
+    _, written = _follow(parts, [uid], decide, is_frozen=True)
+    return written[0] if written else None
+
+
+def _follow(
+    parts: Parts,
+    uids: Sequence[str],
+    decide_ends: Callable[..., tuple[Change, dict[str, Followed]]],
+    *,
+    skip_locked: bool = False,
+    is_frozen: bool = False,
+) -> tuple[int, list[Change]]:
+    """Decide about the ends owed to schedules under their locks; returns how many ends there were, and the Changes.
+
+    A schedule of a newer release is left out, and so is one of a frozen namespace unless `is_frozen` is set.
+    """
+    tried = dict[str, Change]()
+
+    def work(connection: Connection) -> tuple[int, list[Change]]:
+        locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
+        if any(locked.get(uid) == one.after for uid, one in tried.items() if not one.is_empty):
+            return len(tried), [*tried.values()]  # they were written, and the answer lost
+        for uid in {*uids} - locked.keys():
+            if changes.find(connection, uid) is None:  # it was purged while a run before it ended
+                upstream_ends.forget(connection, uid)
+        until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (parts.now(), MOST_AT_ONCE)
+        may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]
+        owed = {one.uid: upstream_ends.read_owed(connection, one.uid, until, most) for one in may}
+        asking = [one for one in may if owed[one.uid]]
+        runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
+        tried.clear()
+        now = parts.now()  # after the wait for the locks: the run before has ended, and the next one starts then
+        for one in asking:
+            if one.uid in runs:
+                tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)
+                upstream_ends.write_outcomes(connection, one.uid, outcomes, now)
+        written = [one for one in tried.values() if not one.is_empty]
+        if written:
+            write(parts, connection, written)
+        return sum(len(owed[uid]) for uid in tried), [*tried.values()]
+
+    followed, written = parts.database.transact(work)
+    if written:
+        publish(parts, written, skip_locked=skip_locked)
+    return followed, written

@@ -1,0 +1,233 @@
+"""One schedule after another: which ends of runs count, what each starts, and that no circle of them is made. Pure.
+
+An end that counts is written with its run's end, and has one outcome for each schedule that comes after: a run, or a
+record of why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple, cast
+
+from rqsched.errors import UpstreamError
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.delays import FIRE_BACKOFF, backoff
+from rqsched.kernel.decide.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
+from rqsched.kernel.decide.occurrences import (
+    COUNT_CAP,
+    MISSED_WHILE_PAUSED,
+    Missed,
+    Upstream,
+    missed_end,
+    record_missed,
+)
+from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, refuse
+from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
+
+TOGETHER = 50
+"""How many schedules that come after the same run are started at once."""
+MAX_ERROR = 600
+"""Characters that are kept of why an end cannot be followed now."""
+
+
+class Followed(StrEnum):
+    """The outcome of an upstream end for a schedule that comes after it."""
+
+    STARTED = "started"
+    """It started a run, which may wait for another."""
+    SKIPPED = "skipped"
+    """It started nothing; an event of that schedule says why."""
+    MISSED = "missed"
+    """It came during a pause or a freeze, or was too late; an event of that schedule says so."""
+    DELETED = "deleted"
+    """That schedule had been deleted."""
+
+
+@dataclass(frozen=True)
+class UpstreamEnd:
+    """The end of a run that a schedule comes after, for that schedule: one row of the outbox."""
+
+    run_uid: str
+    """The run that ended."""
+    schedule_uid: str
+    """The schedule that comes after."""
+    upstream_uid: str
+    """The schedule of the run."""
+    outcome: str
+    """How the run ended: a `RunStatus`, or `expired`."""
+    ended_at: datetime
+    """When it did."""
+    due_at: datetime | None
+    """When the schedule follows the end; None once it has."""
+    tries: int = 0
+    """How often that failed."""
+    error: str | None = None
+    """Why it failed last; None when it did not."""
+    followed: str | None = None
+    """The outcome, a `Followed`; None while the end waits, and `missed` where it waits again after a pause."""
+    followed_at: datetime | None = None
+    """When that was; None while it waits."""
+    upstream_id: str | None = None
+    """The id of the schedule of the run; None where that is not known any more."""
+
+    @property
+    def upstream(self) -> Upstream:
+        """The run that ended, with the id of its schedule."""
+        return Upstream(self.run_uid, self.upstream_id)
+
+
+class Thaw(NamedTuple):
+    """The end of a freeze or a hold."""
+
+    policy: str
+    """The word for it in audit events, `frozen` or `held`."""
+    missed: MissedPolicy | None = None
+    """The policy for the ends that came during it; None is each schedule's own."""
+    is_missed: bool = False
+    """Whether all of that is missed."""
+
+
+def owes(change: Change) -> bool:
+    """Return whether a Change may owe something to schedules that come after its own, or to its own after a pause."""
+    return change.after.followed_at is not None or change.owed_again is not None
+
+
+def ended_runs(change: Change) -> list[Run]:
+    """Return the runs that end in a Change and may have followers: those that had started, without backfilled ones."""
+    if change.after.followed_at is None:  # as of nearly all
+        return []
+    return [
+        run
+        for before, run in change.changed_runs
+        if before.status in OPEN and run.status not in OPEN and may_be_followed(run)
+    ]
+
+
+def may_be_followed(run: Run) -> bool:
+    """Return whether others may come after a run: a live one or a trigger's that did not end before it began."""
+    return run.kind is not RunKind.BACKFILL and run.trigger_number is not None
+
+
+def counts_for(on: str, status: RunStatus) -> bool:
+    """Return whether the end of a run with that last status counts for a schedule that comes after such ends."""
+    return on == "end" or (status is RunStatus.SUCCEEDED) is (on == "success")
+
+
+def decide_after(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    ends: Iterable[UpstreamEnd],
+    *,
+    now: datetime,
+    env: str = "",
+    asked: CommandContext | None = None,
+    thaw: Thaw | None = None,
+) -> tuple[Change, dict[str, Followed]]:
+    """Give each end that waits for a schedule its outcome; returns the outcomes by the uid of the run that ended.
+
+    Each end starts a run as the overlap policy allows. A pause keeps its newest end for the resume. The ends during a
+    freeze or a hold count as one when it is over (`thaw`). `runs` are the schedule's open runs.
+    """
+    waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
+    if schedule.status is ScheduleStatus.DELETED:
+        return unchanged(schedule), {end.run_uid: Followed.DELETED for end in waiting}
+    builder = ChangeBuilder(schedule, runs, now=now, context=asked)
+    if schedule.status is ScheduleStatus.PAUSED:
+        return _keep_newest(builder, waiting)
+    fires: Sequence[UpstreamEnd] = [end for end in waiting if _is_fresh(schedule, end, now)]
+    policy = schedule.policies.missed.value
+    if thaw is not None:
+        policy, missed = thaw.policy, thaw.missed or schedule.policies.missed
+        if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
+            missed = MissedPolicy.FIRE_ONCE
+        fires = [] if thaw.is_missed else _one_of(schedule, fires, missed)
+    outcomes = dict.fromkeys((end.run_uid for end in waiting), Followed.MISSED)
+    if late := [(end.ended_at, end.upstream) for end in waiting if end not in fires]:
+        _miss(builder, late, policy, fired=fires)
+    allowed = schedule.policies.environments
+    for end in fires:
+        if allowed and env not in allowed:
+            refuse(builder, end.ended_at, "environment", upstream=end.upstream)
+            outcomes[end.run_uid] = Followed.SKIPPED
+            continue
+        outcomes[end.run_uid] = _follow(builder, end)
+    return builder.build(), outcomes
+
+
+def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
+    """Put one end to the overlap policy; a schedule that has ended starts nothing."""
+    if builder.schedule.has_ended and builder.schedule.remaining != 0:
+        refuse(builder, end.ended_at, audit.NOT_TRIGGERABLE, upstream=end.upstream)
+        return Followed.SKIPPED
+    start = StartRequest(RunKind.AFTER, end.ended_at, due_at=end.ended_at, upstream=end.upstream)
+    return Followed.SKIPPED if apply_overlap(builder, start).run is None else Followed.STARTED
+
+
+def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
+    """Remember the newest end of a pause, which a resume may follow; earlier ends are missed for good."""
+    schedule = builder.schedule
+    if ends:
+        known = missed_end(schedule)
+        # The end that is known already may be the newest: ends are not always followed in the order of their times.
+        all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
+        *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
+        if passed:
+            _miss(builder, passed, MISSED_WHILE_PAUSED)
+        builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=ended_at)
+    return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
+
+
+def _in_order(end: tuple[datetime, Upstream]) -> tuple[datetime, str]:
+    ended_at, upstream = end
+    return ended_at, upstream.run_uid
+
+
+def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolicy) -> Sequence[UpstreamEnd]:
+    if missed is MissedPolicy.ALL:
+        return ends[-schedule.policies.catch_up_limit :]
+    return ends[-1:] if missed is MissedPolicy.SKIP else ends[:1]
+
+
+def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
+    window = schedule.policies.window
+    is_caught_up = end.followed == Followed.MISSED  # by whoever resumed it, knowing how old it is
+    return is_caught_up or window is None or now - end.ended_at <= window
+
+
+def _miss(
+    builder: ChangeBuilder, ends: Sequence[tuple[datetime, Upstream]], policy: str, fired: Iterable[UpstreamEnd] = ()
+) -> None:
+    """Record ends that start nothing, each with its run."""
+    (first, _), (last, newest) = min(ends, key=_in_order), max(ends, key=_in_order)
+    missed = Missed(min(len(ends), COUNT_CAP), len(ends) > COUNT_CAP, first, last)
+    record_missed(builder, missed, fired=[end.ended_at for end in fired], policy=policy, upstream=newest)
+
+
+def next_try_at(end: UpstreamEnd, now: datetime) -> datetime:
+    """Return when an end is tried again that could not be followed: it is never given up."""
+    return now + backoff(FIRE_BACKOFF, end.tries + 1, interval=timedelta(seconds=1))
+
+
+def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) -> None:
+    """Check that none of these schedules comes after itself; raises UpstreamError, which names the circle.
+
+    `upstreams` has the id of the schedule that each comes after, of these and of all that they come after.
+    """
+    in_none = set[str]()
+    for first in schedule_ids:
+        walked, at = dict[str, None](), cast("str | None", first)
+        while at is not None and at not in walked and at not in in_none:
+            walked[at] = None
+            at = upstreams.get(at)
+        if at is None or at in in_none:  # a chain of thousands is walked once
+            in_none |= walked.keys()
+        elif at == first:
+            circle = " after ".join([*walked, first])
+            raise UpstreamError(
+                "after", f"{circle} is a circle, in which nothing would ever begin; leave one of them out"
+            )

@@ -1,0 +1,1 @@
+"""Backfill: the fires of a past range, on request."""

@@ -1,0 +1,404 @@
+"""Backfills: firing a past range on request, in chunks that each are one transaction. Resumable and never doubling.
+
+The `rqsched_backfills` row owns cursor and progress; a chunk moves the cursor in the transaction that writes its runs,
+so a process that continues after a crash starts exactly where the last commit ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from rqsched.errors import (
+    BackendUnavailableError,
+    BackfillNotFoundError,
+    InvalidInputError,
+    InvalidLimitError,
+    NewerReleaseError,
+    ScheduleNotFoundError,
+)
+from rqsched.features.backfill import store as backfills
+from rqsched.features.backfill.store import Backfill
+from rqsched.features.retry_on_request.chain import prepare_again
+from rqsched.kernel.chain.change import change
+from rqsched.kernel.chain.commit import Decided
+from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
+from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, unless_held
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.audit import REMAINING_EXHAUSTED, CommandContext
+from rqsched.kernel.decide.model import Schedule, ScheduleStatus, unchanged
+from rqsched.kernel.decide.overlap import for_backfill
+from rqsched.kernel.decide.payload import MEMO_BYTES, json_text, loads
+from rqsched.kernel.decide.policy import OverlapPolicy, Rerun
+from rqsched.kernel.decide.results import BackfillRow, Recovered
+from rqsched.kernel.decide.runs_on_request import decide_backfill, decide_stop_backfill, preview_backfill
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.when.moved import REACH
+from rqsched.when.steps import Steps, bounded, spend
+
+_log = logging.getLogger(__name__)
+CHUNK = 500
+"""The most occurrences of one transaction."""
+DEFAULT_BOUND = 10_000
+"""The most occurrences of one backfill, unless the caller raises it."""
+PAUSE = timedelta(milliseconds=110)
+"""Longer than a waiting process lets pass between two looks: 100 ms in SQLite's busy handler, 50 ms in a dispatcher
+that skipped the locked schedule. Without it a backfill is a tight writer, and live fires get their turn by luck."""
+Pause = Callable[[], object]
+"""Called between two chunks, when nothing is locked."""
+_CONTINUING = threading.BoundedSemaphore(2)
+"""How many backfills this process continues at once in the background; further ones wait."""
+_TICK = timedelta(microseconds=1)
+_PREVIEWED = 5_000
+"""How many occurrences a dry run looks at together."""
+
+
+class Backfills(Feature):
+    """Backfills."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def sections(self, begun: Pass) -> Sequence[Section]:
+        """Continue the backfills whose process ended."""
+        pause = no_pause if begun.fires_between else pause_between_chunks
+        return [Section(Stage.REST, unless_held(self._runtime, resume_backfills(self._runtime, pause)))]
+
+
+class BackfillRange(NamedTuple):
+    """The range that a backfill is asked to fire, and how."""
+
+    start_at: datetime
+    """Inclusive."""
+    end_at: datetime
+    """Exclusive; cut at now."""
+    overlap: OverlapPolicy | None = None
+    """The overlap policy of the backfill; None keeps the schedule's."""
+    bound: int = DEFAULT_BOUND
+    """The most occurrences it may hold; more are refused."""
+    context: CommandContext | None = None
+    """The actor and the reason, for the audit events; None records neither."""
+    rerun: Rerun | None = None
+    """The occurrences to run again although they have a run; None runs none again."""
+
+
+def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
+    """Check a range and write the backfill's row.
+
+    With nothing written it raises InvalidInputError or InvalidLimitError, ScheduleNotFoundError once the schedule is
+    deleted, WrongDatabaseError when Redis belongs to another database, HeldError while everything is held, and
+    FrozenError while the namespace is.
+    """
+    runtime.ownership.require_own_redis()
+    runtime.hold.require_off(schedule.namespace)
+    now = runtime.now()
+    start_at, end_at = _require_range(wanted, now)
+    _require_bound(schedule, start_at, end_at, wanted.bound)
+    context = None if wanted.context is None else json_text("context", wanted.context.to_json(), MEMO_BYTES)
+    backfill = Backfill(
+        uid=uid,
+        schedule_uid=schedule.uid,
+        start_at=start_at,
+        end_at=end_at,
+        overlap=wanted.overlap.value if wanted.overlap else "",
+        bound=wanted.bound,
+        cursor=start_at,
+        status="running",
+        created_at=now,
+        updated_at=now,
+        context=context,
+        rerun=wanted.rerun.value if wanted.rerun else None,
+    )
+
+    def decide(connection: Connection, _: Decided[Backfill] | None) -> Decided[Backfill]:
+        locked = changes.lock_one(connection, schedule.uid)
+        if (known := backfills.find(connection, uid)) is not None:
+            return Decided([], known)
+        if locked is None or locked.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
+        begun_at = runtime.now()
+        opened = replace(backfill, created_at=begun_at, updated_at=begun_at)
+        return Decided([], opened, also=partial(backfills.add, backfill=opened))
+
+    return change(runtime, decide)
+
+
+def _require_range(wanted: BackfillRange, now: datetime) -> tuple[datetime, datetime]:
+    for name, instant in (("start", wanted.start_at), ("end", wanted.end_at)):
+        if instant.tzinfo is None:
+            raise InvalidInputError(name, "is naive; give an aware datetime, such as one with tzinfo=UTC")
+    if wanted.end_at <= wanted.start_at:
+        raise InvalidInputError("end", "must be after start")
+    if wanted.start_at >= now:
+        raise InvalidInputError("start", "is not in the past; name an instant that has passed")
+    return wanted.start_at, min(wanted.end_at, now)
+
+
+def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bound: int) -> None:
+    if schedule.spec.is_from_completion:
+        raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
+    if schedule.spec.after is not None:
+        raise InvalidInputError("spec", "has no past occurrences where it comes after another; trigger it instead")
+    with bounded(Steps(field="end")):
+        count = schedule.declared.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
+    if count > bound:
+        raise InvalidLimitError("end", f"the range holds more than {bound} occurrences; shorten it or raise the bound")
+
+
+def pause_between_chunks() -> None:
+    """Leave others that wait for the lock the time to take it; see PAUSE."""
+    time.sleep(PAUSE.total_seconds())
+
+
+def no_pause() -> None:
+    """Do not pause: for a dispatcher, which fires between the chunks itself."""
+
+
+def iterate(
+    runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did.
+
+    With `skip_locked` it ends where another process holds the schedule; a later pass of reconcile continues it.
+    """
+    while not backfill.is_done:
+        fired = change(runtime, partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
+        if fired is None:
+            return
+        backfill, rows = fired
+        yield backfill, rows
+        if not backfill.is_done:
+            pause()
+
+
+_Fired = tuple[Backfill, list[BackfillRow]]
+"""The progress of a backfill, and what a chunk of it did."""
+
+
+def _chunk(
+    runtime: Runtime, uid: str, connection: Connection, tried: Decided[_Fired | None] | None, *, skip_locked: bool
+) -> Decided[_Fired | None]:
+    """Decide about the next chunk; None where another transaction holds the schedule, or one of its runs."""
+    known = backfills.find(connection, uid)
+    schedule = None
+    if known is not None:
+        schedule = changes.lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
+        if schedule is None and changes.find(connection, known.schedule_uid) is not None:
+            return Decided([], None)
+    backfill = backfills.find(connection, uid)  # again, now under the lock
+    if backfill is None or schedule is None:
+        raise BackfillNotFoundError(uid)
+    if tried is not None and tried.result is not None and tried.result[0] == backfill:
+        return tried
+    if backfill.is_done:
+        return Decided([unchanged(schedule)], (backfill, []))
+    if schedule.status is ScheduleStatus.DELETED:
+        stopped = replace(backfill, status="stopped", reason="deleted", updated_at=runtime.now())
+        return Decided([unchanged(schedule)], (stopped, []), also=partial(backfills.save, backfill=stopped))
+    return _fire_chunk(runtime, connection, backfill, schedule, skip_locked=skip_locked)
+
+
+def _fire_chunk(
+    runtime: Runtime, connection: Connection, backfill: Backfill, schedule: Schedule, *, skip_locked: bool
+) -> Decided[_Fired | None]:
+    spec = schedule.declared
+    nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
+    overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
+    # Read only the runs and occurrences that this chunk can meet: else its work grows with the whole backfill.
+    policy = for_backfill(overlap or schedule.policies.overlap)
+    sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
+    until = nominals[-1] + _TICK if nominals else backfill.cursor
+    ran = changes.occurrences_run(connection, {schedule.uid: backfill.cursor}, until).get(schedule.uid)
+    found = changes.open_runs_for_start(
+        connection, [schedule], overlap=policy, with_backfill=sees_backfill, skip_locked=skip_locked
+    )
+    if schedule.uid not in found:
+        return Decided([], None)
+    is_asked = backfill.rerun is not None
+    failed = changes.failed_occurrences(connection, schedule.uid, backfill.cursor, until) if is_asked else []
+    decided, rows = decide_backfill(
+        schedule,
+        found[schedule.uid],
+        nominals,
+        now=runtime.now(),
+        backfill_uid=backfill.uid,
+        ran=ran or frozenset(),
+        stood_for=_stood_for(connection, schedule, backfill.cursor, until),
+        failed=failed,
+        pruned_to=_pruned_to(connection, schedule, backfill.rerun),
+        overlap=overlap,
+        context=None if backfill.context is None else CommandContext.from_json(loads(backfill.context)),
+    )
+    moved = _advanced(backfill, rows, len(nominals), runtime.now())
+
+    def save(connection: Connection) -> None:
+        if failed:
+            prepare_again(connection, [run.uid for run in failed])
+        backfills.save(connection, moved)
+
+    return Decided([decided], (moved, rows), also=save)
+
+
+def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, end_at: datetime) -> frozenset[datetime]:
+    """Return the nominal instants that have a run; none for a timing that moves no instant."""
+    if not schedule.declared.can_move:
+        return frozenset()
+    return changes.nominals_run(connection, schedule, start_at - REACH, end_at + REACH)
+
+
+def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
+    """Return up to which occurrence runs were pruned and count as run; None when they shall run again."""
+    return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
+
+
+def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime) -> Backfill:
+    outcomes = [row.outcome for row in rows]
+    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == REMAINING_EXHAUSTED)
+    return replace(
+        backfill,
+        cursor=rows[-1].occurrence_at + _TICK if rows else backfill.end_at,
+        attempted=backfill.attempted + len(rows),
+        started=backfill.started + outcomes.count("started"),
+        buffered=backfill.buffered + outcomes.count("buffered"),
+        skipped=backfill.skipped + outcomes.count("skipped"),
+        already_run=backfill.already_run + outcomes.count("already_run"),
+        status="stopped" if is_stopped else "running" if wanted == CHUNK else "done",
+        reason=REMAINING_EXHAUSTED if is_stopped else None,
+        updated_at=now,
+    )
+
+
+def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
+    """Say what a backfill would do, without writing (`dry_run`): chunk by chunk, in bounded memory."""
+    start_at, end_at = _require_range(wanted, runtime.now())
+    _require_bound(schedule, start_at, end_at, wanted.bound)
+    nominals = schedule.declared.between(start_at, end_at)
+    return _preview_chunks(runtime, schedule, nominals, wanted.rerun)
+
+
+def _preview_chunks(
+    runtime: Runtime, schedule: Schedule, nominals: Iterator[datetime], rerun: Rerun | None
+) -> Iterator[list[BackfillRow]]:
+    room = schedule.remaining
+    while chunk := list(islice(nominals, _PREVIEWED)):
+        spend(len(chunk))
+        rows = runtime.database.read(partial(_preview, schedule, chunk, rerun, room))
+        yield rows
+        if room is not None:
+            room -= sum(row.outcome == "would_start" and row.reason is None for row in rows)
+
+
+def _preview(
+    schedule: Schedule, chunk: list[datetime], rerun: Rerun | None, room: int | None, connection: Connection
+) -> list[BackfillRow]:
+    start_at, end_at = chunk[0], chunk[-1] + _TICK
+    return preview_backfill(
+        schedule,
+        chunk,
+        ran=changes.occurrences_run(connection, {schedule.uid: start_at}, end_at).get(schedule.uid, frozenset()),
+        stood_for=_stood_for(connection, schedule, start_at, end_at),
+        failed=[] if rerun is None else changes.failed_occurrences(connection, schedule.uid, start_at, end_at),
+        pruned_to=_pruned_to(connection, schedule, rerun),
+        room=room,
+    )
+
+
+def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: CommandContext | None = None) -> Backfill:
+    """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError.
+
+    The event BackfillStopped records the `context` and the `reason`.
+    """
+
+    def decide(connection: Connection, tried: Decided[Backfill] | None) -> Decided[Backfill]:
+        known = backfills.find(connection, uid)
+        schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
+        found = backfills.find(connection, uid)  # again, now under the lock
+        if found is None or schedule is None:
+            raise BackfillNotFoundError(uid)
+        if tried is not None and tried.result == found:
+            return tried
+        if found.is_done:
+            return Decided([], found)
+        now = runtime.now()
+        stopped = replace(found, status="stopped", reason="cancelled", updated_at=now)
+        decided = decide_stop_backfill(
+            schedule,
+            now=now,
+            backfill_uid=uid,
+            start_at=found.start_at,
+            end_at=found.end_at,
+            attempted=found.attempted,
+            reason=reason,
+            context=context,
+        )
+        return Decided([decided], stopped, also=partial(backfills.save, backfill=stopped))
+
+    return change(runtime, decide)
+
+
+def get_backfill(runtime: Runtime, uid: str) -> Backfill:
+    """Read a backfill; raises BackfillNotFoundError."""
+    found = runtime.database.read(lambda connection: backfills.find(connection, uid))
+    if found is None:
+        raise BackfillNotFoundError(uid)
+    return found
+
+
+def resume(
+    runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
+) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
+    """Continue an interrupted backfill; yields what `iterate` does.
+
+    Raises BackfillNotFoundError or ScheduleNotFoundError when one of them is gone.
+    """
+    backfill = get_backfill(runtime, uid)
+    if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
+        raise ScheduleNotFoundError(backfill.schedule_uid)
+    return iterate(runtime, backfill, pause=pause, skip_locked=skip_locked)
+
+
+def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
+    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
+    before = runtime.now() - runtime.settings.grace
+    for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
+        for uid in uids:
+            yield from _resume_one(runtime, uid, pause)
+
+
+def _resume_one(runtime: Runtime, uid: str, pause: Pause) -> Iterator[Recovered]:
+    try:
+        yield Recovered(backfills=1)
+        for _, rows in resume(runtime, uid, pause=pause, skip_locked=True):
+            yield Recovered(checked=len(rows))
+    except BackendUnavailableError:
+        raise
+    except NewerReleaseError as error:
+        _log.info("backfill %s is left to another process: %s", uid, error, extra={"action": "newer_release"})
+    except Exception:  # noqa: BLE001 - one row never starves the others
+        _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
+        yield Recovered(failed=1)
+
+
+def continue_later(runtime: Runtime, uid: str) -> None:
+    """Fire the rest of a backfill in a thread of its own, after a response was sent."""
+    threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
+
+
+def _continue(runtime: Runtime, uid: str) -> None:
+    """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
+    try:
+        with _CONTINUING:
+            for _ in resume(runtime, uid):
+                pass
+    except BackendUnavailableError as error:
+        _log.warning("backfill %s continues later: %s", uid, error, extra={"action": "backfill_interrupted"})
+    except Exception:  # noqa: BLE001 - a thread's boundary
+        _log.exception("backfill %s continues later", uid, extra={"action": "backfill_interrupted"})

@@ -1,0 +1,1 @@
+"""Bulk: one operation on the many schedules that match a filter."""

@@ -1,0 +1,153 @@
+"""Actions on several schedules: on the chosen ones of a page, or on all that match the list's filters.
+
+An action on all that match runs in chunks. Its page shows how far it is, and the form of the page does the next chunk.
+The form holds the cursor and the outcomes so far; the server keeps nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from starlette.responses import Response
+
+from rqsched.dashboard import actions
+from rqsched.dashboard.actions import Action, offered_for_several
+from rqsched.dashboard.schedules import filters_of, kept_of
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
+from rqsched.http.dependencies import require_role
+from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy
+from rqsched.kernel.decide.reasons import skip_in_words
+from rqsched.kernel.decide.results import BulkRow
+from rqsched.kernel.queries.schedules import Filters
+
+MOST_CHOSEN = 500
+"""The most schedules that are chosen one by one."""
+_NAMED = 10
+"""The most schedules that the question names."""
+_SKIPPED = 50
+"""The most skipped schedules that are named with their reason; the others are counted."""
+_CHOICES = ("catch_up", "overlap", "until", "count", "reason")
+"""The fields of a question that each chunk needs again."""
+
+
+def ask(visit: Visit) -> Response:
+    """Ask about the chosen schedules, or about all that match; act on them once that is confirmed."""
+    action = actions.named(visit.form.get("action", ""))
+    require_role(visit.principal, action.role)
+    if action not in offered_for_several(visit):
+        raise InvalidInputError("action", f"{action.name} is done to one schedule only")
+    kept, chosen = kept_of(visit), visit.chosen[: MOST_CHOSEN + 1]
+    if "all" in visit.form:
+        return _do_next(visit, action, kept) if "cursor" in visit.form else _ask_about_all(visit, action, kept)
+    if not chosen:
+        return visit.done("Choose schedules first.", "/schedules", **kept)
+    if len(chosen) > MOST_CHOSEN:
+        raise InvalidInputError("id", f"more than {MOST_CHOSEN} schedules were chosen; choose all that match instead")
+    if "confirmed" in visit.form:
+        return visit.done(_do_chosen(visit, action, chosen), "/schedules", **kept)
+    more = f" and {len(chosen) - _NAMED} more" if len(chosen) > _NAMED else ""
+    return actions.ask(
+        visit, action, f"{action.label}: {_schedules(len(chosen))}?", "/bulk", back=visit.url("/schedules", **kept),
+        about=", ".join(chosen[:_NAMED]) + more, kept={**kept, "confirmed": "yes"}, chosen=chosen,
+    )  # fmt: skip
+
+
+def _schedules(count: int) -> str:
+    return f"{count} schedule{'s' * (count != 1)}"
+
+
+def _bulk(visit: Visit, action: Action) -> Bulk:
+    """Return the requested bulk action with its choices; raises InvalidInputError."""
+    catch_up, overlap = visit.form.get("catch_up"), visit.form.get("overlap")
+    bulk = Bulk(
+        action.name,
+        reason=visit.context.reason,
+        catch_up=CatchUp.of(catch_up) if catch_up else None,
+        until=actions.until_of(visit) if action.name == "pause" else None,
+        overlap=OverlapPolicy.of(overlap) if overlap else None,
+        context=visit.context,
+        force=True,
+        skips=actions.count_of(visit) if action.name == "skip_next" else 1,
+    )
+    bulk.require(visit.now)
+    return bulk
+
+
+def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
+    bulk, rows = _bulk(visit, action), list[BulkRow]()
+    for schedule_id in chosen:
+        try:
+            rows.append(bulk.apply(visit.scheduler.get(schedule_id, namespace=visit.namespace)))
+        except RqschedError as error:
+            rows.append(BulkRow(schedule_id, "skipped", str(error)))
+    skipped = [f"{row.schedule_id}: {skip_in_words(row.reason or '')}" for row in rows if row.outcome == "skipped"]
+    more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+    refused = f" Not done: {'; '.join(skipped[:3])}{more}" if skipped else ""
+    return f"{action.label}: {len(rows) - len(skipped)} of {len(rows)} done.{refused}"
+
+
+def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
+    filters = _filters(visit, action, kept)
+    counted = count_matching(visit.scheduler.runtime, Bulk(action.name), filters)
+    if counted.next_cursor is None:
+        return visit.done(f"{action.label}: no schedule matches for which that is possible.", "/schedules", **kept)
+    return actions.ask(
+        visit, action, f"{action.label}: all {_schedules(counted.matched)} that match?", "/bulk",
+        back=visit.url("/schedules", **kept), about=_in_words(filters, kept), counted_at=visit.now,
+        kept={**kept, "all": "yes", "cursor": counted.next_cursor},
+    )  # fmt: skip
+
+
+def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
+    """Do one chunk of an action on all that match, and show how far it is."""
+    filters, bulk = _filters(visit, action, kept), _bulk(visit, action)
+    counts, skipped = _so_far(visit.form.get("so_far", ""))
+    progress = do_chunk(visit.scheduler.runtime, bulk, filters, visit.form["cursor"])
+    counts.update(row.outcome for row in progress.items)
+    skipped += [(row.schedule_id, row.reason or "") for row in progress.items if row.outcome == "skipped"]
+    choices = {name: visit.form[name] for name in _CHOICES if visit.form.get(name, "").strip()}
+    so_far = json.dumps([counts, skipped[:_SKIPPED]])
+    following = {**kept, **choices, "all": "yes", "cursor": progress.next_cursor or "", "so_far": so_far}
+    return visit.page(
+        "bulk.html", progress=progress, action=action, question=f"{action.label}: {_schedules(progress.matched)}",
+        about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
+        following=following, back=visit.url("/schedules", **kept),
+    )  # fmt: skip
+
+
+def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:
+    """Read the outcomes of the chunks before, which the form brings back; raises InvalidInputError."""
+    try:
+        counts, skipped = json.loads(text or "[{}, []]")
+        named = [(str(schedule_id), str(reason)) for schedule_id, reason in skipped]
+        return Counter({name: int(times) for name, times in counts.items()}), named
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise InvalidInputError("so_far", "cannot be read; go back to the list of schedules and begin again") from None
+
+
+def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
+    """Return the filters of an action; without a status, the statuses that it applies to.
+
+    Paused schedules are triggered only on request, as in `Scheduler.bulk`.
+    """
+    filters = filters_of(visit, kept)
+    meant = (OPERATIONS[action.name],) if action.name in OPERATIONS else tuple(sorted(action.statuses))
+    return filters if filters.statuses else replace(filters, statuses=meant)
+
+
+def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
+    """Say what the schedules of an action have in common."""
+    words = {
+        "q": "id contains",
+        "outcome": "last outcome",
+        "problem": "problem",
+        "workflow": "workflow",
+        "label": "label",
+    }
+    told = [f"{word} {kept[name]}" for name, word in words.items() if name in kept]
+    return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])

@@ -1,0 +1,159 @@
+"""Calendars of the namespace, and shared ones, which only a principal that sees every namespace may change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from starlette.responses import Response
+
+from rqsched.features.freeze.http import require_all
+from rqsched.http.dependencies import AdminAlways, Call, Read
+from rqsched.http.native.requests import Name, Note, RequestBody, listed
+from rqsched.http.openapi import PROBLEM, Json, Schema
+from rqsched.http.request_bodies import StrictRoute
+from rqsched.when.calendars import MAX_ENTRIES
+
+router = APIRouter(route_class=StrictRoute, tags=["calendars"])
+
+CalendarName = Annotated[str, Path(max_length=255, description="The name, by which schedules exclude what it holds.")]
+Shared = Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")]
+Revision = Annotated[int | None, Query(ge=1, le=2**53, description="Refused unless it is at this revision.")]
+
+
+def _date(value: Any) -> date:
+    try:
+        return date.fromisoformat(value if isinstance(value, str) and len(value) == 10 else "")
+    except ValueError:
+        raise ValueError("must be a date such as 2028-12-31") from None
+
+
+Entries = Annotated[
+    list[Name],
+    Field(max_length=MAX_ENTRIES),
+    BeforeValidator(listed),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ENTRIES}]}
+    ),
+]
+Day = Annotated[date, BeforeValidator(_date), WithJsonSchema({"type": "string", "format": "date"})]
+
+
+class CalendarRequest(RequestBody):
+    """The contents of a calendar."""
+
+    exclude: Entries = Field(description="Its dates, ranges of dates and weekly windows.")
+    description: Note | None = Field(default=None, description="What it is for.")
+    source: Note | None = Field(default=None, description="What it was imported from.")
+    reaches: Day | None = Field(default=None, description="The last day about which it says anything.")
+    revision: int | None = Field(default=None, ge=0, le=2**53, description="Replace only this one; 0: there is none.")
+    reason: Note | None = Field(default=None, description="Why, for its history.")
+
+
+class CalendarResponse(Schema):
+    """A calendar as it is."""
+
+    name: str
+    """Its name."""
+    shared: bool
+    """Whether schedules of every namespace may name it."""
+    namespace: str | None
+    """The namespace it belongs to; null for a shared one."""
+    revision: int
+    """Grows by one with every change."""
+    exclude: list[str]
+    """Its dates, ranges of dates and weekly windows, in the time zone of each schedule."""
+    reaches: date | None
+    """The last day that it covers; null for a calendar without an end."""
+    source: str | None
+    """The source of the import; null for a calendar that was written by hand."""
+    description: str | None
+    """Its purpose."""
+    created_at: datetime
+    """When it was created."""
+    changed_at: datetime
+    """When it was changed last."""
+    changed_by: str | None
+    """The principal of its last change."""
+
+
+class CalendarsResponse(Schema):
+    """The calendars that schedules of a namespace may name."""
+
+    items: list[CalendarResponse]
+    """By name; at most 1000."""
+
+
+class CalendarUser(Schema):
+    """A schedule that names a calendar."""
+
+    namespace: str
+    """Its namespace."""
+    schedule_id: str
+    """Its id."""
+
+
+class CalendarUse(CalendarResponse):
+    """A calendar with its users and its history."""
+
+    used_by: list[CalendarUser]
+    """The schedules that name it, of the namespaces that the caller sees; at most 1000."""
+    history: list[dict[str, Any]]
+    """Its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
+
+
+@router.get("/calendars/", response_model=CalendarsResponse)
+def list_calendars(call: Read) -> Response:
+    """List the calendars that schedules of the namespace may name: its own, and the shared ones."""
+    return Json({"items": [one.to_dict() for one in call.scheduler.calendars.list(namespace=call.namespace)]})
+
+
+@router.get("/calendars/{calendar}/", response_model=CalendarUse)
+def read_calendar(call: Read, calendar: CalendarName) -> Response:
+    """Read a calendar, which schedules name it, and who changed what."""
+    of = call.scheduler.calendars
+    found = of.get(calendar, namespace=call.namespace)
+    used = of.used_by(found, namespaces=call.principal.namespaces)
+    users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
+    return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
+
+
+@router.put("/calendars/{calendar}/", response_model=CalendarResponse, responses=PROBLEM.of(412))
+def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarRequest, shared: Shared = False) -> Response:
+    """Create a calendar or replace what it holds; every schedule that names it is planned again. Idempotent."""
+    found = call.scheduler.calendars.set(
+        calendar,
+        body.exclude,
+        shared=shared,
+        namespace=_namespace(call, shared=shared),
+        description=body.description,
+        source=body.source,
+        reaches=body.reaches,
+        revision=body.revision,
+        context=replace(call.context, reason=body.reason),
+    )
+    return Json(found.to_dict())
+
+
+@router.delete("/calendars/{calendar}/", status_code=204, responses=PROBLEM.of(409, 412))
+def delete_calendar(
+    call: AdminAlways,
+    calendar: CalendarName,
+    shared: Shared = False,
+    revision: Revision = None,
+    reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
+) -> Response:
+    """Delete a calendar; 409 with the names of the schedules that name it, when there are some."""
+    namespace, asked = _namespace(call, shared=shared), replace(call.context, reason=reason)
+    call.scheduler.calendars.delete(calendar, shared=shared, namespace=namespace, revision=revision, context=asked)
+    return Response(status_code=204)
+
+
+def _namespace(call: Call, *, shared: bool) -> str | None:
+    if not shared:
+        return call.namespace
+    require_all(call)
+    return None

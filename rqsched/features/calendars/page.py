@@ -1,0 +1,154 @@
+"""The pages of calendars: the list with the schedules that name them, one calendar as a year, and its form."""
+
+from __future__ import annotations
+
+import calendar as months
+from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from starlette.responses import Response
+
+from rqsched.dashboard.rendering import lines
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import CalendarNotFoundError, InvalidInputError, RqschedError
+from rqsched.http.auth import Role
+from rqsched.http.errors import ForbiddenError
+from rqsched.when.calendars import Calendar
+from rqsched.when.exclusion import exclusion_of
+
+_DAY = timedelta(days=1)
+_MOST_SHOWN = 50
+"""The most schedules that a page names; it says how many more there are."""
+_YEARS = range(1970, 2200)
+
+
+class Day(NamedTuple):
+    """One day of a year."""
+
+    date: date
+    """The date."""
+    is_out: bool
+    """Whether it is excluded whole."""
+    is_part: bool
+    """Whether a part of it is."""
+
+
+def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
+    """Show the calendars that schedules of the namespace may name, and a form for a new one."""
+    of = visit.scheduler.calendars
+    found = [(one, len(_users(visit, one))) for one in of.list(namespace=visit.namespace)]
+    status = 422 if problem else 200
+    return visit.page("calendars.html", status, found=found, problem=problem, values=visit.form)
+
+
+def show(visit: Visit) -> Response:
+    """Show one calendar: a year, the schedules that name it, its changes, and its form."""
+    return _one(visit, _found(visit))
+
+
+def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> Response:
+    year = _year(visit)
+    users = _users(visit, found)
+    told = visit.scheduler.calendars.history(found)
+    history = [one | {"at": datetime.fromisoformat(one["at"])} for one in told]
+    return visit.page(
+        "calendar.html", 422 if problem else 200, calendar=found, year=year, months=_months(found, year),
+        users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
+        history=history, may_change=_may_change(visit, found), problem=problem,
+        values=visit.form, text="\n".join(found.exclude), month_names=months.month_abbr,
+    )  # fmt: skip
+
+
+def change(visit: Visit) -> Response:
+    """Create or replace a calendar; if it is refused, show the form as it was filled in."""
+    name, found = visit.form.get("name", "").strip(), None
+    try:
+        if "revision" in visit.form:
+            found = _found(visit, name)
+        is_shared = found is not None and found.is_shared
+        if found is not None:
+            _require_may_change(visit, found)
+        done = visit.scheduler.calendars.set(
+            name, lines(visit.form.get("exclude", "")), shared=is_shared,
+            namespace=None if is_shared else visit.namespace,
+            description=visit.form.get("description", "").strip() or None,
+            source=None if found is None else found.source, reaches=_reaches(visit), revision=_revision(visit),
+            context=visit.context,
+        )  # fmt: skip
+    except CalendarNotFoundError as error:
+        return visit.done(f"Not done: {error}", "/calendars")
+    except RqschedError as error:
+        return show_all(visit, error) if found is None else _one(visit, found, error)
+    return visit.done(f"Calendar {done.name} is at revision {done.revision}.", f"/calendars/{done.name}")
+
+
+def delete(visit: Visit) -> Response:
+    """Delete a calendar that nothing names."""
+    found = _found(visit)
+    try:
+        _require_may_change(visit, found)
+        namespace = None if found.is_shared else visit.namespace
+        visit.scheduler.calendars.delete(
+            found.name, shared=found.is_shared, namespace=namespace, revision=_revision(visit), context=visit.context
+        )
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", f"/calendars/{found.name}")
+    return visit.done(f"Calendar {found.name} is deleted.", "/calendars")
+
+
+def _found(visit: Visit, name: str | None = None) -> Calendar:
+    named = str(visit.request.path_params["name"]) if name is None else name
+    return visit.scheduler.calendars.get(named, namespace=visit.namespace)
+
+
+def _users(visit: Visit, calendar: Calendar) -> list[tuple[str, str]]:
+    """Return the schedules that name it, of the namespaces that the viewer sees."""
+    return visit.scheduler.calendars.used_by(calendar, namespaces=visit.principal.namespaces)
+
+
+def _may_change(visit: Visit, calendar: Calendar) -> bool:
+    return visit.principal.role >= Role.ADMIN and (visit.sees_all or not calendar.is_shared)
+
+
+def _require_may_change(visit: Visit, calendar: Calendar) -> None:
+    if not _may_change(visit, calendar):
+        raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
+
+
+def _year(visit: Visit) -> int:
+    text = visit.query("year")
+    if text.isascii() and text.isdigit() and len(text) == 4 and int(text) in _YEARS:
+        return int(text)
+    return visit.now.astimezone(visit.zone).year
+
+
+def _months(calendar: Calendar, year: int) -> list[list[Day]]:
+    """Return the days of each month of a year, on a clock that never changes."""
+    first, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
+    out: dict[date, timedelta] = {}
+    if calendar.exclude:
+        stretches = exclusion_of(calendar.exclude, ZoneInfo("UTC")).stretches(first - _DAY, end)
+        for start, last in stretches:
+            at = start
+            while at < min(last, end):
+                midnight = datetime.combine(at.date(), time.min, tzinfo=UTC) + _DAY
+                out[at.date()] = out.get(at.date(), timedelta(0)) + (min(midnight, last) - at)
+                at = midnight
+    days = [(first + number * _DAY).date() for number in range((end - first).days)]
+    told = [Day(day, out.get(day) == _DAY, day in out and out[day] < _DAY) for day in days]
+    return [[one for one in told if one.date.month == month] for month in range(1, 13)]
+
+
+def _reaches(visit: Visit) -> date | None:
+    text = visit.form.get("reaches", "").strip()
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError:
+        raise InvalidInputError("reaches", f"{text[:32]!r} is not a date; write 2028-12-31") from None
+
+
+def _revision(visit: Visit) -> int:
+    """Return the revision that the form was made from; 0 for a new calendar."""
+    text = visit.form.get("revision", "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

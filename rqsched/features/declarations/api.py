@@ -1,0 +1,201 @@
+"""The part of a Scheduler that makes the stored schedules equal the declared ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.errors import InvalidInputError
+from rqsched.features.after import upstreams
+from rqsched.features.declarations.declarations import SYNC, Declaration, require_distinct
+from rqsched.features.quotas import chain as quotas
+from rqsched.kernel.chain import create
+from rqsched.kernel.chain.create import ScheduleRequest
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.model import Change, Definition, Schedule
+from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.results import Synced
+from rqsched.kernel.decide.schedule_options import with_arguments
+from rqsched.when.calendars import Calendar
+from rqsched.when.spec import After, Cron, Every, Once, Spec
+
+T = TypeVar("T")
+SYNC_BATCH = 500
+"""How many schedules a sync or an import writes in one transaction."""
+
+
+class PlannedSync(NamedTuple):
+    """The effect that a sync would have now."""
+
+    synced: Synced
+    """The outcome by schedule."""
+    changes: list[Change]
+    """The changes of the schedules that it would create or update, in their order."""
+
+
+def plan_sync(
+    scheduler: Any,
+    declarations: Iterable[Declaration],
+    *,
+    prune: bool = False,
+    keep: Iterable[str] = (),
+    namespace: str | None = None,
+    calendars: Sequence[Calendar] = (),
+) -> PlannedSync:
+    """Decide the effect of `sync` now, with the same checks; writes nothing.
+
+    `calendars` are taken as set, whatever is stored.
+    """
+    requests = scheduler._requests(declarations, namespace, None)
+    done, changes = _nothing_done(), list[Change]()
+    for batch in batches(requests):
+        for change, outcome in create.preview_upserts(scheduler.runtime, batch, calendars):
+            done[outcome].append(change.after.schedule_id)
+            if outcome != "unchanged":
+                changes.append(change)
+    if prune:
+        done["removed"] = [handle.schedule_id for handle in scheduler._undeclared(_ids(requests, keep), namespace)]
+    return PlannedSync(Synced(**done), changes)
+
+
+class Syncing:
+    """The part of a Scheduler that makes the stored schedules equal the declared ones."""
+
+    def sync(
+        self: Any,
+        declarations: Iterable[Declaration] | None = None,
+        *,
+        prune: bool = False,
+        keep: Iterable[str] = (),
+        namespace: str | None = None,
+        context: CommandContext | None = None,
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Synced:
+        """Upsert a declared set; with `prune`, delete schedules of earlier syncs that this set lacks.
+
+        The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` opened
+        it, these include the modules of RQSCHED_IMPORTS; raises ConfigError when one of those cannot be imported.
+
+        The whole set is checked before anything is written, also that the quota has room for the additions before the
+        pruning. `keep` names schedules outside the set that are not pruned, for a set that is written in parts.
+        `progress` is called with each id and its outcome after the commit; Redis and subscribers follow.
+        """
+        if declarations is None:
+            self.runtime.imports.require()
+            declarations = self.declarations.all()
+        requests = self._requests(declarations, namespace, context)
+        done = _nothing_done()
+
+        def report(schedule: Schedule, outcome: str) -> None:
+            done[outcome].append(schedule.schedule_id)
+            if progress is not None:
+                progress(schedule.schedule_id, outcome)
+
+        create.upsert_batches(self.runtime, batches(requests), report)
+        if prune:
+            done["removed"] = self._prune(_ids(requests, keep), namespace, context)
+        return Synced(**done)
+
+    def preview_sync(
+        self: Any,
+        declarations: Iterable[Declaration],
+        *,
+        prune: bool = False,
+        keep: Iterable[str] = (),
+        namespace: str | None = None,
+    ) -> Synced:
+        """Return the effect of `sync` now, with the same checks; writes nothing."""
+        return plan_sync(self, declarations, prune=prune, keep=keep, namespace=namespace).synced
+
+    def _requests(
+        self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
+    ) -> list[ScheduleRequest]:
+        """Check a whole set, and that the quota has room for it."""
+        given = list(declarations)
+        require_distinct(given)
+        known: dict[object, Definition] = {}
+        requests = [self._request(declared, namespace, context, known) for declared in given]
+        wanted = {one.named.schedule_id: one.upstream_id for one in requests}
+        if any(wanted.values()):
+            upstreams.require_all(self.runtime, self._namespace(namespace), wanted)
+            places = {schedule_id: place for place, schedule_id in enumerate(upstreams.in_order(wanted))}
+            requests.sort(key=lambda one: places[one.named.schedule_id])
+        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in batches(requests)]
+        quotas.require_room_for_batches(self.runtime, self._namespace(namespace), sizes)
+        return requests
+
+    def _request(
+        self: Any,
+        declared: Declaration,
+        namespace: str | None,
+        context: CommandContext | None,
+        known: dict[object, Definition],
+    ) -> ScheduleRequest:
+        """Check one declaration; `known` are the definitions of earlier ones, by their inputs."""
+        try:
+            shared = self._shared(declared, known)
+            definition = with_arguments(shared, declared.options.get("args"), declared.options.get("kwargs"))
+        except InvalidInputError as error:
+            error.add_note(f"in the declaration of {declared.schedule_id!r}")
+            raise
+        named = self._named(namespace, declared.schedule_id)
+        note = require_note(declared.note)
+        said = (named, definition, note, declared.paused, context)
+        return ScheduleRequest(*said, must_have_future=False, shared=shared)
+
+    def _shared(self: Any, declared: Declaration, known: dict[object, Definition]) -> Definition:
+        """Define a declaration without its arguments; equal declarations share one definition object."""
+        alike = _said_by(declared)
+        definition = None if alike is None else known.get(alike)
+        if definition is None:
+            options = {name: value for name, value in declared.options.items() if name not in _ARGUMENTS}
+            definition = self._define(declared.workflow, declared.spec, {**options, "managed_by": SYNC})
+            if alike is not None:
+                known[alike] = definition
+        return definition
+
+    def _prune(self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None) -> list[str]:
+        gone = self._undeclared(kept, namespace)
+        for handle in gone:
+            handle.delete(reason="pruned by sync", context=context)
+        return [handle.schedule_id for handle in gone]
+
+    def _undeclared(self: Any, kept: Collection[str], namespace: str | None) -> Sequence[ScheduleHandle]:
+        managed = self.iter(namespace=namespace, managed_by=SYNC)
+        gone = (handle for handle in managed if handle.schedule_id not in kept)
+        return sorted(gone, key=attrgetter("schedule_id"))
+
+
+_ARGUMENTS = frozenset({"args", "kwargs"})
+_SPECS = (str, Cron, Every, Once, After, Spec)
+_PLAIN = (str, int, float, timedelta, type(None))
+
+
+def _said_by(declared: Declaration) -> object | None:
+    """Return a key of a declaration without its arguments; None if a value cannot be compared (lists).
+
+    It includes types: 1 and True are equal, but only one of them is a priority.
+    """
+    options = [(name, type(value), value) for name, value in declared.options.items() if name not in _ARGUMENTS]
+    if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, _, value in options):
+        return None
+    said = frozenset(options)
+    workflow = declared.workflow if isinstance(declared.workflow, str) else id(declared.workflow)
+    return workflow, type(declared.spec), declared.spec, said
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split a set into the parts of its transactions, in order."""
+    return chunks(items, SYNC_BATCH)
+
+
+def _ids(requests: Iterable[ScheduleRequest], keep: Iterable[str]) -> set[str]:
+    return {request.named.schedule_id for request in requests} | set(keep)
+
+
+def _nothing_done() -> dict[str, list[str]]:
+    return {"created": [], "updated": [], "unchanged": [], "removed": []}

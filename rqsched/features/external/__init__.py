@@ -1,0 +1,1 @@
+"""External runs: workers of any language claim them over HTTP."""

@@ -1,0 +1,71 @@
+"""Jobs of targets: described, and put on their queues."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Protocol
+
+from rqsched.config import Settings
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.store import RunName, Target
+from rqsched.kernel.decide.ids import BatchJobId
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.transport.job_label import JobLabel
+from rqsched.kernel.transport.job_queue import JobSpec
+from rqsched.kernel.transport.transport import Transport
+
+_DISPATCH_SECONDS = 120
+
+
+class Parts(Protocol):
+    """The parts of a process's runtime that jobs of targets use."""
+
+    settings: Settings
+    """The settings, which say how long an end may take to be recorded."""
+    database: Database
+    """The database of targets and their runs."""
+    transport: Transport
+    """Puts the jobs on their queues."""
+    now: Callable[[], datetime]
+    """Returns the time."""
+
+
+def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
+    """Put pending targets on their queues, unless they are there; returns how many were put there.
+
+    Raises RedisError after short retries.
+    """
+    if not pending:
+        return 0
+    names = parts.database.read(partial(fan_out_targets.names_of, run_uids=[target.run_uid for target in pending]))
+    grouped: dict[tuple[str | None, str | None], list[Target]] = defaultdict(list)
+    for target in pending:
+        grouped[target.queue, target.connection].append(target)
+    return sum(
+        parts.transport.enqueue(jobs_of(parts.settings, some, names), *where, now=parts.now())
+        for where, some in grouped.items()
+    )
+
+
+def jobs_of(settings: Settings, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
+    """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
+    more = int(settings.completion_outage.total_seconds())
+    return [
+        JobSpec(str(target.job_id), target.timeout + more, label=_label(target, names.get(target.run_uid)))
+        for target in chunk
+    ]
+
+
+def _label(target: Target, name: RunName | None) -> JobLabel:
+    if name is None:
+        return JobLabel(target.workflow, target.run_uid)
+    known = name.schedule_id, name.namespace, name.occurrence_at, name.attempt
+    return JobLabel(target.workflow, target.run_uid, *known)
+
+
+def batch_job(job: BatchJobId) -> JobSpec:
+    """Describe the job that dispatches the next targets of a run."""
+    return JobSpec(str(job), _DISPATCH_SECONDS)

@@ -1,0 +1,1 @@
+"""Freeze: nothing begins, in one namespace or in the whole installation, until somebody says so."""

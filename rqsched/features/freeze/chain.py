@@ -1,0 +1,360 @@
+"""Holding and releasing: an operator's operations on the hold of an installation, and the preview of a release.
+
+A release first treats due schedules and waiting runs as it was asked, under the hold; then it ends the hold. If it is
+interrupted, everything is still held, and the release is repeated. Once SQL has ended the hold, the next pass ends it
+in Redis. Freeze and thaw do the same for one namespace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+
+from rqsched.clock import SystemClock
+from rqsched.errors import BackendUnavailableError, InvalidInputError, RedisUnavailableError
+from rqsched.features.after import store as upstream_ends
+from rqsched.features.after.chain import UNFOLLOWED, follow_frozen
+from rqsched.features.after.decide import Thaw
+from rqsched.kernel.chain.change import change
+from rqsched.kernel.chain.commit import Decided
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import settle_run
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.fire_decision import FROZEN, HELD, FireContext, decide_fire, decide_miss_due
+from rqsched.kernel.decide.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.model import OPEN, Change, Run, RunStatus, Schedule
+from rqsched.kernel.decide.policy import MissedPolicy
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.transport.refusal import told
+
+_log = logging.getLogger(__name__)
+
+_WAITING = OPEN - {RunStatus.RUNNING}
+PREVIEWED = 500
+"""The most schedules, and the most runs, that a preview lists."""
+THAWS: dict[str | None, MissedPolicy | None] = {
+    None: None,
+    "one": MissedPolicy.FIRE_ONCE,
+    "all": MissedPolicy.ALL,
+    "none": None,
+}
+"""How a thaw may treat due occurrences, and the policy for that; None is each schedule's own, `none` fires none."""
+
+
+class _Due(NamedTuple):
+    """The due schedules, and how an end of a hold treats them first."""
+
+    namespace: str | None
+    """The namespace of the schedules; None for all namespaces that are not frozen."""
+    is_missed: bool = False
+    """Whether due occurrences are recorded as missed."""
+    since: datetime | None = None
+    """If they are: since when; occurrences that were due before fire."""
+    missed: MissedPolicy | None = None
+    """The policy by which occurrences fire; None for each schedule's own."""
+
+
+def hold(runtime: Runtime, context: CommandContext) -> Hold:
+    """Let nothing begin from now on; a hold that exists already stays as it is. Returns the hold.
+
+    SQL first, then Redis. Either is enough: a pass of reconcile tells the other when it answers again. Raises the error
+    of SQL when neither answers.
+    """
+    gate = runtime.hold
+    gate.share()  # a hold that was released, and is back, is none
+    now = runtime.now() if gate.has_sql else SystemClock().now()
+    asked = gate.kept or Hold(new_uid(now), now, context.principal, context.reason)
+    failure: BackendUnavailableError | None = None
+    try:
+        gate.put_into_sql(asked, begins=gate.kept is None)
+        asked = gate.kept or asked  # Redis is told what SQL has
+    except BackendUnavailableError as error:
+        _log.warning("the hold is not in SQL yet: %s", error, extra={"action": "hold_not_copied"})
+        failure = error
+    try:
+        gate.put_into_redis(asked)
+    except RedisError as error:
+        _log.warning("the hold is not in Redis yet: %s", error, extra={"action": "hold_not_copied"})
+        if failure is not None:
+            raise failure from error
+    return gate.kept or asked
+
+
+def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
+    """Let nothing begin in a namespace from now on; a freeze that exists already stays as it is. Returns the freeze.
+
+    SQL keeps it: raises BackendUnavailableError when SQL does not answer. Redis lets other processes ask SQL at once;
+    if Redis does not answer now, the next pass of reconcile tells it.
+    """
+    now = runtime.now()
+    asked = Hold(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)
+    runtime.hold.freeze(asked)
+    return runtime.hold.frozen.get(namespace, asked)
+
+
+def preview(runtime: Runtime, *, since: datetime | None = None, is_missed: bool = False) -> ReleasePreview:
+    """Return what a release would do now, by each schedule's policies; nothing is written. See `release`."""
+    return _preview(runtime, _Due(None, is_missed, _require_range(since, is_missed=is_missed)))
+
+
+def preview_thaw(runtime: Runtime, namespace: str, *, missed: str | None = None) -> ReleasePreview:
+    """Return what a thaw would do now, by each schedule's policies; nothing is written. See `thaw`."""
+    return _preview(runtime, _due_of(namespace, missed))
+
+
+def _preview(runtime: Runtime, wanted: _Due) -> ReleasePreview:
+    gate = runtime.hold
+    gate.look(is_fresh=True)
+
+    def read(connection: Connection) -> ReleasePreview:
+        now = runtime.now()
+        due = _late(runtime, wanted.namespace, now, PREVIEWED + 1)(connection)
+        waiting = _waiting(runtime, wanted.namespace, PREVIEWED + 1)(connection)
+        decided = _decided(runtime, connection, due[:PREVIEWED], wanted)
+        rows = [_row(schedule, one, now) for schedule, one in zip(due, decided, strict=False)]
+        runs = [
+            HeldRun(schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at)
+            for schedule, run in waiting[:PREVIEWED]
+        ]
+        hold = gate.known if wanted.namespace is None else gate.frozen.get(wanted.namespace)
+        return ReleasePreview(hold, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
+
+    return runtime.database.read(read)
+
+
+def release(
+    runtime: Runtime,
+    context: CommandContext,
+    *,
+    since: datetime | None = None,
+    is_missed: bool = False,
+    cancels_waiting: bool = False,
+) -> Released:
+    """End the hold: due schedules fire by their own policies. A paused schedule stays paused, a frozen one frozen.
+
+    With `is_missed` due occurrences are recorded as missed instead; with `since` only those since then, and earlier
+    ones fire. With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first,
+    and recorded in the audit events. Raises RedisUnavailableError or DatabaseUnavailableError, with everything still
+    held, when one of them does not answer: repeat it.
+    """
+    since = _require_range(since, is_missed=is_missed)
+    runtime.hold.look(is_fresh=True)  # frozen namespaces stay so
+    cancelled = _cancel_waiting(runtime, None, context) if cancels_waiting else 0
+    wanted = _Due(None, is_missed, since)
+    settled = _settle_due(runtime, context, wanted) if is_missed else []
+    settled += _settle_owed(runtime, context, wanted)
+    try:
+        ended = runtime.hold.drop(context.principal, context.reason)
+        runtime.transport.ask_for_pass()
+    except RedisError as error:
+        raise RedisUnavailableError(
+            f"{told(error)}; so everything is still held. Repeat the release, or the first pass that reaches Redis "
+            "ends it."
+        ) from error
+    if ended is not None:
+        _log.warning(
+            "released by %s: it was %s", context.principal or "a program", ended, extra={"action": "hold_released"}
+        )
+    return Released(ended, len(settled), sum(one.missed for one in settled), cancelled)
+
+
+def thaw(
+    runtime: Runtime,
+    namespace: str,
+    context: CommandContext,
+    *,
+    missed: str | None = None,
+    cancels_waiting: bool = False,
+) -> Released:
+    """End the freeze of a namespace; paused schedules stay paused. Do nothing if the namespace is not frozen.
+
+    Due schedules fire by their own policies, or as `missed` says: `one` or `all` occurrences of each, or `none`. With
+    `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and recorded in
+    the audit events. Raises DatabaseUnavailableError, with everything still frozen: repeat it. Redis is not needed: if
+    it does not answer, due schedules and waiting runs begin with the first pass that reaches it.
+    """
+    wanted = _due_of(namespace, missed)
+    runtime.hold.look(is_fresh=True)
+    if namespace not in runtime.hold.frozen and runtime.hold.has_sql:
+        return Released(None, 0, 0, 0)
+    cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
+    settled = [] if missed is None else _settle_due(runtime, context, wanted)
+    settled += _settle_owed(runtime, context, wanted)
+    ended = runtime.hold.thaw(namespace, context.principal, context.reason)
+    try:
+        runtime.transport.ask_for_pass()
+    except RedisError as error:
+        _log.warning("no pass is asked for after a thaw: %s", error, extra={"action": "hold_not_copied"})
+    if ended is not None:
+        who, extra = context.principal or "a program", {"action": "namespace_thawed"}
+        _log.warning("namespace %r is thawed by %s: it was %s", namespace, who, ended, extra=extra)
+    counts = sum(one.missed for one in settled), cancelled, sum(one.fired for one in settled)
+    return Released(ended, len(settled), *counts)
+
+
+def _due_of(namespace: str, missed: str | None) -> _Due:
+    if missed not in THAWS:
+        raise InvalidInputError("missed", "must be one, all or none; leave it out for each schedule's own policy")
+    return _Due(namespace, missed == "none", None, THAWS[missed])
+
+
+def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) -> Callable[[Connection], list[Schedule]]:
+    """Return the query for schedules that are due in a namespace, or in all that are not frozen."""
+    frozen = [*runtime.hold.frozen] if namespace is None else []
+    return partial(schedule_queries.late, namespace=namespace, since=now, limit=limit, frozen=frozen)
+
+
+def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
+    """Return the query for runs that wait there."""
+    frozen = [*runtime.hold.frozen] if namespace is None else []
+    return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
+
+
+def _require_range(since: datetime | None, *, is_missed: bool) -> datetime | None:
+    if since is None:
+        return None
+    if not is_missed:
+        raise InvalidInputError("since", "says since when occurrences are recorded as missed: give `missed`, too")
+    if since.tzinfo is None:
+        raise InvalidInputError("since", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+    return since.astimezone(UTC)
+
+
+def _decided(
+    runtime: Runtime,
+    connection: Connection,
+    due: Sequence[Schedule],
+    wanted: _Due,
+    *,
+    asked: CommandContext | None = None,
+    is_locked: bool = False,
+) -> Iterator[Change | Exception]:
+    """Decide about due schedules, from their occurrences that ran and their open runs; a failing one harms no other.
+
+    If the schedules are locked, the runs that a decision replaces are locked, too: nobody may claim one meanwhile.
+    """
+    runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
+    ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
+    now = runtime.now()
+    for one in due:
+        context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()), asked)
+        try:
+            if wanted.is_missed:
+                policy, since = HELD if wanted.namespace is None else FROZEN, wanted.since
+                yield decide_miss_due(
+                    one, runs[one.uid], since=since, now=now, context=context, asked=asked, policy=policy
+                )
+            else:
+                yield decide_fire(one, runs[one.uid], now=now, context=context, missed=wanted.missed)
+        except Exception as error:  # noqa: BLE001 - a schedule that cannot be evaluated, as in a fire
+            yield error
+
+
+def _row(before: Schedule, decided: Change | Exception, now: datetime) -> HeldSchedule:
+    due_at = before.due_at or now
+    if isinstance(decided, Exception):
+        error = f"{type(decided).__name__}: {decided}"
+        return HeldSchedule(before.namespace, before.schedule_id, due_at, [], 0, 0, due_at, error)
+    after = decided.after
+    return HeldSchedule(
+        after.namespace,
+        after.schedule_id,
+        due_at,
+        sorted(run.occurrence_at for run in decided.new_runs if run.occurrence_at is not None),
+        after.missed_count - before.missed_count,
+        after.skipped_count - before.skipped_count,
+        after.due_at,
+    )
+
+
+class _Settled(NamedTuple):
+    """How the due occurrences of one schedule were treated, before everything may begin again."""
+
+    missed: int = 0
+    """How many occurrences were recorded as missed."""
+    fired: int = 0
+    """How many started a run, or wait behind one."""
+
+
+def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
+    """Treat due schedules as `wanted` says; returns the outcome of each schedule that missed or fired an occurrence.
+
+    Each schedule is a transaction of its own, and has a later next time then.
+    """
+    # One end for all, or a schedule that is due again meanwhile would be read again and again.
+    settled, until = dict[str, _Settled](), runtime.now()
+    while True:
+        due = runtime.database.read(_late(runtime, wanted.namespace, until, PREVIEWED))
+        fresh = [one.uid for one in due if one.uid not in settled]
+        if not fresh:
+            return [one for one in settled.values() if any(one)]
+        settled |= {uid: _settle_due_of(runtime, uid, context, wanted) for uid in fresh}
+
+
+def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: _Due) -> _Settled:
+    def decide(connection: Connection, tried: Decided[_Settled] | None) -> Decided[_Settled]:
+        schedule = changes.lock_one(connection, uid)
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        now = runtime.now()
+        if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
+            return Decided([], _Settled())
+        (decided,) = _decided(runtime, connection, [schedule], wanted, asked=context, is_locked=True)
+        if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
+            what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
+            _log.error("what is due of %s/%s cannot be decided: %s", *what, extra=extra)
+            return Decided([], _Settled())
+        missed = decided.after.missed_count - schedule.missed_count
+        return Decided([decided], _Settled(missed, sum(run.occurrence_at is not None for run in decided.new_runs)))
+
+    return change(runtime, decide)
+
+
+def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
+    """Follow all ends owed to each downstream schedule as one, as its policy or the end of the hold says."""
+    thaw = Thaw(HELD if wanted.namespace is None else FROZEN, wanted.missed, wanted.is_missed)
+    settled, cursor = list[_Settled](), None
+    while True:
+        read = partial(upstream_ends.owing, namespace=wanted.namespace, frozen=[*runtime.hold.frozen])
+        uids, cursor = runtime.database.read(partial(read, after=cursor, limit=PREVIEWED))
+        for uid in uids:
+            settled.append(_settle_owed_to(runtime, uid, context, thaw))
+        if cursor is None:
+            return [one for one in settled if any(one)]
+
+
+def _settle_owed_to(runtime: Runtime, uid: str, context: CommandContext, thaw: Thaw) -> _Settled:
+    try:
+        change = follow_frozen(runtime, uid, thaw, context)
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - as what is due and cannot fire
+        _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
+        return _Settled()
+    if change is None or change.before is None:
+        return _Settled()
+    return _Settled(change.after.missed_count - change.before.missed_count, len(change.new_runs))
+
+
+def _cancel_waiting(runtime: Runtime, namespace: str | None, context: CommandContext) -> int:
+    """Cancel every run that waits, also those that wait behind one; returns how many."""
+    cancelled, ended = 0, AttemptResult(AttemptOutcome.CANCELLED, reason=context.reason, context=context)
+    while found := runtime.database.read(_waiting(runtime, namespace, PREVIEWED)):
+        done = sum(
+            settle_run(runtime, run.uid, ended, fence=lambda run: run.status in _WAITING) is not None
+            for _, run in found
+        )
+        cancelled += done
+        if not done:
+            break
+    return cancelled

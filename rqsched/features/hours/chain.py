@@ -1,0 +1,86 @@
+"""Hours: runs that have ended are counted, a schedule's together, when some have been made since the last time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from operator import attrgetter
+
+from rqsched.errors import BackendUnavailableError
+from rqsched.features.hours import store as run_hours
+from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.ids import first_uid_at
+from rqsched.kernel.decide.model import Change
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+MOST_STEPS = 100
+"""Transactions of one pass: a million runs of an older database are counted in some minutes, beside all else."""
+_LOOK = 5_000
+"""Runs that are looked at in one step."""
+_SETTLED = timedelta(minutes=1)
+"""Runs are looked at when they are so old: of younger ones, some may not be committed yet."""
+_LOOKED_TO = "hours_looked_to"
+"""The name of the value that says up to which run all were looked at."""
+
+
+class Hours(Feature):
+    """The hours in which runs have ended."""
+
+    run_columns = ((attrgetter("asked_attempt"), None),)
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Take the runs that are run again out of the hours in which they had ended."""
+        run_hours.take_out(connection, changes)
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
+        """Count the runs that have ended."""
+        return [Section(Stage.REST, count_ended(self._runtime))]
+
+
+def count_ended(runtime: Runtime) -> Iterator[Recovered]:
+    """Count the ended runs of schedules with new runs since the last pass; if they are many, the next one continues.
+
+    A run that cannot be counted now is counted with later runs of its schedule, or before it is pruned.
+    """
+    until = first_uid_at(runtime.now() - _SETTLED)
+    steps = 0
+    while steps < MOST_STEPS:
+        found = runtime.database.read(partial(_look, until=until))
+        yield Recovered(checked=found.runs)
+        for uid in found.schedule_uids:
+            while (counted := _count(runtime, uid)) is not None:
+                steps += 1
+                yield Recovered(checked=counted.runs)
+                if not counted.is_more:
+                    break
+                if steps >= MOST_STEPS:
+                    return
+        if found.last is None or (found.runs < _LOOK and not found.schedule_uids):
+            return  # so few are looked at again
+        runtime.database.transact(partial(metadata.set_value, name=_LOOKED_TO, value=found.last))
+        steps += 1
+
+
+def _look(connection: Connection, until: str) -> run_hours.Milestones:
+    after = metadata.find_value(connection, _LOOKED_TO) or ""
+    return run_hours.milestones(connection, after, until, _LOOK)
+
+
+def _count(runtime: Runtime, uid: str) -> run_hours.Counted | None:
+    try:
+        return runtime.database.transact(partial(run_hours.count_some, schedule_uid=uid, skip_locked=True))
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one schedule never starves the others
+        _log.exception("the runs of schedule %s cannot be counted now", uid, extra={"action": "count_failed"})
+        return None

@@ -1,0 +1,156 @@
+"""Hours of runs: how many ended in an hour and how, how long they waited and took. Pure.
+
+A live run belongs to the hour of its end. A backfilled one belongs to the hour of its occurrence: a backfill fills a
+past that one looks at, and when it did so says nothing of that past.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from rqsched.kernel.decide.model import RunKind
+
+HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_A_DECADE = 10
+BOUNDS = tuple(round(1_000 * 10 ** (place / _A_DECADE)) for place in range(10 * _A_DECADE + 1))
+"""The upper bounds of the buckets of spans in microseconds: ten for each power of ten, from 1 ms to 115 days.
+
+Rows store the index of a bound, so the bounds never change. Longer spans are in one more bucket.
+"""
+
+
+class EndedRun(NamedTuple):
+    """The facts about an ended run that are counted."""
+
+    number: int
+    """Its number within the schedule."""
+    kind: str
+    """The origin of the run."""
+    status: str
+    """How it ended."""
+    attempt: int
+    """Its last attempt."""
+    occurrence_at: datetime
+    """Its nominal time."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When its last attempt began; None when none did."""
+    ended_at: datetime
+    """When it ended."""
+
+
+A_DAY = 24
+"""How many hours a day has, in UTC."""
+
+
+class HourKey(NamedTuple):
+    """The key of the runs that are counted together."""
+
+    hour: int
+    """Whole hours since 1970, UTC; for a day, its first hour."""
+    is_backfilled: bool
+    """Whether a backfill asked for them."""
+    outcome: str
+    """How they ended."""
+
+
+@dataclass
+class Tally:
+    """The figures of the runs that are counted together."""
+
+    count: int = 0
+    """How many."""
+    longest: timedelta = timedelta(0)
+    """The longest duration; it stays when its run is taken out."""
+    waits: Counter[int] = field(default_factory=Counter)
+    """How many started how late, by bucket: first attempts of live runs, from their due time on."""
+    durations: Counter[int] = field(default_factory=Counter)
+    """How many took how long, by bucket: from the begin of the last attempt to the end."""
+
+    def add(self, other: Tally) -> None:
+        """Count what another one counts, too."""
+        self.count += other.count
+        self.longest = max(self.longest, other.longest)
+        self.waits.update(other.waits)
+        self.durations.update(other.durations)
+
+    def take_out(self, other: Tally) -> None:
+        """Count what another one counts no more; what is not here stays 0."""
+        self.count = max(self.count - other.count, 0)
+        self.waits -= other.waits
+        self.durations -= other.durations
+
+
+def hour_of(at: datetime) -> int:
+    """Return the hour in which an instant lies, as `HourKey` has it."""
+    return (at - _EPOCH) // HOUR
+
+
+def instant_of_hour(hour: int) -> datetime:
+    """Return when an hour begins."""
+    return _EPOCH + hour * HOUR
+
+
+def bucket_of(span: timedelta) -> int:
+    """Return the bucket of a span; a negative one, which clocks that were set make, is the shortest."""
+    return bisect_left(BOUNDS, span // _MICROSECOND)
+
+
+def tally(runs: Iterable[EndedRun]) -> dict[HourKey, Tally]:
+    """Count runs that have ended by their hours."""
+    found: defaultdict[HourKey, Tally] = defaultdict(Tally)
+    for run in runs:
+        is_backfilled = run.kind == RunKind.BACKFILL
+        at = run.occurrence_at if is_backfilled else run.ended_at
+        found[HourKey(hour_of(at), is_backfilled, run.status)].add(_tally_of(run, is_backfilled=is_backfilled))
+    return found
+
+
+def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
+    if run.started_at is None:
+        return Tally(1)
+    took = run.ended_at - run.started_at
+    found = Tally(1, max(took, timedelta(0)), durations=Counter([bucket_of(took)]))
+    # A retry was not due then, and a run of a backfill is late for nobody.
+    if run.attempt == 1 and run.due_at is not None and not is_backfilled:
+        found.waits[bucket_of(run.started_at - run.due_at)] += 1
+    return found
+
+
+def by_day(found: Mapping[HourKey, Tally]) -> dict[HourKey, Tally]:
+    """Count together what is counted by hours of one day."""
+    days: defaultdict[HourKey, Tally] = defaultdict(Tally)
+    for key, one in found.items():
+        days[key._replace(hour=day_of(key.hour))].add(one)
+    return days
+
+
+def day_of(hour: int) -> int:
+    """Return the first hour of the day, in UTC, in which an hour lies."""
+    return hour // A_DAY * A_DAY
+
+
+def quantile(buckets: Mapping[int, int], share: float) -> float | None:
+    """Return the seconds below which a share of the counted spans lies, within a bucket in proportion; None of none.
+
+    A bucket is a quarter longer than the one before, so the answer is off by an eighth at most, about.
+    """
+    total = sum(buckets.values())
+    if not total:
+        return None
+    rank, below = share * total, 0
+    for place in sorted(buckets):
+        if below + buckets[place] >= rank:
+            lower = BOUNDS[place - 1] if place else 0
+            upper = BOUNDS[min(place, len(BOUNDS) - 1)]
+            return (lower + (upper - lower) * max(rank - below, 0) / buckets[place]) / 1_000_000
+        below += buckets[place]
+    return BOUNDS[-1] / 1_000_000

@@ -1,0 +1,295 @@
+"""The runs of a timeline: how many of each outcome in each column of the picture, whatever is stored.
+
+Short spans are read from the runs, which are shown where they ran. Longer spans, and spans with too many runs, are read
+from the hours, which have a run where it ended (`run_hours`), and from the runs that are not in them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.features.hours import store as run_hours
+from rqsched.features.hours.decide import A_DAY
+from rqsched.kernel.decide.model import RunKind
+from rqsched.kernel.store.dialect import Dialect, dialect_of
+from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
+
+MOST_RUNS = 50_000
+"""Runs of all schedules together that are read one by one; where there are more, hours are read."""
+_BEFORE = 100
+"""Numbers before the first of a span at which runs are looked for that began earlier and lasted into it."""
+_PROBES = 16
+_LAST = 2**62
+_SECONDS = 3_600
+
+
+class Columns(NamedTuple):
+    """The columns of a picture."""
+
+    start: int
+    """The begin of the first column, in seconds since 1970: a multiple of the step."""
+    step: int
+    """The width of each in seconds; whole hours to read from the hours, whole days to read from the days."""
+    number: int
+    """How many there are."""
+
+    @property
+    def end(self) -> int:
+        """The end of the last column, in seconds since 1970."""
+        return self.start + self.step * self.number
+
+    @property
+    def start_at(self) -> datetime:
+        """The begin of the first column."""
+        return datetime.fromtimestamp(self.start, UTC)
+
+    @property
+    def end_at(self) -> datetime:
+        """The end of the last column."""
+        return datetime.fromtimestamp(self.end, UTC)
+
+
+class Lot(NamedTuple):
+    """Runs of one schedule that are drawn alike."""
+
+    schedule_uid: str
+    """The schedule."""
+    is_backfilled: bool
+    """Whether a backfill asked for them: then they lie where their occurrences do."""
+    status: str
+    """Their final status, or their current one."""
+    first: int
+    """The column in which they begin."""
+    last: int
+    """The column in which they end; for runs that have not ended, the column of now."""
+    since: int
+    """When the longest run began, in seconds since 1970; from hours, which have a run where it ended, that may be
+    earlier."""
+    runs: int
+    """How many."""
+    number: int | None = None
+    """The number of the newest; None where only its hour is known."""
+    run_uid: str | None = None
+    """The uid of the newest; None where only its hour is known."""
+
+
+class Picture(NamedTuple):
+    """What ran."""
+
+    lots: list[Lot]
+    """The runs."""
+    is_whole: bool = True
+    """Whether all are there: of a database that was upgraded, older ones may still have to be counted."""
+
+
+def read(
+    connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
+) -> Picture:
+    """Read the runs in the columns; `newest` are the numbers of the newest runs by the uids of their schedules.
+
+    They are read from the runs, or from the hours if `by_hours` or if there are more than MOST_RUNS.
+    """
+    if not by_hours:
+        ranges = _ranges(connection, newest, columns)
+        if sum(last - after for _, after, last in ranges) <= MOST_RUNS:
+            return Picture(_of_runs(connection, ranges, columns, now))
+    return _of_hours(connection, newest, columns, now)
+
+
+def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns) -> list[tuple[str, int, int]]:
+    """Return for each schedule the number after which its runs of a span begin, and the last of them, or a little more.
+
+    Numbers grow with the time at which runs were made, and no index holds that time: a few numbers are looked up.
+    """
+    start, end = columns.start_at, columns.end_at
+    known: dict[str, list[tuple[int, datetime]]] = {uid: [] for uid in newest}
+    probes = {uid: {number - 2**power + 1 for power in range(number.bit_length())} for uid, number in newest.items()}
+    bounds: dict[str, tuple[_Bound, _Bound]] = {}
+    for _ in range(2):
+        for row in _made_at(connection, probes):
+            known[row.schedule_uid].append((row.number, row.created_at))
+        bounds = {uid: _bounds(known[uid], number, start, end) for uid, number in newest.items()}
+        probes = {uid: {*_between(*low), *_between(*high)} for uid, (low, high) in bounds.items()}
+    return [(uid, max(low[0] - _BEFORE, 0), high[1]) for uid, (low, high) in bounds.items()]
+
+
+_Bound = tuple[int, int]
+"""The greatest number that is known to be before an instant, and the least that is known not to be."""
+
+
+def _bounds(
+    known: Sequence[tuple[int, datetime]], newest: int, start: datetime, end: datetime
+) -> tuple[_Bound, _Bound]:
+    def around(instant: datetime) -> _Bound:
+        before = max((number for number, at in known if at < instant), default=0)
+        return before, min((number for number, at in known if at >= instant), default=newest)
+
+    return around(start), around(end)
+
+
+def _between(low: int, high: int) -> Iterator[int]:
+    """Yield enough numbers between two to know the numbers of a span to about a tenth."""
+    step = max((high - low) // _PROBES, _BEFORE // 2)
+    yield from range(low + step, high, step)
+
+
+def _made_at(connection: Connection, numbers: Mapping[str, Iterable[int]]) -> Iterable[sa.Row[Any]]:
+    ranges = [(uid, number - 1, number) for uid, some in numbers.items() for number in some]
+    dialect = dialect_of(connection)
+    return connection.execute(_select_made_at(dialect), dialect.given_ranges(ranges)) if ranges else ()
+
+
+@lru_cache(maxsize=2)
+def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
+    statement = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.created_at)
+    return dialect.of_ranges(statement, runs.c.schedule_uid, runs.c.number)
+
+
+_NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
+_SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
+"""The columns of runs that are read one by one; hours do not tell expired runs from cancelled ones."""
+_START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
+_STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
+_NOW = sa.bindparam("now", type_=sa.BigInteger)
+_START_AT, _END_AT = (sa.bindparam(name, type_=runs.c.created_at.type) for name in ("start_at", "end_at"))
+_HAS_NOT_ENDED_BEFORE = runs.c.ended_at.is_(None) | (runs.c.ended_at >= _START_AT)
+
+
+def _of_runs(
+    connection: Connection, ranges: Sequence[tuple[str, int, int]], columns: Columns, now: datetime
+) -> list[Lot]:
+    dialect, given = dialect_of(connection), _given(columns, now)
+    among = {"among": dialect.listed(uid for uid, _, _ in ranges)}
+    asked = (
+        (_ended_lots(dialect), dialect.given_ranges(ranges)),
+        (_open_lots(dialect), among),
+        (_backfilled_lots(dialect), among),
+    )
+    return [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)]
+
+
+@lru_cache(maxsize=2)
+def _ended_lots(dialect: Dialect) -> sa.Select[Any]:
+    within = ~IS_BACKFILLED, runs.c.created_at < _END_AT, runs.c.ended_at >= _START_AT
+    found = sa.select(*_SHOWN).where(*within)
+    return _lots_of_live(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
+
+
+@lru_cache(maxsize=2)
+def _open_lots(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs that have not ended, however long ago they were made."""
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(IS_OPEN, ~IS_BACKFILLED)
+    return _lots_of_live(dialect, dialect.of_each(found, runs.c.schedule_uid))
+
+
+def _lots_of_live(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
+    one = found.subquery().c
+    began, ended = _begin(dialect, one), sa.func.coalesce(dialect.seconds(one.ended_at), _NOW)
+    return _lots(one, began, began, ended).where(began < _END, ended >= _START)
+
+
+@lru_cache(maxsize=2)
+def _backfilled_lots(dialect: Dialect) -> sa.Select[Any]:
+    within = IS_OCCURRENCE, IS_BACKFILLED, runs.c.occurrence_at >= _START_AT, runs.c.occurrence_at < _END_AT
+    found = sa.select(*_SHOWN).where(*within)
+    one = dialect.of_each(found, runs.c.schedule_uid).subquery().c
+    at = dialect.seconds(one.occurrence_at)
+    return _lots(one, at, at, at)
+
+
+def of_backfill(connection: Connection, backfill_uid: str, columns: Columns, now: datetime, most: int) -> list[Lot]:
+    """Read the runs of a backfill, its first `most`, where their occurrences are."""
+    dialect = dialect_of(connection)
+    first = sa.select(*_SHOWN).where(runs.c.backfill_uid == backfill_uid)
+    one = first.order_by(runs.c.number).limit(most).subquery().c
+    at = dialect.seconds(one.occurrence_at)
+    return [Lot(*row) for row in connection.execute(_lots(one, at, at, at), _given(columns, now))]
+
+
+def _begin(dialect: Dialect, one: Any) -> sa.ColumnElement[int]:
+    """Return when a run began, or when it was due if it has not begun."""
+    return dialect.seconds(sa.func.coalesce(one.started_at, one.due_at, one.occurrence_at))
+
+
+def _lots(
+    one: Any, began: sa.ColumnElement[int], first: sa.ColumnElement[int], last: sa.ColumnElement[int]
+) -> sa.Select[Any]:
+    is_backfilled = one.kind == constant(RunKind.BACKFILL)
+    key = one.schedule_uid, is_backfilled, one.status, _place(first), _place(last)
+    newest = sa.func.count(), sa.func.max(one.number), sa.func.max(one.uid)
+    return sa.select(*key, sa.func.min(began), *newest).group_by(*key)
+
+
+def _place(second: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """Return the column of an instant; what is before or behind the picture is in the first or the last."""
+    return sa.case((second < _START, 0), (second >= _END, _FINAL), else_=(second - _START) // _STEP)
+
+
+def _given(columns: Columns, now: datetime) -> dict[str, Any]:
+    instants = {"start_at": columns.start_at, "end_at": columns.end_at, "now": int(now.timestamp())}
+    numbers = {"start": columns.start, "end": columns.end, "step": columns.step, "final": columns.number - 1}
+    return instants | numbers
+
+
+def _of_hours(connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime) -> Picture:
+    dialect, given = dialect_of(connection), _given(columns, now)
+    among = {"among": dialect.listed(newest)}
+    to = run_hours.counted_to(connection, [*newest])
+    is_whole = sum(newest[uid] - number for uid, number in to.items()) <= 2 * MOST_RUNS
+    least = 0 if is_whole else MOST_RUNS // len(newest)
+    behind = [(uid, number if is_whole else max(number, newest[uid] - least), _LAST) for uid, number in to.items()]
+    width = A_DAY if columns.step % (A_DAY * _SECONDS) == 0 else 1
+    within = {"width": width, "first": columns.start // _SECONDS, "last_hour": (columns.end - 1) // _SECONDS}
+    asked = (
+        (_hour_lots(dialect), among | within),
+        (_lots_behind(dialect), dialect.given_ranges(behind)),
+        (_passed_lots(dialect), among),
+    )
+    return Picture(
+        [Lot(*row) for statement, more in asked for row in connection.execute(statement, given | more)], is_whole
+    )
+
+
+@lru_cache(maxsize=2)
+def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
+    width = sa.bindparam("width", type_=sa.BigInteger)
+    within = hours.c.width == width, hours.c.hour >= sa.bindparam("first"), hours.c.hour <= sa.bindparam("last_hour")
+    names = ("schedule_uid", "hour", "is_backfilled", "outcome", "count", "longest")
+    found = sa.select(*(hours.c[name] for name in names)).where(*within)
+    one = dialect.of_each(found, hours.c.schedule_uid).subquery().c
+    begin = sa.cast(one.hour, sa.BigInteger) * _SECONDS
+    took = sa.cast(one.longest, sa.BigInteger) // 1_000_000
+    key = one.schedule_uid, one.is_backfilled, one.outcome, _place(begin), _place(begin + (width * _SECONDS - 1))
+    total = sa.func.min(begin + width * _SECONDS - took), sa.cast(sa.func.sum(one.count), sa.BigInteger)
+    return sa.select(*key, *total).group_by(*key)
+
+
+@lru_cache(maxsize=2)
+def _lots_behind(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs behind those that are counted."""
+    found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
+    return _lots_as_hours(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
+
+
+@lru_cache(maxsize=2)
+def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
+    """Return lots of the runs that counting has passed over; there may be many, so no list of them is made here."""
+    found = run_hours.passed_over(dialect, *(runs.c[name] for name in _NAMES))
+    return _lots_as_hours(dialect, found.where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED))
+
+
+def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
+    """Return lots of runs as hours have them: each in the column of its end, a backfilled one's in its occurrence's."""
+    one = found.subquery().c
+    is_backfilled = one.kind == constant(RunKind.BACKFILL)
+    begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)
+    at = sa.case((is_backfilled, dialect.seconds(one.occurrence_at)), else_=sa.func.coalesce(end, begin))
+    last = sa.case((is_backfilled, at), else_=sa.func.coalesce(end, _NOW))
+    began = sa.case((is_backfilled, at), else_=begin)
+    return _lots(one, began, at, last).where(at < _END, last >= _START)

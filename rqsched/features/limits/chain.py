@@ -1,0 +1,408 @@
+"""Limits: decide and write which runs and targets of a group get a place, and put their jobs on their queues.
+
+This is done after each commit that frees a place or lets a run, or a target, wait for one; by the worker that takes a
+run or target whose grant expired; by a link, when a start leaves the window of a rate that a line waits for
+(`features.limits.store.Look`); and by each pass of reconcile, which finds places that a process left ungiven when it
+died, and arms such a link if it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from typing import Protocol
+
+from redis.exceptions import RedisError
+from rq.job import Job
+
+from rqsched.errors import LimitConflictError, LimitNotFoundError, RqschedError
+from rqsched.features.fan_out import jobs as target_jobs
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.limits import store
+from rqsched.features.limits.decide import Bounds
+from rqsched.features.limits.starts import count_starts, take_back
+from rqsched.features.limits.store import Granted
+from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage, Started
+from rqsched.kernel.chain.hold import HoldGate
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import RunJobId, iso_utc
+from rqsched.kernel.decide.limit_options import split_key
+from rqsched.kernel.decide.model import ENDED_IN_VAIN, Change, Run, RunStatus
+from rqsched.kernel.decide.policy import Policies
+from rqsched.kernel.decide.results import LimitDescription, Recovered
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.changes import NOTHING, Seen, Sees
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.transport.transport import Arm
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 100
+"""Groups of which places are given in one transaction."""
+
+
+class Parts(target_jobs.Parts, Protocol):
+    """The parts of a process's runtime that limits use."""
+
+    hold: HoldGate
+    """Whether anything may begin."""
+
+
+class Limits(Feature):
+    """Groups with limits: the first Change that names a group makes it, and committed Changes free and want places."""
+
+    columns = ((attrgetter("limit_group"), None),)
+    run_columns = ((attrgetter("limit_group"), None),)
+    claims_alone = store.STARTS_UNCOUNTED
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def require(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Make the groups that Changes are the first to name.
+
+        Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
+        """
+        require_groups(connection, changes, self._parts.now())
+
+    def writes_more(self, change: Change) -> bool:
+        """Return whether a Change needs its group to be made or kept."""
+        return changes_group(change)
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all groups in any pass
+        """Give the free places of groups, and expired grants, to the runs and targets in line."""
+        repaired = repair(self._parts)
+        return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in repaired))]
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Remove the starts of runs that are given back."""
+        pairs = [pair for change in changes for pair in change.changed_runs]
+        take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
+
+    def sees(self, change: Change) -> Sees:
+        """Return the columns of the state of the group of a run that ends."""
+        group = next((run.limit_group for _, run in change.changed_runs), None)
+        return NOTHING if group is None else Sees(store.STATE, {"group": group})
+
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - groups decide for themselves
+        """Give the places that committed Changes have freed or that they want.
+
+        The group of a run that ended in a single statement is looked at again only where what that has `seen` demands
+        it.
+        """
+        joined, left, stopped, known = set[str](), set[str](), set[str](), dict[str, int | None]()
+        for change in changes:
+            for before, after in (*zip(change.new_runs, change.new_runs, strict=True), *change.changed_runs):
+                if after.limit_group is None:
+                    continue
+                if after.is_in_line:
+                    joined.add(after.limit_group)
+                elif not after.takes_place and (before.takes_place or before.is_in_line):
+                    # A run that leaves the line may have been held, and so left out, when a place was given.
+                    left.add(after.limit_group)
+                    known |= store.seen_by_end(after.limit_group, seen)
+                elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
+                    left.add(after.limit_group)
+                    stopped.add(after.uid)
+        if joined or left:
+            give(self._parts, joined, left, stopped, known)
+
+    def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:  # noqa: ARG002
+        """Write the starts that count in the rates of their groups."""
+        count_starts(connection, [(run, run.started_at) for run, _ in started])
+        return ()
+
+    def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002
+        """Ask for a place for a run that has none (any more); without one, its delivery is over."""
+        if run.limit_group is None or not run.needs_grant or (run.attempt, run.delivery) != (job.attempt, job.delivery):
+            return None
+        has_place = ask(self._parts, run.uid, run.limit_group)
+        if not has_place:
+            _log.info("%s waits in line of limit %s", job, run.limit_group, extra={"action": "run_in_line"})
+        return has_place
+
+    def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
+        """Look at the line of a run's group where that was not done for a Change; due again for the group's rate."""
+        if not is_published and run.limit_group is not None:
+            give(self._parts, [run.limit_group])
+        return look_of(self._parts, link, run)
+
+
+def _is_given_back(before: Run, after: Run) -> bool:
+    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING
+    return is_pending_again and before.attempt == after.attempt
+
+
+def give(
+    parts: Parts,
+    joined: Collection[str],
+    left: Collection[str] = (),
+    stopped: Collection[str] = (),
+    known: Mapping[str, int | None] | None = None,
+) -> None:
+    """Give the free places of groups that a run or target has `joined` the line of, or `left`.
+
+    Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
+    """
+    try:
+        if stopped:
+            parts.database.transact(
+                lambda connection: fan_out_targets.give_up(connection, parts.now(), run_uids=stopped)
+            )
+        only_left, known = {*left}.difference(joined), known or {}
+        unclaimed = {group: known[group] if group in known else _wants(parts, group) for group in only_left}
+        grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
+        # A process that gives places just now may not have seen this end. While other runs still have to claim
+        # their places, that is no harm: their ends look again. If processes waited for each other, to give one
+        # place each, that would be most of a grant's cost.
+        grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
+    except (RqschedError, RedisError) as error:
+        _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
+
+
+def _wants(parts: Parts, group: str) -> int | None:
+    database = parts.database
+    look = database.transact_alone if database.takes_single_statements else database.read
+    return look(partial(store.wants, group=group, now=parts.now()))
+
+
+def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:
+    """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
+
+    While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
+    With `skip_locked`, a group that another transaction holds is left out. Raises RedisError when runs or targets
+    that got a place cannot be delivered: reconcile delivers them then.
+    """
+    ordered, given = sorted(groups), 0
+    for start in range(0, len(ordered), _AT_ONCE):
+        some = ordered[start : start + _AT_ONCE]
+        work = partial(_grant, parts, groups=some, skip_locked=skip_locked)
+        given += _deliver(parts, parts.database.transact(work))
+    return given
+
+
+def _grant(
+    parts: Parts,
+    connection: Connection,
+    groups: Sequence[str],
+    asked: str | None = None,
+    *,
+    is_target: bool = False,
+    skip_locked: bool = False,
+) -> Granted:
+    hold = parts.hold
+    held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
+    return store.grant(connection, groups, parts.now, asked, is_target=is_target, held=held, skip_locked=skip_locked)
+
+
+def _deliver(parts: Parts, granted: Granted) -> int:
+    ready = [run for run in granted.runs if run.executor == "rq"]
+    if ready:
+        parts.transport.deliver(ready, granted.names, now=parts.now())
+    target_jobs.enqueue(parts, granted.targets)
+    for link, at in granted.looks:
+        if not parts.transport.arm([Arm(link, at)], now=parts.now()):
+            parts.transport.bring_forward(link, at)  # the rate was raised
+    return len(granted.runs) + len(granted.targets)
+
+
+def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
+    """Return when a link of a run is due again, to look at the line in which the run, or a target of it, waits.
+
+    None if it waits for no rate, or if another link looks.
+    """
+    hold, group = parts.hold, run.limit_group
+    if hold.is_on or group is None:
+        return None
+    is_held = split_key(group)[0] in hold.frozen
+    find = partial(store.look_of, link=link, run=run, now=parts.now(), is_held=is_held)
+    return parts.database.read(find)
+
+
+def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
+    """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
+    another delivery.
+
+    Other runs and targets that get a place meanwhile are delivered.
+    """
+
+    def work(connection: Connection) -> tuple[Granted, bool]:
+        granted = _grant(parts, connection, [group], asked=uid, is_target=is_target)
+        # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
+        return granted, store.has_place(connection, uid, is_target=is_target)
+
+    granted, has_place = parts.database.transact(work)
+    others = granted._replace(
+        runs=[one for one in granted.runs if one.uid != uid],
+        targets=[one for one in granted.targets if one.uid != uid],
+    )
+    with suppress(RedisError):  # reconcile delivers them
+        _deliver(parts, others)
+    return has_place
+
+
+def change_bounds(
+    parts: Parts, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext
+) -> LimitDescription:
+    """Change the bounds of a group, and describe it then; its running runs continue. Raises LimitNotFoundError.
+
+    The group remembers who asked, when and why.
+    """
+
+    def work(connection: Connection) -> tuple[Granted, LimitDescription]:
+        was = store.lock(connection, [group]).get(group)
+        if was is None:
+            raise LimitNotFoundError(*split_key(group))
+        if was != (bounds := changed(was)):
+            by, reason, at = context.principal, context.reason, iso_utc(parts.now())
+            told = {"at": at, "by": by, "reason": reason, "was": was.number, "number": bounds.number}
+            if was.rate != bounds.rate:
+                told |= {"was_rate": was.rate and str(was.rate), "rate": bounds.rate and str(bounds.rate)}
+            store.set_bounds(connection, group, bounds, told)
+            asker, extra = by or "a program", {"action": "limit_changed", "principal": by}
+            _log.info("of limit %s %s by %s: it was that %s", group, bounds, asker, was, extra=extra)
+            namespace, name = split_key(group)
+            what = f"limit {name}: {bounds.after(was)}"
+            metadata.record_altered(connection, what, parts.now, context, namespace)
+        granted = _grant(parts, connection, [group])
+        return granted, store.describe(connection, [group], parts.now())[0]
+
+    granted, found = parts.database.transact(work)
+    with suppress(RedisError):  # reconcile delivers them
+        _deliver(parts, granted)
+    return found
+
+
+def repair(parts: Parts) -> Iterator[tuple[int, int]]:
+    """Give the places that are free, make groups whose row is gone, remove empty ones.
+
+    Yields how many groups were looked at, and how many runs got a place.
+    """
+    lost = parts.database.read(partial(store.lost, limit=_AT_ONCE))
+    if lost:
+        parts.database.transact(partial(_make_lost, parts, lost=lost))
+    after: str | None = None
+    while True:
+        groups, after = parts.database.read(partial(store.with_line, after=after, limit=_AT_ONCE))
+        yield len(groups), grant(parts, groups, skip_locked=True)
+        if after is None:
+            break
+    last = ""
+    while empty := parts.database.read(partial(store.empty, after=last, limit=_AT_ONCE)):
+        parts.database.transact(partial(_remove_empty, parts, empty))
+        yield len(empty), 0
+        last = empty[-1]
+
+
+def _remove_empty(parts: Parts, groups: Sequence[str], connection: Connection) -> None:
+    store.remove_empty(connection, groups, parts.now())
+
+
+def _make_lost(parts: Parts, connection: Connection, lost: Sequence[tuple[str, str]]) -> None:
+    for group, policies in lost:
+        bounds = _bounds_of(Policies.loads(policies))
+        bounds = bounds if any(bounds) else Bounds(1)
+        _log.error("group %s has no row and gets %s", group, bounds, extra={"action": "limit_lost"})
+        store.make(connection, group, bounds, parts.now())
+
+
+def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
+    """Make the groups that Changes are the first to name, in the transaction that will write these.
+
+    Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
+    """
+    wanted = dict[str, list[tuple[str, Bounds]]]()
+    for change in changes:
+        if changes_group(change):
+            after = change.after
+            told = after.schedule_id, _bounds_of(after.policies)
+            wanted.setdefault(after.limit_group or "", []).append(told)
+    if not wanted:
+        return
+    first = {group: _first_given([given for _, given in wanted[group]]) for group in sorted(wanted)}
+    known = dict[str, Bounds]()
+    for _ in range(2):  # one that was empty may be removed between the two statements, not twice
+        for group, bounds in first.items():
+            if any(bounds) and group not in known:
+                store.make(connection, group, bounds, now)
+        known = store.keep(connection, wanted)
+    for group, given_by in sorted(wanted.items()):
+        has = known.get(group, Bounds())
+        for schedule_id, given in given_by:
+            if not any(has) or not has.takes(given):
+                raise LimitConflictError(schedule_id, *split_key(group), bounds=str(has), given=str(given))
+
+
+def _first_given(given: Sequence[Bounds]) -> Bounds:
+    numbers, rates = [one.number for one in given], [one.rate for one in given]
+    return Bounds(next(filter(None, numbers), None), next(filter(None, rates), None))
+
+
+def _bounds_of(policies: Policies) -> Bounds:
+    return Bounds.read(policies.limit_running, policies.limit_rate)
+
+
+def changes_group(change: Change) -> bool:
+    """Return whether a Change declares another group of a schedule, or gives its bounds anew."""
+    before, after = change.before, change.after
+    if after.limit_group is None:
+        return False
+    if before is None or before.limit_group != after.limit_group:
+        return True
+    is_declared = before.definition is not after.definition
+    return is_declared and _bounds_of(before.policies) != _bounds_of(after.policies)
+
+
+def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
+    """Say how many targets of a run wait for a place of its group; None when none does. `say` writes an instant."""
+    if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
+        return None
+    count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
+    if not count or not found:
+        return None
+    (group,) = found
+    taken = _told_of_group(connection, group, run, now, say)
+    waiting = f"{count} of its targets wait{'s' if count == 1 else ''} for a place"
+    return f"{waiting} of limit {group.name}: {', '.join(taken)}"
+
+
+def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
+    """Say where a run waits for a place of its group; None when it needs none. `say` writes an instant."""
+    if not run.needs_grant or run.limit_group is None:
+        return None
+    found = store.describe(connection, [run.limit_group], now)
+    _, name = split_key(run.limit_group)
+    if not found:
+        return f"in line of limit {name}, whose row is gone until the next pass of reconcile"
+    if run.passed_at is not None:
+        queue = "the default queue" if run.queue is None else f"queue {run.queue}"
+        return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
+    (group,) = found
+    taken = _told_of_group(connection, group, run, now, say)
+    place = store.with_places(connection, [run])[0].place_in_line or 0
+    is_far = place > store.MOST_AHEAD
+    where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
+    return f"in line of limit {name}: {', '.join([*taken, where])}"
+
+
+def _told_of_group(
+    connection: Connection, group: LimitDescription, run: Run, now: datetime, say: Callable[[datetime], str]
+) -> list[str]:
+    """Say how much of its bounds a group uses, and when its rate has the next place for the line of this run."""
+    told = told_of_use(group)
+    if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
+        told.append(f"the next place on {say((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
+    return told
+
+
+def told_of_use(group: LimitDescription) -> list[str]:
+    """Say how much of its bounds a group uses: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`."""
+    starting = f" and {group.starting} about to start" if group.starting else ""
+    told = [f"{group.running}{'' if group.number is None else f' of {group.number}'} running{starting}"]
+    if (rate := Bounds.read(group.number, group.rate).rate) is not None:
+        told.append(f"{group.started} of {rate.number} starts in the last {rate.window}")
+    return told

@@ -1,0 +1,56 @@
+"""Starts of runs and targets whose group has a rate: claims write them, in their own transaction; grants count them.
+
+A run that a worker gives back because it lacks the code has not started: its start is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import limit_starts
+
+
+class Started(Protocol):
+    """A run or a target, as it was claimed."""
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        ...
+
+    @property
+    def limit_group(self) -> str | None:
+        """Its group."""
+        ...
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether that had a rate when it got its place."""
+        ...
+
+
+def count_starts(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
+    """Write when these have started, where that counts in the rates of their groups. Idempotent."""
+    if rows := _rows(started):
+        connection.execute(dialect_of(connection).insert(limit_starts).on_conflict_do_nothing(), rows)
+
+
+def take_back(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
+    """Remove the starts of these, as `count_starts` has written them: they are given back. Idempotent."""
+    if rows := _rows(started):
+        connection.execute(_TAKE_BACK, [{f"of_{name}": value for name, value in row.items()} for row in rows])
+
+
+def _rows(started: Iterable[tuple[Started, datetime | None]]) -> list[dict[str, Any]]:
+    return [{"limit_group": one.limit_group, "started_at": at, "uid": one.uid} for one, at in started if one.is_rated]
+
+
+_TAKE_BACK = sa.delete(limit_starts).where(
+    *(column == sa.bindparam(f"of_{column.name}", type_=column.type) for column in limit_starts.c)
+)

@@ -1,0 +1,812 @@
+"""Groups with limits on how many of their runs run at once, or start in a window: their bounds, and the grants of
+places.
+
+A grant is a transaction of its own, which locks the group's row and then only runs that no other transaction holds. No
+counter of taken places is kept: one statement counts the granted and running runs under that lock, and only a grant
+makes them more.
+
+Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
+
+A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
+where, under that lock, the granted runs that have not started and then the starts since `now - T` are together fewer
+than N. A claim writes its start in its own transaction (`count_starts`), and no start is without a grant. A run given
+back for lack of its code has not started, and its start is removed.
+
+Proof. Take N + 1 starts, and of them the one that was granted last, at `now`. By then each of the others was granted:
+it was counted, as unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were
+counted, so one of them had. The last one starts at `now` or later, for a claim writes no instant before its grant
+(`Dialect.after`): these two are T or more apart, and no window holds both.
+
+This is about instants as they are recorded, and so needs no clock to be right. The rows of starts need that no process
+grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes starts that left their window
+longer ago than that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.features.fan_out.store import TARGET_COLUMNS, Target
+from rqsched.features.limits.decide import (
+    Bounds,
+    Waiting,
+    by_place,
+    decide_grants,
+    most_given,
+    others_look,
+    quiet_queues,
+    wants_grants,
+)
+from rqsched.kernel.decide.ids import RetryLinkId
+from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, key_of, split_key
+from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, changed, dumps
+from rqsched.kernel.decide.results import LimitDescription, Page
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.store.dialect import Dialect, dialect_of
+from rqsched.kernel.store.rows import RUN_COLUMNS, to_run
+from rqsched.kernel.store.tables import (
+    HAD_PLACE,
+    IS_IN_LINE,
+    IS_LIMITED,
+    IS_LIMITED_TARGET,
+    IS_LIVE,
+    IS_OF_GROUP,
+    IS_TARGET_IN_LINE,
+    TARGET_HAD_PLACE,
+    constant,
+    is_late,
+    limit_starts,
+    limits,
+    of_schedule,
+    runs,
+    schedules,
+    targets,
+)
+
+MAX_CHANGES = 20
+"""How many changes of its bounds a group remembers."""
+_KEPT_LONGER = timedelta(minutes=1)
+"""How long a start is kept after it has left its window."""
+_NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
+_OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
+_MOST = sa.bindparam("most", type_=sa.Integer)
+
+
+class _Kind:
+    """A table of rows that take places: runs, or targets."""
+
+    def __init__(
+        self,
+        table: sa.Table,
+        is_open: sa.ColumnElement[bool],
+        is_in_line: sa.ColumnElement[bool],
+        had_place: sa.ColumnElement[bool],
+        executor: sa.ColumnElement[str],
+    ) -> None:
+        self.table = table
+        self.is_open = is_open
+        """Whether it has a group and has not ended."""
+        self.is_in_line = is_in_line
+        is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
+        self.had_place = had_place
+        """Whether it has a group, and runs, is granted or was passed over; a run that waits for its targets has given
+        its place back."""
+        self.is_running = had_place & is_running
+        self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
+        self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
+        self.needs_grant = is_open & is_pending & table.c.granted_at.is_(None)
+        self.order = table.c.limit_at, table.c.number, table.c.uid
+        is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
+        connection, queue = (sa.func.coalesce(column, "") for column in (table.c.connection, table.c.queue))
+        self.queue = (executor + ":" + connection + ":" + queue).label("queue")
+        self.place = (
+            table.c.uid,
+            table.c.limit_at,
+            table.c.number,
+            table.c.granted_at,
+            table.c.passed_count,
+            is_target,
+            self.queue,
+        )
+        """The columns of a Waiting."""
+
+    def first(self, *may_start: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        """Read the first of a line."""
+        found = sa.select(*self.place).where(self.is_in_line, self.table.c.limit_group == _OF_GROUP, *may_start)
+        return found.order_by(*self.order).limit(_MOST)
+
+
+_RUNS = _Kind(runs, IS_LIMITED, IS_IN_LINE, HAD_PLACE, runs.c.executor)
+_TARGETS = _Kind(targets, IS_LIMITED_TARGET, IS_TARGET_IN_LINE, TARGET_HAD_PLACE, sa.literal_column("'rq'", sa.Text))
+_KINDS = _RUNS, _TARGETS
+_Condition: TypeAlias = Callable[[_Kind], sa.ColumnElement[bool]]
+_IS_RUNNING: _Condition = attrgetter("is_running")
+_IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
+
+
+class Look(NamedTuple):
+    """The next look at a line that waits for nothing but its group's rate."""
+
+    link: RetryLinkId
+    """The link that makes the look: for the first in line, the used link of its run's attempt before."""
+    at: datetime
+    """When the start that is in the way leaves the window."""
+
+
+class Granted(NamedTuple):
+    """The runs and targets that got a place, in line."""
+
+    runs: list[Run]
+    """The runs."""
+    names: Mapping[str, tuple[str, str]]
+    """The namespaces and ids of their schedules by uid."""
+    targets: list[Target]
+    """The targets."""
+    looks: list[Look]
+    """When a link must look again."""
+
+
+def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
+    """Lock the rows of groups, in one order for all; returns the bounds of the existing ones.
+
+    `skip_locked` leaves out rows that another transaction holds.
+    """
+    locked = _find(connection, groups).with_for_update(key_share=True, skip_locked=skip_locked)
+    return _read(connection, locked)
+
+
+def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
+    """Keep groups from being removed before this transaction is over; returns the bounds of the existing ones.
+
+    It does not block grants: a caller's transaction may be long.
+    """
+    return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
+
+
+def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
+    """Read the bounds of the existing ones of these groups."""
+    return _read(connection, _find(connection, groups))
+
+
+_BOUNDS = (limits.c.number, limits.c.rate_number, limits.c.rate_seconds)
+
+
+def _bounds(number: int | None, rate_number: int | None, rate_seconds: int | None) -> Bounds:
+    rate = None if rate_number is None or rate_seconds is None else Rate(rate_number, rate_seconds)
+    return Bounds(number, rate)
+
+
+def _values(bounds: Bounds) -> dict[str, Any]:
+    number, seconds = bounds.rate or (None, None)
+    return {"number": bounds.number, "rate_number": number, "rate_seconds": seconds}
+
+
+def _find(connection: Connection, groups: Iterable[str]) -> sa.Select[Any]:
+    found = sa.select(limits.c.limit_group, *_BOUNDS)
+    found = found.where(dialect_of(connection).one_of(limits.c.limit_group, sorted(set(groups))))
+    return found.order_by(limits.c.limit_group)
+
+
+def _read(connection: Connection, found: sa.Select[Any]) -> dict[str, Bounds]:
+    return {group: _bounds(*row) for group, *row in connection.execute(found)}
+
+
+def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> None:
+    """Make a group unless there is one."""
+    namespace, name = split_key(group)
+    values = {"limit_group": group, "namespace": namespace, "name": name, "created_at": now, **_values(bounds)}
+    connection.execute(dialect_of(connection).insert(limits).values(values).on_conflict_do_nothing())
+
+
+def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mapping[str, Any]) -> None:
+    """Set the bounds of a locked group, which remembers the newest of its changes; without a rate no start counts."""
+    is_it = limits.c.limit_group == group
+    known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
+    told = dumps([*known, change][-MAX_CHANGES:])
+    connection.execute(sa.update(limits).where(is_it).values(**_values(bounds), changes=told))
+    is_rated = bounds.rate is not None
+    for kind in _KINDS:
+        granted = kind.table.c.limit_group == group, kind.is_unclaimed, kind.table.c.is_rated != is_rated
+        connection.execute(sa.update(kind.table).where(*granted).values(is_rated=is_rated))
+    if not is_rated:
+        connection.execute(sa.delete(limit_starts).where(limit_starts.c.limit_group == group))
+
+
+def grant(
+    connection: Connection,
+    groups: Iterable[str],
+    clock: Callable[[], datetime],
+    asked: str | None = None,
+    *,
+    is_target: bool = False,
+    held: Collection[str] = (),
+    skip_locked: bool = False,
+) -> Granted:
+    """Give the free places of these groups to the first in their lines; returns the runs and targets that got one.
+
+    `asked` is a run, or a target (`is_target`), that a worker holds (`features.limits.decide.decide_grants`). Without a
+    place it is in line from here on, and another delivery will carry it. In `held` groups only targets get places, so
+    that fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is
+    read once all is locked.
+    """
+    locked = lock(connection, groups, skip_locked=skip_locked)
+    if not locked:
+        return Granted([], {}, [], [])
+    kind = _TARGETS if is_target else _RUNS
+    group_of_asked, waiting = (None, None) if asked is None else _lock_asked(connection, kind, asked)
+    now = clock()
+    unclaimed, running, silent = _taken(connection, locked)
+    starts = _starts(connection, locked, now)
+    given, targets_of_line = list[str](), set[str]()
+    lines, places = dict[str, dict[str, Waiting]](), Counter[str]()
+    for group, bounds in locked.items():
+        free = bounds.most_unclaimed(running[group], starts[group])
+        most = most_given(free, 0, unclaimed[group], now)
+        quiet = quiet_queues(silent[group], unclaimed[group], now)
+        line = first_in_line(connection, group, most + 1, now, is_held=group in held, quiet=quiet)
+        asks = waiting if group == group_of_asked else None
+        grants = decide_grants(free, running=0, unclaimed=unclaimed[group], line=line, asked=asks, quiet=quiet, now=now)
+        targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
+        taken = sum(
+            _pass_over(connection, one, uids, now) for one, uids in _split(grants.passed, targets_of_line).items()
+        )
+        kept = len(grants.passed) - taken
+        given += grants.given[: max(len(grants.given) - kept, 0)]
+        lines[group] = {one.uid: one for one in (*line, *([] if asks is None else [asks]))}
+        places[group] = len(unclaimed[group]) - taken
+    if waiting is not None and is_target:
+        targets_of_line.add(waiting.uid)
+    some, rated = _split(given, targets_of_line), [group for group, bounds in locked.items() if bounds.rate is not None]
+    got_runs, names = _give_runs(connection, some[_RUNS], now, rated)
+    got_targets = _give_targets(connection, some[_TARGETS], now, rated)
+    uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
+    looks = list[Look]()
+    for group in rated:  # who did not get a place waits, also where that is because another is claimed just now
+        left = [one for uid, one in lines[group].items() if uid not in uids]
+        taken = places[group] + len(lines[group]) - len(left)
+        use = running[group], taken, starts[group]
+        at = _frees_at(connection, group, locked[group], use, now) if left else None
+        link = None if at is None else _link_of(connection, min(left, key=by_place))
+        looks += [] if at is None or at <= now or link is None else [Look(link, at)]
+    if waiting is not None and waiting.uid not in uids:
+        again = sa.update(kind.table).where(kind.table.c.uid == waiting.uid)
+        again = again.values({"queued_at": None} if is_target else {})
+        passed = sa.func.coalesce(kind.table.c.passed_count, 0) + 1
+        connection.execute(again.values(passed_at=None, passed_count=passed, delivery=kind.table.c.delivery + 1))
+    return Granted(got_runs, names, got_targets, looks)
+
+
+def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
+    """Count the starts in the last window of each group that has a rate, and remove starts that count no more."""
+    found = Counter[str]()
+    for group, (_, rate) in groups.items():
+        if rate is not None:
+            connection.execute(_FORGET, {"group": group, "since": now - rate.period - _KEPT_LONGER})
+            found[group] = _started(connection, group, rate, now)
+    return found
+
+
+def _started(connection: Connection, group: str, rate: Rate, now: datetime) -> int:
+    """Count the starts in the last window of a group."""
+    return int(connection.execute(_COUNT_STARTS, {"group": group, "since": now - rate.period}).scalar_one())
+
+
+_STARTED = limit_starts.c.started_at
+_SINCE = sa.bindparam("since", type_=_STARTED.type)
+_FORGET = sa.delete(limit_starts).where(limit_starts.c.limit_group == _OF_GROUP, _STARTED <= _SINCE)
+_IS_IN_WINDOW = (limit_starts.c.limit_group == _OF_GROUP, _STARTED > _SINCE)
+_COUNT_STARTS = sa.select(sa.func.count()).select_from(limit_starts).where(*_IS_IN_WINDOW)
+_START_IN_THE_WAY = (
+    sa.select(_STARTED)
+    .where(*_IS_IN_WINDOW)
+    .order_by(_STARTED, limit_starts.c.uid)
+    .offset(sa.bindparam("later", type_=sa.Integer))
+    .limit(1)
+)
+
+
+def _frees_at(
+    connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
+) -> datetime | None:
+    """Return when a group's rate lets the next run begin, `now` where it does; None where the rate is not what it waits
+    for.
+
+    `use` is how many runs run, how many are granted and have not started, and how many started in the last window. A
+    run that has not started leaves the window no earlier than a whole window from now.
+    """
+    rate, (running, unclaimed, starts) = bounds.rate, use
+    if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
+        return None
+    later = starts + unclaimed - rate.number
+    if later < 0:
+        return now
+    given = {"group": group, "since": now - rate.period, "later": later}
+    first = connection.execute(_START_IN_THE_WAY, given).scalar()
+    return (first or now) + rate.period
+
+
+def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
+    """Return the link of a `Look` for the first in a line; None where the run is gone."""
+    found = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.attempt - 1)
+    if waiting.is_target:
+        found = found.join(targets, targets.c.run_uid == runs.c.uid).where(targets.c.uid == waiting.uid)
+    else:
+        found = found.where(runs.c.uid == waiting.uid)
+    row = connection.execute(found).first()
+    return None if row is None else RetryLinkId(*row)
+
+
+def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
+    """Return when a link of a run must look at its line again; None where another link does, or none has to.
+
+    Only the link of the first in line looks: else every link that ever put a run in line would look at each start that
+    leaves the window. It is due at once if a start has left the window since the grant that just found the rate in the
+    way: no other link would come.
+    """
+    at = next_look(connection, run.uid, now)
+    if at is None or run.limit_group is None:
+        return None
+    first = first_in_line(connection, run.limit_group, 1, now, is_held=is_held)
+    is_its = any(str(_link_of(connection, one)) == link for one in first)
+    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):
+        return None
+    return at if is_its else None
+
+
+def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held: bool) -> bool:
+    """Return whether only runs of quiet queues wait: a pass gives them a free place, not the next look."""
+    unclaimed, _, silent = _taken(connection, [group])
+    quiet = quiet_queues(silent[group], unclaimed[group], now)
+    return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_held=is_held, quiet=quiet))
+
+
+def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
+    """Return when a link must look again at the line in which a run, or a target of it, waits.
+
+    `now` where the rate lets it begin already; None where it waits for no rate.
+    """
+    has_targets = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_TARGET_IN_LINE)
+    found = sa.select(limits.c.limit_group, *_BOUNDS).join_from(
+        runs, limits, runs.c.limit_group == limits.c.limit_group
+    )
+    found = found.where(runs.c.uid == uid, IS_IN_LINE | has_targets, limits.c.rate_number.is_not(None))
+    if (row := connection.execute(found).first()) is None:
+        return None
+    group, bounds = row[0], _bounds(*row[1:])
+    unclaimed, running, _ = _taken(connection, [group])
+    starts = 0 if bounds.rate is None else _started(connection, group, bounds.rate, now)
+    return _frees_at(connection, group, bounds, (running[group], len(unclaimed[group]), starts), now)
+
+
+def _split(uids: Iterable[str], of_targets: Collection[str]) -> dict[_Kind, list[str]]:
+    found: dict[_Kind, list[str]] = {_RUNS: [], _TARGETS: []}
+    for uid in uids:
+        found[_TARGETS if uid in of_targets else _RUNS].append(uid)
+    return found
+
+
+def _lock_asked(connection: Connection, kind: _Kind, uid: str) -> tuple[str | None, Waiting | None]:
+    found = sa.select(kind.table.c.limit_group, *kind.place).where(kind.table.c.uid == uid, kind.needs_grant)
+    row = connection.execute(found.with_for_update(key_share=True, skip_locked=True)).first()
+    return (None, None) if row is None else (row[0], _waiting_of(row[1:]))
+
+
+def _waiting_of(row: Sequence[Any]) -> Waiting:
+    uid, limit_at, number, granted_at, passed_count, is_target, queue = row
+    return Waiting(uid, limit_at, number, granted_at, passed_count, is_target=bool(is_target), queue=queue)
+
+
+def _taken(
+    connection: Connection, groups: Iterable[str]
+) -> tuple[dict[str, list[Waiting]], Counter[str], dict[str, list[str]]]:
+    """Read the runs and targets of each group that are granted and not claimed, and count the running ones, in one
+    snapshot.
+
+    Also read the queues of the ones that were passed over.
+    """
+    dialect, running = dialect_of(connection), Counter[str]()
+    unclaimed, passed = defaultdict[str, list[Waiting]](list), defaultdict[str, list[str]](list)
+    for group, count, *place in connection.execute(_find_taken(dialect), {"among": dialect.listed(groups)}):
+        if count is not None:
+            running[group] += count
+        elif place[0] is None:
+            passed[group].append(place[-1])
+        else:
+            unclaimed[group].append(_waiting_of(place))
+    return unclaimed, running, passed
+
+
+@lru_cache(maxsize=2)
+def _find_taken(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    found = list[sa.Select[Any]]()
+    for kind in _KINDS:
+        group = kind.table.c.limit_group
+        nobody = [sa.cast(sa.null(), column.type).label(column.name) for column in kind.place]
+        no_count = sa.cast(sa.null(), sa.Integer).label("count")
+        unclaimed = sa.select(group, no_count, *kind.place).where(kind.is_unclaimed)
+        running = sa.select(group, sa.func.count().label("count"), *nobody).where(kind.is_running).group_by(group)
+        passed = sa.select(group, no_count, *nobody[:-1], kind.queue).where(kind.is_passed).distinct()
+        found += [dialect.of_each(one, group) for one in (unclaimed, running, passed)]
+    return sa.union_all(*found)
+
+
+def _by_group(connection: Connection, statement: sa.CompoundSelect[Any], groups: Any) -> Counter[str]:
+    found = Counter[str]()
+    for group, count in connection.execute(statement, {"among": groups}):
+        found[group] += count
+    return found
+
+
+@lru_cache(maxsize=8)
+def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
+    def counted(kind: _Kind) -> sa.Select[Any]:
+        group = kind.table.c.limit_group
+        found = sa.select(group, sa.func.count().label("count")).where(condition(kind)).group_by(group)
+        return dialect.of_each(found, group)
+
+    return sa.union_all(*(counted(kind) for kind in _KINDS))
+
+
+def first_in_line(
+    connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False, quiet: Iterable[str] = ()
+) -> list[Waiting]:
+    """Read the first runs and targets of a line that could start now; only targets where nothing may begin (`is_held`).
+
+    Runs of `quiet` queues (`features.limits.decide.quiet_queues`) come behind all others.
+    """
+    given = {"group": group, "most": most, "now": now}
+    if not (among := sorted(quiet)):
+        statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE
+        return [_waiting_of(row) for row in connection.execute(statement, given)]
+    dialect, found = dialect_of(connection), list[Waiting]()
+    for is_quiet in (False, True):
+        of_queue = (one if is_quiet else ~one for one in (dialect.one_of(kind.queue.element, among) for kind in _KINDS))
+        of_runs, of_targets = of_queue
+        first_targets = _TARGETS.first(of_targets)
+        statement = first_targets if is_held else _in_order(_RUNS.first(*_COULD_START, of_runs), first_targets)
+        rows = connection.execute(statement, given | {"most": most - len(found)})
+        found += [_waiting_of(row) for row in rows]
+    return found
+
+
+_FIRST_TARGETS = _TARGETS.first()
+
+
+def _in_order(first_runs: sa.Select[Any], first_targets: sa.Select[Any] = _FIRST_TARGETS) -> sa.Select[Any]:
+    both = sa.union_all(*(sa.select(one.subquery()) for one in (first_runs, first_targets))).subquery()
+    return sa.select(both).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(_MOST)
+
+
+# A blocked run is offered again later.
+_COULD_START = (runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
+_FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
+_LINE = _in_order(_RUNS.first())
+
+
+def _are_free(
+    connection: Connection, table: sa.Table, uids: Sequence[str], condition: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
+    """Say which of these meet a condition and are held by no other transaction, and lock them."""
+    dialect = dialect_of(connection)
+    free = sa.select(table.c.uid).where(dialect.one_of(table.c.uid, uids), condition)
+    return dialect.found_by(table.c.uid, free.with_for_update(key_share=True, skip_locked=True))
+
+
+def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
+    """Take back grants that nobody has claimed; returns how many. A run that is claimed just now keeps its grant."""
+    if not uids:
+        return 0
+    taken = sa.update(kind.table).where(_are_free(connection, kind.table, uids, kind.is_unclaimed))
+    return connection.execute(taken.values(granted_at=None, passed_at=now)).rowcount
+
+
+def _give_runs(
+    connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]
+) -> tuple[list[Run], dict[str, tuple[str, str]]]:
+    """Grant these runs their places, except runs that another transaction holds; returns them in line.
+
+    Returns the namespaces and ids of their schedules by uid, too. The starts of runs of `rated` groups will count.
+    """
+    if not uids:
+        return [], {}
+    grants = sa.update(runs).where(_are_free(connection, runs, uids, _RUNS.needs_grant))
+    grants = grants.values(granted_at=now, passed_at=None, is_rated=_is_of(connection, runs, rated))
+    names = (of_schedule(column, runs) for column in (schedules.c.namespace, schedules.c.schedule_id))
+    granted = connection.execute(grants.returning(*RUN_COLUMNS, *names)).all()
+    found = [to_run(row[:-2]) for row in granted]
+    named = {run.schedule_uid: tuple(row[-2:]) for run, row in zip(found, granted, strict=True)}
+    return sorted(found, key=lambda run: (run.limit_at or now, run.number, run.uid)), named
+
+
+def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa.ColumnElement[bool]:
+    return dialect_of(connection).one_of(table.c.limit_group, groups) if groups else sa.false()
+
+
+def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Target]:
+    """Grant these targets their places, as `_give_runs` does; they should be on their queue from now on."""
+    if not uids:
+        return []
+    grants = sa.update(targets).where(_are_free(connection, targets, uids, _TARGETS.needs_grant))
+    queued_at = sa.func.coalesce(targets.c.queued_at, now, type_=targets.c.queued_at.type)
+    is_rated = _is_of(connection, targets, rated)
+    given = grants.values(granted_at=now, passed_at=None, queued_at=queued_at, is_rated=is_rated)
+    granted = [Target(*row) for row in connection.execute(given.returning(*TARGET_COLUMNS))]
+    place = {uid: at for at, uid in enumerate(uids)}
+    return sorted(granted, key=lambda target: place[target.uid])
+
+
+def rehearse(connection: Connection, uid: str, now: datetime) -> None:
+    """Execute the statements of an end and a grant, for a `uid` and a group of nothing, so that they are compiled.
+
+    The statements that give a place are those for runs, of a group without a rate.
+    """
+    wants(connection, uid, now)
+    lock(connection, [uid])
+    lock(connection, [uid], skip_locked=True)
+    _taken(connection, [uid])
+    first_in_line(connection, uid, 1, now)
+    _give_runs(connection, [uid], now, [])
+
+
+def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> bool:
+    """Return whether a pending run, or target, has a place in its group."""
+    kind = _TARGETS if is_target else _RUNS
+    found = sa.select(kind.table.c.uid).where(kind.table.c.uid == uid, kind.is_unclaimed)
+    return connection.execute(found).first() is not None
+
+
+def wants(connection: Connection, group: str, now: datetime) -> int | None:
+    """Return how many granted runs of a group wait for their claim; None if its line needs no look now.
+
+    It needs none if it is empty, too (`features.limits.decide.wants_grants`).
+    """
+    row = connection.execute(_STATE, {"group": group}).first()
+    if row is None:
+        return None
+    bounds = _bounds(*row[:3])
+    taken, unclaimed = row[3:]
+    most = bounds.number
+    if most is None and bounds.rate is not None:  # beside a number, the grant finds the rate, and when to look again
+        most, taken = bounds.most_unclaimed(0, _started(connection, group, bounds.rate, now)), 0
+    return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
+
+
+_IN_LINE = sa.or_(
+    *(sa.exists().where(kind.is_in_line, kind.table.c.limit_group == limits.c.limit_group) for kind in _KINDS)
+)
+
+
+def _count_of(condition: _Condition) -> sa.ColumnElement[int]:
+    counted = (
+        sa.select(sa.func.count()).where(condition(kind), kind.table.c.limit_group == _OF_GROUP) for kind in _KINDS
+    )
+    of_runs, of_targets = (one.scalar_subquery() for one in counted)
+    return of_runs + of_targets
+
+
+def _is_line() -> sa.ColumnElement[bool]:
+    """Say whether a run or target waits in a group; an EXISTS of many groups may be planned as one scan of all."""
+    first = (
+        sa.select(sa.literal_column("1", sa.Integer))
+        .where(kind.is_in_line, kind.table.c.limit_group == _OF_GROUP)
+        .order_by(*kind.order)
+        .limit(sa.literal_column("1", sa.Integer))
+        .scalar_subquery()
+        for kind in _KINDS
+    )
+    return sa.func.coalesce(*first).is_not(None)
+
+
+_IS_GROUP = limits.c.limit_group == _OF_GROUP
+_TAKEN = _count_of(_IS_RUNNING), _count_of(_IS_UNCLAIMED)
+_STATE = sa.select(*_BOUNDS, *_TAKEN).where(_IS_GROUP, _is_line())
+_NOTHING_FREED = limits.c.number.is_(None) & (limits.c.rate_number <= MAX_NUMBER)
+_NUMBER = sa.case((_NOTHING_FREED, 0), else_=limits.c.number)
+STATE = (
+    sa.select(_NUMBER).where(_IS_GROUP).scalar_subquery().label("limit_number"),
+    _TAKEN[0].label("limit_running"),
+    _TAKEN[1].label("limit_unclaimed"),
+    _is_line().label("limit_has_line"),
+)
+"""The columns by which the statement of an end sees its `group`, as it was before the end."""
+STARTS_UNCOUNTED = ~runs.c.is_rated
+"""Whether the start of a run counts in no rate."""
+
+
+def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the answer of `wants` for the group of a run that has ended, by the STATE that its end saw; empty if
+    unknown.
+
+    The STATE still counts this run as running. A run that joins the line meanwhile counts it too, and this end may not
+    see the joining run. So an end that sees no line must look after its commit, unless other ends will (`others_look`)
+    or the group was less than half full. In that last case a joining run found the group full only if more than half of
+    its places were given while this end was written. The end of one of those runs sees the line; until then, or until
+    the next fire or pass, the place stays empty. That must be rare: to have one free place besides this one would not
+    be enough. An end frees nothing of a rate: a link looks when its start leaves the window. With a rate alone no run
+    waits for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
+    """
+    if seen.get("limit_number") is None:
+        return {}
+    number, running, unclaimed, is_line = (seen[column.name] for column in STATE)
+    is_wide = not is_line and (running + unclaimed) * 2 < number
+    if not number or is_wide or others_look(number, running - 1, unclaimed):
+        return {group: None}
+    return {group: unclaimed} if is_line and wants_grants(number, running - 1, unclaimed) else {}
+
+
+def with_line(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
+    """Read a page of the groups in which a run or target waits."""
+    found = sa.select(limits.c.limit_group).where(_IN_LINE)
+    if after is not None:
+        found = found.where(limits.c.limit_group > after)
+    groups = list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
+    return groups, groups[-1] if len(groups) == limit else None
+
+
+def empty(connection: Connection, after: str, limit: int) -> list[str]:
+    """Read a page of the groups that no schedule names and no open run belongs to."""
+    found = sa.select(limits.c.limit_group).where(_IS_EMPTY, limits.c.limit_group > after)
+    return list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
+
+
+_NAMED = sa.exists().where(schedules.c.limit_group == limits.c.limit_group, IS_OF_GROUP, IS_LIVE)
+_IS_EMPTY = sa.and_(
+    ~_NAMED,
+    *(~sa.exists().where(kind.table.c.limit_group == limits.c.limit_group, kind.is_open) for kind in _KINDS),
+)
+
+
+def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -> int:
+    """Remove groups that are still empty, have no start that counts, and are not locked; returns how many.
+
+    A group that is created again with its rate still counts the starts of the window.
+    """
+    free = _find(connection, groups).with_for_update(skip_locked=True)
+    locked = _read(connection, free)
+    for group, (_, rate) in locked.items():
+        kept = timedelta(0) if rate is None else rate.period + _KEPT_LONGER
+        connection.execute(_FORGET, {"group": group, "since": now - kept})
+    is_one = dialect_of(connection).one_of(limits.c.limit_group, [*locked])
+    is_counted = sa.exists().where(limit_starts.c.limit_group == limits.c.limit_group)
+    return connection.execute(sa.delete(limits).where(is_one, _IS_EMPTY, ~is_counted)).rowcount
+
+
+def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
+    """Return groups with waiting runs and no row, each with the policies of a schedule that names it."""
+    found = list[tuple[str, str]]()
+    for kind in _KINDS:
+        group = kind.table.c.limit_group
+        of_schedule = schedules.c.uid == kind.table.c.schedule_uid
+        is_there = sa.exists().where(limits.c.limit_group == group)
+        waiting = sa.select(group, schedules.c.policies).join(schedules, of_schedule).where(kind.needs_grant, ~is_there)
+        rows = connection.execute(waiting.order_by(group, schedules.c.uid).limit(limit))
+        found += [(group, policies) for group, policies in rows]
+    return found
+
+
+def describe(connection: Connection, groups: Iterable[str], now: datetime) -> list[LimitDescription]:
+    """Read groups by name, with how many of their runs run, wait, and started in the last window of their rate."""
+    is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
+    found = connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all()
+    return _describe(connection, found, now)
+
+
+def page(
+    connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
+) -> Page[LimitDescription]:
+    """Read a page of the groups of a namespace, by name; the cursor names the last one before it."""
+    of = "limits", namespace
+    after = limits.c.limit_group > key_of(namespace, unbind_cursor(cursor, *of) or "")
+    found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
+    rows = connection.execute(found.limit(limit)).all()
+    return Page(_describe(connection, rows, now), bind_cursor(rows[-1].name, *of) if len(rows) == limit else None)
+
+
+_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.changes, *_BOUNDS)
+
+
+def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> list[LimitDescription]:
+    dialect = dialect_of(connection)
+    groups = dialect.listed(row.limit_group for row in rows)
+    running = _by_group(connection, _count(dialect, _IS_RUNNING), groups)
+    starting = _by_group(connection, _count(dialect, _IS_UNCLAIMED), groups)
+    rates = {row.limit_group: _bounds(row.number, row.rate_number, row.rate_seconds).rate for row in rows}
+    started = {group: _started(connection, group, rate, now) for group, rate in rates.items() if rate is not None}
+    waiting, since = Counter[str](), dict[str, datetime]()
+    for group, count, first in connection.execute(_waiting(dialect), {"among": groups}):
+        waiting[group] += count
+        since[group] = min(first, since.get(group, first))
+    return [
+        LimitDescription(
+            namespace=row.namespace,
+            name=row.name,
+            number=row.number,
+            rate=None if (rate := rates[row.limit_group]) is None else str(rate),
+            started=started.get(row.limit_group),
+            running=running[row.limit_group],
+            starting=starting[row.limit_group],
+            waiting=waiting[row.limit_group],
+            waiting_since=since.get(row.limit_group),
+            changes=json.loads(row.changes)[::-1],
+        )
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=2)
+def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    # Scan once for all groups: most open runs may be in one line, and a plan for any group would read them for each.
+    def waiting(kind: _Kind) -> sa.Select[Any]:
+        group, since = kind.table.c.limit_group, sa.func.min(kind.table.c.limit_at, type_=kind.table.c.limit_at.type)
+        found = sa.select(group, sa.func.count(), since).where(kind.needs_grant)
+        return found.where(dialect.among(group)).group_by(group)
+
+    return sa.union_all(*(waiting(kind) for kind in _KINDS))
+
+
+def with_places(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs, with the place of each that is in line; reads nothing if none is.
+
+    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` are ahead.
+    """
+    groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
+    places = dict[str, int]()
+    for group in groups:
+        line = connection.execute(_LINE, {"group": group, "most": MOST_AHEAD}).scalars()
+        places |= {uid: place for place, uid in enumerate(line, 1)}
+    beyond = MOST_AHEAD + 1
+    return [changed(run, place_in_line=places.get(run.uid, beyond)) if run.is_in_line else run for run in found]
+
+
+MOST_AHEAD = 1_000
+"""How many in line ahead of a run are counted."""
+
+
+def waiting_targets(connection: Connection, run_uid: str) -> int:
+    """Count the targets of a run that wait for a place of its group."""
+    mine = targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.PENDING)
+    counted = sa.select(sa.func.count()).select_from(targets).where(*mine, targets.c.limit_group.is_not(None))
+    return connection.execute(counted.where(targets.c.granted_at.is_(None))).scalar_one()
+
+
+def busiest(connection: Connection, most: int, now: datetime, namespace: str | None = None) -> list[LimitDescription]:
+    """Read the groups with the most open runs and targets, of a namespace or of all."""
+    open_ones = sa.union_all(
+        *(
+            sa.select(kind.table.c.limit_group, sa.func.count().label("count"))
+            .where(*_of_namespace(kind, namespace))
+            .group_by(kind.table.c.limit_group)
+            for kind in _KINDS
+        )
+    ).subquery()
+    found = sa.select(open_ones.c.limit_group).group_by(open_ones.c.limit_group)
+    ordered = found.order_by(sa.func.sum(open_ones.c.count).desc(), open_ones.c.limit_group).limit(most)
+    return describe(connection, connection.execute(ordered).scalars(), now)
+
+
+def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
+    """Count by queue the runs and targets whose grant nobody has claimed and that wait for a worker to ask for them."""
+    found = Counter[str | None]()
+    for kind in _KINDS:
+        queue = kind.table.c.queue
+        is_meant = *_of_namespace(kind, namespace), kind.is_passed
+        for name, count in connection.execute(sa.select(queue, sa.func.count()).where(*is_meant).group_by(queue)):
+            found[name] += count
+    return list(found.items())
+
+
+def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[bool]]:
+    """Say that an open row is of a group of a namespace, by the index of groups: there may be many more schedules."""
+    if namespace is None:
+        return [kind.is_open]
+    first, group = key_of(namespace, ""), kind.table.c.limit_group
+    return [kind.is_open, group > first, group < first[:-1] + chr(ord(first[-1]) + 1)]

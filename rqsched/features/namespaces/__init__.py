@@ -1,0 +1,1 @@
+"""Namespaces: the count of all that a namespace holds, and its deletion."""

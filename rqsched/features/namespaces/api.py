@@ -1,0 +1,56 @@
+"""Whole namespaces: the count of their data, and its deletion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rqsched.features.namespaces import chain as namespaces
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.option_table import require_id, require_note
+from rqsched.kernel.decide.results import NamespaceData
+
+
+class Namespaces:
+    """The part of a Scheduler that deletes a namespace."""
+
+    def preview_delete_namespace(self: Any, name: str) -> NamespaceData:
+        """Return the data that `delete_namespace` would delete, and whether it may begin. Nothing is written."""
+        return namespaces.preview(self.runtime, require_id(name, "name"))
+
+    def delete_namespace(
+        self: Any,
+        name: str,
+        reason: str | None = None,
+        *,
+        terminate: bool = False,
+        context: CommandContext | None = None,
+    ) -> NamespaceData:
+        """Delete everything of a frozen namespace for good: schedules, runs, history, calendars, limits, jobs in Redis.
+
+        >>> scheduler.freeze("the tenant leaves", namespace="acme").namespace
+        'acme'
+        >>> scheduler.delete_namespace("acme", "the tenant leaves").is_over
+        True
+
+        One line stays on the audit page of the namespace: when, who, why and how many rows. The freeze ends with it.
+        Each step is a transaction of some hundred rows. After an interruption the namespace is still frozen, and
+        another call continues. Redis follows SQL; dispatchers and workers drop jobs that could not be removed from it.
+        States of machines, registered workflows and targets that were sent by hand belong to no namespace and stay.
+
+        Raises ConflictError unless the namespace is frozen, and while its runs execute, unless `terminate` is set;
+        DatabaseUnavailableError.
+        """
+        require_note(reason, "reason")
+        given = context or CommandContext(source="python")
+        asked = given if reason is None else replace(given, reason=reason)
+        return delete_some(self.runtime, name, asked, terminates=terminate, steps=None)
+
+
+def delete_some(
+    runtime: Runtime, name: str, context: CommandContext, *, terminates: bool, steps: int | None = 20
+) -> NamespaceData:
+    """Make `steps` of a deletion (None: all): some thousand rows, for a request that must be short."""
+    where = require_id(name, "name")
+    return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps)

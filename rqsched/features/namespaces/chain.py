@@ -1,0 +1,129 @@
+"""Deleting a namespace: all that SQL and Redis hold of it, in bounded transactions, while it is frozen.
+
+Each step deletes some hundred rows of SQL, then the jobs of these from Redis. Interrupted, the namespace is still
+frozen, and the deletion is repeated: it continues where it was. The last step ends the freeze, and leaves one line for
+the audit. A job that Redis could not be told of finds no row: a dispatcher drops such a link, a worker such a job.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from itertools import count, islice
+
+from redis.exceptions import RedisError
+
+from rqsched.errors import ConflictError, RunNotFoundError
+from rqsched.features.namespaces import store as namespaces
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import end_run
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.results import NamespaceData
+from rqsched.kernel.decide.settle_decision import AttemptOutcome
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+BATCH = 500
+"""The most rows that one step deletes, the schedules themselves apart."""
+_EXECUTING = 500
+"""How many executing runs are counted, and terminated at once."""
+_DELETING = "deleting"
+"""The fact that holds the numbers of deleted rows, by table."""
+_Done = tuple[namespaces.Step, dict[str, int]]
+
+
+def preview(runtime: Runtime, namespace: str) -> NamespaceData:
+    """Return what a deletion would find, and whether it may begin; nothing is written."""
+
+    def read(connection: Connection) -> NamespaceData:
+        is_frozen = metadata.find_value(connection, metadata.HOLD, namespace) is not None
+        executing = len(namespaces.executing(connection, namespace, _EXECUTING))
+        return NamespaceData(namespace, is_frozen, executing, namespaces.count(connection, namespace), is_over=False)
+
+    return runtime.database.read(read)
+
+
+def delete(
+    runtime: Runtime,
+    namespace: str,
+    context: CommandContext,
+    *,
+    terminates: bool = False,
+    steps: int | None = None,
+) -> NamespaceData:
+    """Delete all of a frozen namespace, or so much of it as `steps` allow; returns what was deleted since it began.
+
+    Raises ConflictError where the namespace is not frozen, or while runs execute that shall not be terminated.
+    """
+    _require_frozen(runtime, namespace)
+    terminated = _end_executing(runtime, namespace, context, terminates=terminates)
+    rows: dict[str, int] = {}
+    is_over, tried = False, list[_Done]()
+
+    def work(connection: Connection) -> _Done:
+        if metadata.lock_value(connection, metadata.HOLD, namespace) is None:
+            if tried and tried[-1][0].is_over:  # it was committed, and the answer was lost
+                return tried[-1]
+            raise ConflictError(_not_frozen(namespace))
+        tried.append(_step(connection, namespace, context, runtime.now))
+        return tried[-1]
+
+    for _ in islice(count(), steps):
+        step, rows = runtime.database.transact(work)
+        runtime.transport.forget(step.links, step.jobs)
+        if is_over := step.is_over:
+            break
+    if is_over:
+        try:
+            runtime.hold.share()
+        except RedisError as error:
+            _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "hold_not_copied"})
+        who = context.principal or "a program"
+        _log.warning("namespace %r is deleted by %s: %s", namespace, who, rows, extra={"action": "namespace_deleted"})
+    return NamespaceData(namespace, not is_over, terminated, rows, is_over)
+
+
+def _require_frozen(runtime: Runtime, namespace: str) -> None:
+    if runtime.database.read(partial(metadata.find_value, name=metadata.HOLD, namespace=namespace)) is None:
+        raise ConflictError(_not_frozen(namespace))
+
+
+def _not_frozen(namespace: str) -> str:
+    return f"namespace {namespace!r} is not frozen, so more may begin in it; run `rqsched freeze {namespace}` first."
+
+
+def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *, terminates: bool) -> int:
+    """Terminate the executing runs if that was asked for; returns how many. Raises ConflictError otherwise."""
+    terminated = set[str]()
+    find = partial(namespaces.executing, namespace=namespace)
+    while found := {*runtime.database.read(partial(find, most=_EXECUTING + len(terminated)))} - terminated:
+        if not terminates:
+            raise ConflictError(
+                f"{len(found)} runs of namespace {namespace!r} execute now; wait until they have ended, or have them "
+                "terminated."
+            )
+        for uid in sorted(found):
+            try:
+                end_run(runtime, uid, AttemptOutcome.TERMINATED, reason=context.reason, context=context)
+            except RunNotFoundError:
+                continue
+        terminated |= found
+    return len(terminated)
+
+
+def _step(connection: Connection, namespace: str, context: CommandContext, now: Callable[[], datetime]) -> _Done:
+    step = namespaces.delete_some(connection, namespace, BATCH)
+    rows = Counter(json.loads(metadata.find_value(connection, _DELETING, namespace) or "{}")) + step.rows
+    if not step.is_over:
+        metadata.set_value(connection, _DELETING, json.dumps(rows), namespace)
+        return step, dict(rows)
+    metadata.forget_namespace(connection, namespace)
+    told = ", ".join(f"{number} {name}" for name, number in sorted(rows.items())) or "nothing"
+    metadata.record_altered(connection, f"namespace {namespace}: deleted ({told})", now, context, namespace)
+    return step, dict(rows)

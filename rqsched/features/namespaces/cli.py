@@ -1,0 +1,63 @@
+"""The commands `namespace ...`, which count and delete everything in a namespace."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rqsched.cli.arguments import Yes
+from rqsched.cli.command import Session, command
+from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide.results import NamespaceData
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Delete everything of a frozen namespace for good.")
+
+Name = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace.")]
+
+
+@app.callback()
+def namespace() -> None:
+    """Delete everything of a frozen namespace for good."""
+
+
+@command(app)
+def delete(
+    session: Session,
+    name: Name,
+    preview: Annotated[bool, typer.Option("--preview", help="Delete nothing: count what would be deleted.")] = False,
+    terminate: Annotated[bool, typer.Option("--terminate", help="Terminate the runs that execute.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete everything of a frozen namespace for good, in SQL and in Redis. One line for the audit stays.
+
+    `rqsched freeze NAMESPACE` comes first. Interrupted, it is repeated. --reason says why.
+    """
+    scheduler = session.scheduler
+    found = scheduler.preview_delete_namespace(name)
+    if preview:
+        frozen = "is frozen" if found.is_frozen else f"is not frozen: run `rqsched freeze {name}` first"
+        text = f"Namespace {name} {frozen}; {found.executing} run(s) execute. It holds {_told(found)}."
+        session.writer.record(asdict(found), text)
+        return
+    if found.is_frozen and not yes:
+        _ask(found)
+    done = scheduler.delete_namespace(name, session.reason, terminate=terminate, context=session.context)
+    session.writer.record(
+        asdict(done), f"Namespace {name} is deleted: {_told(done)}; {done.executing} run(s) terminated."
+    )
+
+
+def _ask(found: NamespaceData) -> None:
+    """Let the user type the name of the namespace; raises InvalidInputError."""
+    if not sys.stdin.isatty():
+        raise InvalidInputError("--yes", "is missing; without a terminal there is nobody to ask")
+    typer.echo(f"This deletes {_told(found)} of namespace {found.namespace} for good.", err=True)
+    if typer.prompt("Type the name of the namespace to delete it", err=True) != found.namespace:
+        raise InvalidInputError("namespace", "is not the one that was typed; nothing was deleted, repeat the command")
+
+
+def _told(found: NamespaceData) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(found.rows.items()) if count) or "nothing"

@@ -1,0 +1,179 @@
+"""The rows of a namespace: their number, and their deletion in bounded steps.
+
+Every function works inside the caller's transaction. Each table is in exactly one of the tuples here, so that a test
+notices a new table whose rows a deleted namespace would leave behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.kernel.decide.ids import BatchJobId, DeliveryJobId, LinkId, RetryLinkId, RunJobId, TargetJobId
+from rqsched.kernel.decide.limit_options import key_of
+from rqsched.kernel.decide.model import RunStatus, TargetStatus
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import (
+    IS_OPEN_TARGET,
+    IS_UNFINISHED,
+    audit_events,
+    backfills,
+    calendars,
+    constant,
+    counted,
+    database_metadata,
+    deliveries,
+    hours,
+    idempotency_keys,
+    limit_starts,
+    limits,
+    machine_states,
+    namespace_metadata,
+    runs,
+    schedules,
+    targets,
+    uncounted,
+    upstream_ends,
+    workflows,
+)
+
+OF_SCHEDULES = (counted, uncounted, hours, targets, runs, backfills, deliveries, audit_events, upstream_ends)
+"""Tables whose rows belong to a schedule, in the order of their deletion before it."""
+OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
+"""Tables whose rows belong to a namespace; they are deleted after its schedules."""
+LAST = (namespace_metadata,)
+"""The named values of a namespace, its freeze among them, are deleted with the last step."""
+OF_NO_NAMESPACE = (workflows, machine_states, database_metadata)
+"""Tables whose rows belong to the whole installation. The last step deletes the values in `database_metadata` that name
+the namespace."""
+_AT_ONCE = 100
+"""How many schedules one step looks at."""
+_MOST_JOBS = 20
+"""The jobs of this many attempts of a run, and deliveries of each, are removed; RQ's own limits end older ones."""
+
+
+class Step(NamedTuple):
+    """The rows that one step deleted."""
+
+    rows: Counter[str]
+    """How many rows, by what they are."""
+    links: list[str]
+    """The ids of the links that went with them."""
+    jobs: dict[tuple[str | None, str | None], list[str]]
+    """The ids of the jobs that went with them, by connection and queue."""
+    is_over: bool
+    """Whether nothing is left but the named values of the namespace."""
+
+
+def noun(table: sa.Table) -> str:
+    """Return the noun for the rows of a table in a count."""
+    return table.name.removeprefix("rqsched_")
+
+
+def count(connection: Connection, namespace: str) -> dict[str, int]:
+    """Count the rows of a namespace, by what they are."""
+    mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
+    where: dict[sa.Table, sa.ColumnElement[bool]] = {schedules: schedules.c.namespace == namespace}
+    where |= {table: table.c.schedule_uid.in_(mine) for table in OF_SCHEDULES}
+    where |= {table: _is_of(table, namespace) for table in OF_NAMESPACES}
+    return {
+        noun(table): int(connection.execute(sa.select(sa.func.count()).select_from(table).where(one)).scalar_one())
+        for table, one in where.items()
+    }
+
+
+def executing(connection: Connection, namespace: str, most: int) -> list[str]:
+    """Read the uids of at most `most` runs of a namespace that execute now, or whose targets do."""
+    of = sa.select(runs.c.uid).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    target = sa.exists().where(
+        targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET, targets.c.status == constant(TargetStatus.RUNNING)
+    )
+    is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
+    statement = of.where(schedules.c.namespace == namespace, is_running | target).order_by(runs.c.uid).limit(most)
+    return list(connection.execute(statement).scalars())
+
+
+def delete_some(connection: Connection, namespace: str, most: int) -> Step:
+    """Delete up to `most` rows of a namespace, and what of its schedules has nothing left.
+
+    The schedules of the step are locked first, as by everybody who changes them.
+    """
+    step = Step(Counter(), [], defaultdict(list), is_over=False)
+    first = sa.select(schedules.c.uid, schedules.c.n).where(schedules.c.namespace == namespace)
+    mine = connection.execute(first.order_by(schedules.c.uid).limit(_AT_ONCE).with_for_update()).all()
+    if not mine:
+        return step._replace(is_over=_delete_rest(connection, namespace, most, step))
+    uids = [row.uid for row in mine]
+    one_of = dialect_of(connection).one_of
+    for table in OF_SCHEDULES:
+        most -= _delete(connection, table, one_of(table.c.schedule_uid, uids), most, step)
+        if most <= 0:
+            return step
+    most -= _delete(connection, upstream_ends, one_of(upstream_ends.c.upstream_uid, uids), most, step)
+    if most > 0:
+        connection.execute(sa.delete(schedules).where(one_of(schedules.c.uid, uids)))
+        step.rows[noun(schedules)] += len(uids)
+        # The one before may have fired without having been dropped.
+        step.links.extend(str(LinkId(row.uid, n)) for row in mine for n in (row.n - 1, row.n) if n >= 0)
+    return step
+
+
+def _delete_rest(connection: Connection, namespace: str, most: int, step: Step) -> bool:
+    for table in OF_NAMESPACES:
+        most -= _delete(connection, table, _is_of(table, namespace), most, step)
+        if most <= 0:
+            return False
+    return True
+
+
+def _is_of(table: sa.Table, namespace: str) -> sa.ColumnElement[bool]:
+    if table is limit_starts:  # it has the key of a group alone
+        return limit_starts.c.limit_group.startswith(key_of(namespace, ""), autoescape=True)
+    return table.c.namespace == namespace
+
+
+def _delete(connection: Connection, table: sa.Table, where: sa.ColumnElement[bool], most: int, step: Step) -> int:
+    """Delete up to so many rows of a table, and note which jobs went with them; returns how many."""
+    keys = [*table.primary_key.columns]
+    names = _JOB_COLUMNS.get(noun(table), ())
+    rows = connection.execute(sa.select(*keys, *(table.c[name] for name in names)).where(where).limit(most)).all()
+    if rows:
+        key: Any = keys[0] if len(keys) == 1 else sa.tuple_(*keys)
+        values = [row[0] if len(keys) == 1 else tuple(row[: len(keys)]) for row in rows]
+        for part in (values[at : at + _BOUND] for at in range(0, len(values), _BOUND)):
+            connection.execute(sa.delete(table).where(key.in_(part)))
+        step.rows[noun(table)] += len(rows)
+    for row in rows if names else ():
+        _note_jobs(table, row, step)
+    return len(rows)
+
+
+_BOUND = 200
+"""How many rows one statement names: SQLite takes few values in one."""
+_JOB_COLUMNS = {
+    "runs": ("schedule_uid", "number", "attempt", "delivery", "queue", "connection"),
+    "targets": ("run_uid", "number", "delivery", "queue", "connection"),
+    "deliveries": ("attempt", "queue", "connection"),
+}
+"""The columns that name the jobs of a row."""
+
+
+def _note_jobs(table: sa.Table, row: Any, step: Step) -> None:
+    jobs = step.jobs[row.connection, row.queue]
+    if table is runs:
+        step.links.append(str(RetryLinkId(row.schedule_uid, row.number, row.attempt)))
+        attempts, given = _newest(row.attempt), _newest(row.delivery)
+        jobs.extend(str(RunJobId(row.uid, attempt, delivery)) for attempt in attempts for delivery in given)
+    elif table is targets:
+        jobs.extend(str(TargetJobId(row.uid, delivery)) for delivery in _newest(row.delivery))
+        jobs.append(str(BatchJobId(row.run_uid, row.number)))
+    else:
+        jobs.extend(str(DeliveryJobId(row.uid, attempt)) for attempt in _newest(row.attempt))
+
+
+def _newest(number: int) -> Sequence[int]:
+    return range(max(1, number - _MOST_JOBS + 1), number + 1)

@@ -1,0 +1,238 @@
+"""Delivering: a process claims a notification, delivers it, and records whether it arrived.
+
+It happens in a job of its own, on a worker: never in the dispatcher, and never in the job of the run that it is about.
+An attempt that fails is repeated after a backoff, and the delivery is given up after the last one, visibly. A message
+may arrive twice (its process died after it had sent it); its `id` is the same then.
+
+The ping of a start is delivered beside the attempt, by the process that executes it: a separate job would wait for a
+second worker, and never tell of the start where there is none. The ping is a row like every notification: if this
+process does not deliver it, because it dies or its receiver is away, reconcile enqueues it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from typing import Protocol
+
+from rqsched.errors import BackendUnavailableError, NotExecutedError
+from rqsched.features.notifications import messages, notifier
+from rqsched.features.notifications import store as deliveries
+from rqsched.features.notifications.decide import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
+from rqsched.features.notifications.notifier import LEASE_SECONDS, Notifier
+from rqsched.features.notifications.watching import find_long, find_overdue, redeliver_notifications
+from rqsched.kernel.chain.claim import process_name
+from rqsched.kernel.chain.error_text import describe_error
+from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage, Started
+from rqsched.kernel.chain.reconcile.repair import unless_held
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.time_limit import OutOfTimeError, Watch, time_limit
+from rqsched.kernel.decide.ids import DeliveryJobId, new_uid
+from rqsched.kernel.decide.model import Change, Run, Schedule
+from rqsched.kernel.decide.payload import storable
+from rqsched.kernel.store.database import Connection
+
+_log = logging.getLogger(__name__)
+
+ORDER_SECONDS = 2.0
+"""How long the end of a short run waits for the ping of its start, so that the receiver gets them in their order."""
+MOST_THREADS = 4
+"""Pings that one process delivers at once; the next go where other notifications go, until one of these has ended."""
+_THREAD = "rqsched-start-pings"
+_OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
+
+
+class Parts(notifier.Parts, Protocol):
+    """The parts of a process's runtime that deliveries use."""
+
+    now: Callable[[], datetime]
+    """Returns the database's time."""
+    watch: Watch
+    """Kills the process of application code that overruns its timeout."""
+
+
+class Notifications(Feature):
+    """Notifications are written with the Change or the claim that owes them, and delivered after its commit."""
+
+    columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
+    claims_alone = deliveries.HAS_NO_RECEIVER
+
+    def __init__(self, parts: Runtime) -> None:
+        self._parts, self._notifier = parts, Notifier(parts)
+        self.is_always_involved = self._notifier.tells_of_every_schedule
+        self.writes_every_start = self._notifier.tells_every_start
+
+    def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """Write the deliveries that Changes owe."""
+        self._notifier.record(connection, changes)
+
+    def writes_more(self, change: Change) -> bool:
+        """Return whether a Change owes a delivery."""
+        return bool(self._notifier.owed([change]))
+
+    def enqueue(self, decided: Sequence[Change]) -> None:
+        """Put the deliveries that were written on their queues."""
+        self._notifier.dispatch(self._notifier.owed(decided), self._parts.now())
+
+    def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
+        """Write the pings that the starts of runs owe."""
+        owed: list[str] = []
+        for run, schedule in started:
+            # If this process does not know the workflow, it may give the run back: then nothing has started.
+            if run.executor != "rq" or self._parts.workflows.get(run.workflow) is not None:
+                owed += self._notifier.write_start(connection, schedule, run, at)
+        return owed
+
+    def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
+        """Deliver the pings of a start beside the attempt."""
+        if not owed and self._parts.workflows.get(run.workflow) is None:  # the claim could not know what it owes
+            owed = write_start(self._parts, schedule, run)
+        return start_told(self._parts, owed) if owed else nullcontext()
+
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all that is due in any pass
+        """Report what is overdue or takes long, and put the deliveries that are due on their queues."""
+        parts = self._parts
+        reports = [unless_held(parts, find_overdue(parts)), unless_held(parts, find_long(parts))]
+        return [Section(Stage.RUNS, batches) for batches in [*reports, redeliver_notifications(parts)]]
+
+
+def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
+    """Attempt one delivery from claim to recorded end; None when there was nothing to do.
+
+    A delivery that `is_beside` a run is made in a thread, where only the receiver's own time limit holds. The error of
+    an application's workflow is recorded and raised again, so that RQ's exception handlers see it too; a receiver that
+    does not answer is recorded and logged.
+    """
+    token = new_uid(parts.now())
+    delivery = parts.database.transact(partial(_claim, parts, job=job, token=token))
+    if delivery is None:
+        _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
+        return None
+    try:
+        seconds = Notifier(parts).seconds(delivery)
+        # If the process dies here, the delivery is attempted again when its lease is over.
+        with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
+            _send(parts, delivery, seconds)
+    except OutOfTimeError as error:
+        why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
+        return _fail(parts, delivery, token, f"{why}{error}")
+    except messages.NoAnswerError as error:
+        return _fail(parts, delivery, token, f"{NO_ANSWER}{error}")
+    except messages.SendingError as error:
+        return _fail(parts, delivery, token, str(error))
+    except BaseException as error:
+        is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+        _fail(parts, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
+        raise
+    parts.database.transact(partial(_succeed, parts, delivery, token))
+    return DeliveryStatus.SUCCEEDED
+
+
+def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
+    """Claim a delivery unless a later one supersedes it; if its receiver is silent, put it off with the others."""
+    found = deliveries.find(connection, job.uid, locks=True)
+    now = parts.now()
+    if found is None or not parts.settings.notify:
+        return None
+    until = now + timedelta(seconds=Notifier(parts).seconds(found) + LEASE_SECONDS)
+    worker = process_name()
+    delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
+    if delivery is None:
+        return None
+    if delivery.kind in PINGS and deliveries.is_superseded(connection, delivery):
+        deliveries.succeed(connection, delivery, token, now)
+        return None
+    again_at = deliveries.silent_until(connection, delivery, now) if delivery.kind in _OVER_HTTP else None
+    if again_at is not None:
+        deliveries.put_off(connection, delivery, token, again_at)
+        return None
+    return delivery
+
+
+def _send(parts: Parts, delivery: Delivery, seconds: int) -> None:
+    message = json.loads(delivery.payload)
+    if delivery.kind is DeliveryKind.WORKFLOW:
+        parts.workflows.resolve(delivery.destination)([message], {})
+    else:
+        messages.send(delivery, message, settings=parts.settings, now=parts.now(), seconds=seconds)
+
+
+def _leave() -> None:
+    """Record nothing."""
+
+
+def _succeed(parts: Parts, delivery: Delivery, token: str, connection: Connection) -> None:
+    deliveries.find(connection, delivery.uid, locks=True)
+    deliveries.succeed(connection, delivery, token, parts.now())
+
+
+def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
+    """Record that an attempt failed, and tell operators; the last one is an error."""
+    error = storable(error)[:MAX_ERROR]
+
+    def fail(connection: Connection) -> datetime | None:
+        deliveries.find(connection, delivery.uid, locks=True)
+        return deliveries.fail(connection, delivery, token, error, parts.now(), is_final=is_final)
+
+    again_at = parts.database.transact(fail)
+    level, fate = (logging.ERROR, "is given up") if again_at is None else (logging.WARNING, "is tried again")
+    text = "%s of %s to a %s %s: %s"
+    _log.log(
+        level,
+        text,
+        delivery.event_type,
+        delivery.schedule_uid,
+        delivery.kind.value,
+        fate,
+        error,
+        extra={"action": "delivery_failed"},
+    )
+    return DeliveryStatus.FAILED if again_at is None else DeliveryStatus.PENDING
+
+
+def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
+    """Write the pings of a start that its claim could not write, because the workflow was found only afterwards."""
+    if not Notifier(parts).owes_start(schedule, run, parts.now()):
+        return ()
+    try:
+        owed = parts.database.transact(
+            lambda connection: Notifier(parts).write_start(connection, schedule, run, parts.now())
+        )
+    except BackendUnavailableError as error:
+        _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})
+        return ()
+    return tuple(owed)
+
+
+@contextmanager
+def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
+    """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
+    if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
+        Notifier(parts).dispatch(owed, parts.now())
+        yield
+        return
+    thread = threading.Thread(target=_tell, args=(parts, owed), name=_THREAD, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(ORDER_SECONDS)
+
+
+def count_start_threads() -> int:
+    """Count the threads of this process that deliver pings; a counter would survive a fork, which they do not."""
+    return sum(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def _tell(parts: Parts, owed: Sequence[str]) -> None:
+    for uid in owed:
+        try:
+            execute(parts, DeliveryJobId(uid, 1), is_beside=True)
+        except Exception:  # noqa: BLE001 - a thread's boundary; the row says what is left to do
+            _log.exception("the start ping %s is left to reconcile", uid, extra={"action": "delivery_failed"})

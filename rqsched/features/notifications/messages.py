@@ -1,0 +1,122 @@
+"""Messages that leave: an event to a webhook, a ping of a heartbeat URL, a check-in at Sentry.
+
+Redirects are not followed, and of an answer only the status counts. The caller sets the time limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from http.client import HTTPException
+from importlib.metadata import version
+from typing import Any
+
+from rqsched.config import Settings
+from rqsched.errors import ConfigError, InvalidInputError
+from rqsched.features.notifications import timed_http
+from rqsched.features.notifications.decide import FAILED, STARTED, Delivery, DeliveryKind
+from rqsched.kernel.chain.option_checks import SENTRY_MISSING, has_sentry
+from rqsched.kernel.decide.ids import uid_to_uuid
+from rqsched.kernel.decide.notifications import checked_url, hidden
+
+_READ_BYTES = 4_096
+_SENTRY_STATUS = {STARTED: "in_progress", FAILED: "error"}
+
+
+class SendingError(Exception):
+    """A message was refused; the text says why."""
+
+
+class NoAnswerError(SendingError):
+    """The receiver could not be reached or did not answer in time."""
+
+
+def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, now: datetime, seconds: float) -> None:
+    """Send a message over HTTP or to Sentry; raises SendingError, or ConfigError where this process is not set up."""
+    if delivery.kind is DeliveryKind.WEBHOOK:
+        _post(delivery.destination, delivery.payload.encode(), _signed(delivery, settings, now), seconds)
+    elif delivery.kind is DeliveryKind.HEARTBEAT:
+        error = str(message["data"].get("error", ""))
+        _post(_heartbeat_url(delivery), error.encode(), {"Content-Type": "text/plain; charset=utf-8"}, seconds)
+    else:
+        _check_in(delivery, message, seconds)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Compute what a receiver compares: the HMAC-SHA256 of timestamp, a dot and the body, in hexadecimal."""
+    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def _signed(delivery: Delivery, settings: Settings, now: datetime) -> dict[str, str]:
+    if settings.webhook_secret is None:
+        raise ConfigError("RQSCHED_WEBHOOK_SECRET is not set in this process, so webhooks cannot be signed; set it.")
+    timestamp = str(int(now.timestamp()))
+    signed = signature(settings.webhook_secret.get_secret_value(), timestamp, delivery.payload.encode())
+    return {
+        "Content-Type": "application/json",
+        "Rqsched-Event": delivery.event_type,
+        "Rqsched-Delivery": delivery.uid,
+        "Rqsched-Timestamp": timestamp,
+        "Rqsched-Signature": f"sha256={signed}",
+    }
+
+
+def _heartbeat_url(delivery: Delivery) -> str:
+    """Return the URL of a ping: that of a success itself, `/start` and `/fail` behind its path for the others."""
+    suffix = {STARTED: "/start", FAILED: "/fail"}.get(delivery.event_type, "")
+    url, mark, query = delivery.destination.partition("?")
+    return f"{url.rstrip('/')}{suffix}{mark}{query}" if suffix else delivery.destination
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
+    try:
+        checked_url("its URL", url)  # it may have been stored before hosts had to be plain, or filled in since
+    except InvalidInputError as error:
+        raise SendingError(str(error)) from None
+    request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked above
+    try:
+        with timed_http.opener().open(request, timeout=seconds) as answer:
+            answer.read(_READ_BYTES)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise SendingError(f"{hidden(url)} answers {error.code}") from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        if isinstance(reason, TimeoutError):
+            reason = f"no whole answer within {seconds:g} s"
+        raise NoAnswerError(f"{hidden(url)}: {reason or type(error).__name__}") from None
+
+
+@lru_cache(maxsize=1)
+def _agent() -> str:
+    return f"rqsched/{version('rqsched')}"
+
+
+def require_sentry(settings: Settings) -> None:
+    """Check that sentry-sdk is here when the settings ask for check-ins; raises ConfigError that says what to do."""
+    if settings.sentry_checkins and not has_sentry():
+        raise ConfigError(SENTRY_MISSING)
+
+
+def _check_in(delivery: Delivery, message: Mapping[str, Any], seconds: float) -> None:
+    if not has_sentry():
+        raise ConfigError(SENTRY_MISSING)
+    sentry: Any = importlib.import_module("sentry_sdk")
+    if not sentry.get_client().is_active():
+        raise ConfigError("Sentry is not set up in this worker: call sentry_sdk.init in a module of RQSCHED_IMPORTS.")
+    data = message["data"]
+    crons: Any = importlib.import_module("sentry_sdk.crons")
+    crons.capture_checkin(
+        monitor_slug=delivery.destination,
+        check_in_id=uid_to_uuid(delivery.run_uid or delivery.uid).replace("-", ""),
+        status=_SENTRY_STATUS.get(delivery.event_type, "ok"),
+        duration=data.get("duration_seconds"),
+        monitor_config=data.get("monitor"),
+    )
+    sentry.flush(timeout=seconds)

@@ -1,0 +1,1 @@
+"""Pruning: history beyond its retention is deleted in small steps."""

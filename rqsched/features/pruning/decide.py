@@ -1,0 +1,193 @@
+"""The decision of pruning: which part of a schedule's history is beyond its retention and may go. Pure.
+
+Deciding reads the oldest rows only: a run's number and an event's sequence grow without gaps, so the newest so many are
+known without counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from rqsched.kernel.decide.model import OPEN, RunKind, RunStatus, Schedule
+from rqsched.kernel.decide.retention import YOUNG, Retention
+
+EVENTS_PER_RUN = 10
+"""This many audit events stay for each run of the retention: a schedule whose occurrences are all skipped has events
+only."""
+SLACK = 20
+"""A dispatcher prunes a schedule when it keeps more than its retention by one part in so many."""
+HOURS_KEPT = timedelta(days=400)
+"""How long the hours of pruned runs stay: a picture shows a year."""
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+"""No row is older: an edge here lets nothing go."""
+
+
+class Oldest(NamedTuple):
+    """The oldest rows of one schedule: whether it is worth a look, without reading them all."""
+
+    uid: str
+    """The schedule's uid."""
+    policies: str
+    """Its policies as stored: they may hold a retention of its own."""
+    run_number: int
+    """The number of its newest run."""
+    event_sequence: int
+    """The sequence of its newest audit event."""
+    first_run: int | None
+    """The number of its oldest run; None when it has none."""
+    run_at: datetime | None
+    """When that was created."""
+    first_event: int | None
+    """The sequence of its oldest audit event; None when it has none."""
+    event_at: datetime | None
+    """When that was recorded."""
+    other_at: datetime | None
+    """When its oldest backfill or delivery was requested; None when it has none."""
+    is_task: bool = False
+    """Whether it is a schedule of one run, which goes as a whole and not by and by."""
+    ended_at: datetime | None = None
+    """When it was changed last, if it is done, dead or deleted; its run may still be open."""
+
+    def is_over(self, retention: Retention, now: datetime) -> bool:
+        """Return whether a task ended longer ago than its retention: then it may go, unless its run is open."""
+        is_old = self.ended_at is not None and retention.age is not None and self.ended_at < now - retention.age
+        return self.is_task and is_old
+
+    def may_go(self, retention: Retention, now: datetime) -> bool:
+        """Return whether some of it may be beyond the retention; the rows that always stay are seen as such later."""
+        if self.is_task:
+            return False
+        edges = _edges(self.run_number, self.event_sequence, retention, now=now)
+        since = self.run_at if self.first_run is not None and self.first_run > 1 else None
+
+        def is_old(at: datetime | None, *, is_beyond_count: bool = False) -> bool:
+            if at is None or at >= edges.young:
+                return False
+            return at < edges.ended or is_beyond_count or (since is not None and at < since)
+
+        first_run, first_event = self.first_run or 0, self.first_event or 0
+        has_old_runs = first_run < self.run_number and is_old(self.run_at, is_beyond_count=first_run < edges.number)
+        has_old_events = is_old(self.event_at, is_beyond_count=first_event < edges.sequence)
+        return not retention.keeps_all and (has_old_runs or has_old_events or is_old(self.other_at))
+
+
+class Edges(NamedTuple):
+    """The edges of one schedule's kept history: rows before an edge may go."""
+
+    ended: datetime
+    """Runs that ended before it may go, whatever their number."""
+    number: int
+    """Runs with a lower number may go."""
+    young: datetime
+    """Runs that ended at or after it stay, whatever the other edges say."""
+    sequence: int
+    """Audit events with a lower sequence may go."""
+    other: datetime
+    """Audit events, backfills and deliveries recorded or ended before it may go."""
+    hours: datetime
+    """Hours of pruned runs before it may go."""
+
+
+def with_slack(retention: Retention) -> Retention:
+    """Return a retention a twentieth longer; rows beyond it are worth a transaction.
+
+    Pruning as soon as one run is too old would cost a transaction a run; with the slack, one prunes many.
+    """
+    age, runs = retention.age, retention.runs
+    return Retention(age and age + age / SLACK, runs and runs + runs // SLACK)
+
+
+def edges_of(schedule: Schedule, retention: Retention, *, oldest_in_count: datetime | None, now: datetime) -> Edges:
+    """Compute the edges; `oldest_in_count` is when the oldest of the newest `retention.runs` runs was created."""
+    return _edges(schedule.run_number, schedule.event_sequence, retention, oldest_in_count, now=now)
+
+
+def _edges(
+    run_number: int,
+    event_sequence: int,
+    retention: Retention,
+    oldest_in_count: datetime | None = None,
+    *,
+    now: datetime,
+) -> Edges:
+    young, runs = now - YOUNG, retention.runs
+    ended = _BEGINNING if retention.age is None else now - retention.age
+    return Edges(
+        ended=ended,
+        number=0 if runs is None else run_number - runs + 1,
+        young=young,
+        sequence=0 if runs is None else event_sequence - runs * EVENTS_PER_RUN + 1,
+        other=min(max(ended, oldest_in_count or _BEGINNING), young),
+        hours=now - HOURS_KEPT,
+    )
+
+
+class RunMark(NamedTuple):
+    """The facts about a run that the decision reads."""
+
+    uid: str
+    """Its identity."""
+    number: int
+    """Its place within the schedule."""
+    kind: RunKind
+    """The origin of the run."""
+    status: RunStatus
+    """The status of the run."""
+    occurrence_at: datetime
+    """The occurrence it stands for."""
+    created_at: datetime
+    """When it was decided; never later than that of a run with a higher number."""
+    ended_at: datetime | None
+    """When it ended; None while it is open."""
+    has_targets: bool
+    """Whether it is a fan-out with targets."""
+    has_open_targets: bool
+    """Whether one of them has not ended."""
+
+
+def is_beyond(run: RunMark, edges: Edges) -> bool:
+    """Return whether a run, and perhaps one with a higher number, may be old enough to go."""
+    return run.created_at < edges.young and (run.number < edges.number or run.created_at < edges.ended)
+
+
+def choose_runs(
+    schedule: Schedule, runs: Sequence[RunMark], edges: Edges, *, succeeded_later: bool
+) -> tuple[RunMark, ...]:
+    """Return which of these runs go; `runs` are in the order of their numbers.
+
+    The last run and the last success stay. So do runs that a decision may still read: open runs, runs with an open
+    fan-out, the awaited run, and runs of occurrences that the schedule has yet to evaluate. `succeeded_later` tells
+    whether a run with a higher number succeeded.
+    """
+    successes = [run.uid for run in runs if run.status is RunStatus.SUCCEEDED]
+    kept = {schedule.latest_run_uid, schedule.awaiting_run_uid, *([] if succeeded_later else successes[-1:])}
+    return tuple(
+        run
+        for run in runs
+        if _is_over(run, edges)
+        and run.uid not in kept
+        and run.number != schedule.run_number
+        and (run.kind is RunKind.MANUAL or run.occurrence_at <= schedule.evaluated_to)
+    )
+
+
+def _is_over(run: RunMark, edges: Edges) -> bool:
+    if run.status in OPEN or run.ended_at is None or run.has_open_targets or run.ended_at >= edges.young:
+        return False
+    return run.number < edges.number or run.ended_at < edges.ended
+
+
+def first_kept_event(events: Sequence[tuple[int, datetime]], edges: Edges) -> int:
+    """Return the sequence below which these events go: they are the oldest, and history keeps no gap."""
+    for sequence, recorded_at in events:
+        is_old = recorded_at < edges.other or sequence < edges.sequence
+        if recorded_at >= edges.young or not is_old:
+            return sequence
+    return events[-1][0] + 1 if events else 0
+
+
+def pruned_to(runs: Sequence[RunMark]) -> datetime | None:
+    """Return the newest occurrence among runs that go: None when there is none."""
+    return max((run.occurrence_at for run in runs if run.kind is not RunKind.MANUAL), default=None)

@@ -1,0 +1,1 @@
+"""Quotas: how many schedules a namespace may hold, and how many bytes they may declare."""

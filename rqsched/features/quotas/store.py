@@ -1,0 +1,54 @@
+"""Quotas: counts of what a namespace declares, under a lock, so that no two writers see room that only one has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.features.quotas.decide import COUNTED
+from rqsched.kernel.decide.model import DEFINITION, Definition
+from rqsched.kernel.store.changes import given_names, is_named
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.metadata import lock_of
+from rqsched.kernel.store.tables import IS_LIVE, schedules
+
+
+def lock_quota(connection: Connection, namespace: str) -> None:
+    """Hold the quota of a namespace until the transaction ends."""
+    lock_of(connection, "quota", namespace)
+
+
+def count_declared(connection: Connection, namespace: str, *, with_bytes: bool = True) -> tuple[int, int]:
+    """Count the schedules of a namespace that are not deleted, and what they declare in bytes (0 when not asked)."""
+    size = sa.func.coalesce(sa.func.sum(_declared(connection)), 0) if with_bytes else sa.literal_column("0")
+    statement = sa.select(sa.func.count(), size).select_from(schedules)
+    row = connection.execute(statement.where(schedules.c.namespace == namespace, IS_LIVE)).one()
+    return int(row[0]), int(row[1])
+
+
+def count_all_declared(connection: Connection) -> list[tuple[str, int, int]]:
+    """Count what each namespace holds: (namespace, schedules, bytes), in the order of their names."""
+    size = sa.func.sum(_declared(connection))
+    statement = sa.select(schedules.c.namespace, sa.func.count(), size).where(IS_LIVE)
+    grouped = statement.group_by(schedules.c.namespace).order_by(schedules.c.namespace)
+    return [(row[0], int(row[1]), int(row[2])) for row in connection.execute(grouped)]
+
+
+def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Definition]:
+    """Read what the not-deleted schedules of these ids declare, by id, without locking them."""
+    columns = [schedules.c[name] for name in DEFINITION]
+    named = sa.select(schedules.c.schedule_id, *columns).where(is_named(dialect_of(connection)), IS_LIVE)
+    given = given_names(connection, namespace, schedule_ids)
+    return {row[0]: Definition(*row[1:]) for row in connection.execute(named, given)}
+
+
+def _declared(connection: Connection) -> sa.ColumnElement[int]:
+    """Return the bytes that one row declares."""
+    size = dialect_of(connection).byte_size
+    found: sa.ColumnElement[int]
+    found, *rest = (sa.func.coalesce(size(schedules.c[name]), 0) for name in COUNTED)
+    for one in rest:
+        found = found + one
+    return found

@@ -1,0 +1,199 @@
+"""Retries on request: one run, all that failed since an instant, and what `rq requeue` asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from rq.job import Job
+
+from rqsched.errors import (
+    ConflictError,
+    HeldError,
+    InvalidInputError,
+    InvalidLimitError,
+    NotFoundError,
+    RunNotFoundError,
+    RunStateError,
+)
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.kernel.chain.change import change
+from rqsched.kernel.chain.commit import Decided
+from rqsched.kernel.chain.feature import Feature
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide import runs_on_request
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import RunJobId, new_uid
+from rqsched.kernel.decide.model import FAILURES, OPEN, Change, Run, RunKind, RunStatus
+from rqsched.kernel.decide.results import RetryRow
+from rqsched.kernel.decide.runs_on_request import decide_retry_on_request
+from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.runs import FailedRuns
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.transport.redelivery import is_requeued, mark_failed
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_BOUND = 1_000
+"""The most runs of one bulk retry, unless the caller raises it."""
+
+
+class RetryOnRequest(Feature):
+    """A failed job that a person requeues in RQ asks for another attempt of its run."""
+
+    columns = ()
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002 - read under its lock
+        """Retry the run of a requeued job, whose own delivery is over then."""
+        if rq_job is None or not is_requeued(rq_job):
+            return None
+        try:
+            retry_requeued(self._runtime, job)
+        except HeldError:
+            mark_failed(rq_job)
+            raise
+        return False
+
+
+def retry_run(
+    runtime: Runtime,
+    run_uid: str,
+    *,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    fence: Callable[[Run], bool] | None = None,
+    failed_targets: bool = False,
+) -> Run:
+    """Give a run that has ended without success one more attempt; returns it as it is then.
+
+    With `failed_targets`, the run must have failed targets, and may have succeeded.
+
+    A blocked run is offered now. A run that is being retried on request already is left as it is. Raises
+    RunNotFoundError, RunStateError (also when `fence` does not hold), and, with nothing written, WrongDatabaseError
+    when Redis belongs to another database, HeldError while everything is held, and FrozenError while the namespace is.
+    """
+    runtime.ownership.require_own_redis()
+    runtime.hold.require_off()
+    operation = new_uid(runtime.now())
+
+    def decide(connection: Connection, tried: Decided[Run] | None) -> Decided[Run]:
+        found = changes.lock_with_schedule(connection, run_uid)
+        if found is None:
+            raise RunNotFoundError(run_uid)
+        schedule, run = found
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        is_under_way = run.is_asked and run.status in OPEN and not run.is_blocked
+        if is_under_way or (tried is not None and _has_begun(run, tried.result)):
+            return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
+        if fence is not None and not fence(run):
+            raise RunStateError(run.uid, run.status.value, "retry", "It has gone on since; look at it again.")
+        runtime.hold.require_thawed(schedule.namespace)
+        others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
+        decided = decide_retry_on_request(
+            schedule,
+            others,
+            run,
+            now=runtime.now(),
+            reason=reason,
+            context=context,
+            failed_targets=failed_targets,
+            operation=operation,
+        )
+        again = next(after for _, after in decided.changed_runs if after.uid == run_uid)
+        return Decided([decided], again, also=partial(prepare_again, run_uids=[run_uid]))
+
+    return change(runtime, decide)
+
+
+def _has_begun(run: Run, tried: Run) -> bool:
+    """Return whether the attempt that was `tried` was written, and has perhaps ended since."""
+    return not tried.is_blocked and (run.asked_attempt or 0) >= (tried.asked_attempt or 0)
+
+
+def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
+    """Undo the traces of the end of runs that are run again: failed targets wait again, no dead letter stays."""
+    fan_out_targets.wait_again(connection, run_uids)
+    run_queries.take_off_dead_letters(connection, run_uids)
+
+
+def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
+    """Return the runs of a bulk retry, oldest end first; raises InvalidLimitError when they are more than `bound`."""
+    for name, instant in (("since", wanted.since), ("until", wanted.until)):
+        if instant is not None and instant.tzinfo is None:
+            raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+    if isinstance(bound, bool) or bound < 1:
+        raise InvalidLimitError("bound", "must be at least 1")
+    found = runtime.database.read(lambda connection: run_queries.failed_runs(connection, wanted, bound + 1))
+    if len(found) > bound:
+        raise InvalidLimitError(
+            "bound", f"more than {bound} runs have failed since then; name a later instant or a schedule, or raise it"
+        )
+    return [RetryRow(run.uid, schedule_id, run.instance_id, "would_retry") for schedule_id, run in found]
+
+
+def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = False) -> None:
+    """Check that a run could be retried now; raises what `retry_run` would. Writes nothing."""
+
+    def read(connection: Connection) -> None:
+        found = changes.find_with_schedule(connection, run_uid)
+        if found is None:
+            raise RunNotFoundError(run_uid)
+        schedule, run = found
+        if not (run.is_asked and run.status in OPEN):
+            runs_on_request.require_retryable(schedule, run, failed_targets=failed_targets)
+
+    runtime.database.read(read)
+
+
+def retry_failed(
+    runtime: Runtime,
+    wanted: FailedRuns,
+    *,
+    bound: int = DEFAULT_BOUND,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Iterator[RetryRow]:
+    """Retry every run that failed, each in a transaction of its own; yields the outcome of each.
+
+    Runs of one schedule start one after another if its overlap policy says so. If this is interrupted, repeat it: a
+    retried run does not count as failed any more.
+    """
+    for row in find_failed(runtime, wanted, bound):
+        yield _retry_row(runtime, row, reason, context)
+
+
+def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: CommandContext | None) -> RetryRow:
+    try:
+        run = retry_run(runtime, row.run_uid, reason=reason, context=context)
+    except (ConflictError, NotFoundError) as error:
+        return RetryRow(row.run_uid, row.schedule_id, row.instance_id, "skipped", str(error))
+    outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
+    return RetryRow(row.run_uid, row.schedule_id, row.instance_id, outcome)
+
+
+def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
+    """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more.
+
+    Raises HeldError while everything, or its namespace, is held: the job fails again, to be requeued after the release.
+    """
+
+    def is_its_end(run: Run) -> bool:
+        return run.attempt == job.attempt and run.status in FAILURES
+
+    try:
+        run = retry_run(
+            runtime, job.uid, reason="requeued in RQ", context=CommandContext(source="rq"), fence=is_its_end
+        )
+    except HeldError:
+        raise
+    except (ConflictError, NotFoundError) as error:
+        _log.warning("%s was requeued in vain: %s", job, error, extra={"action": "requeue_refused"})
+        return None
+    _log.info("%s was requeued: attempt %d of its run follows", job, run.attempt, extra={"action": "run_requeued"})
+    return run

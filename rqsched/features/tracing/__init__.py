@@ -1,0 +1,1 @@
+"""Tracing: spans of operations, fires and attempts through OpenTelemetry."""

@@ -1,0 +1,316 @@
+"""Spans through OpenTelemetry: what was asked, fires, attempts of runs, and targets. Imported where RQSCHED_OTEL is on.
+
+Only the API is used: the SDK, its exporters and their settings are the application's. Nothing here waits for an
+exporter, except for a moment at the end of a process that would take its spans with it.
+
+A fire begins a trace of its own, linked to the span that created its schedule: that may be years old, and a schedule
+fires often. An attempt and the targets of its run belong to the trace of the fire or operation that asked for the run,
+while they begin within `NEAR` of it. Later attempts, attempts of backfills, and targets beyond `MANY` begin a trace of
+their own, linked to it: nobody can read a trace of days, or of a hundred thousand spans.
+
+If a sampler or a span processor of the application raises here, the error is logged and nothing is traced: it stops no
+fire and no run.
+
+Names and attributes are those of the semantic conventions for messaging, version 1.44, which are still in development,
+and `rqsched.*` where they have no word. They are constants of ours, so that no release of the conventions renames them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from threading import Thread
+from typing import Any, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from rqsched.kernel.chain.tracer import Attempt, Tracer
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import Change, Run, RunKind, Schedule
+from rqsched.kernel.decide.traceparent import Traceparent, parse_traceparent
+
+_log = logging.getLogger(__name__)
+
+_FAILED = {"action": "tracing_failed"}
+NEAR = timedelta(hours=1)
+"""An attempt that begins within this time of its run's creation belongs to the trace that asked for the run."""
+MANY = 1_000
+"""The targets of a run up to this number belong to that trace, too."""
+FLUSH_SECONDS = 1.0
+"""How long a process that ends waits for its spans to be exported."""
+
+SYSTEM = "messaging.system"
+OPERATION, OPERATION_TYPE = "messaging.operation.name", "messaging.operation.type"
+DESTINATION = "messaging.destination.name"
+MESSAGE, MESSAGES = "messaging.message.id", "messaging.batch.message_count"
+NAMESPACE = "rqsched.namespace"
+SCHEDULE, SCHEDULE_UID = "rqsched.schedule.id", "rqsched.schedule.uid"
+WORKFLOW = "rqsched.workflow"
+RUN, RUN_KIND, ATTEMPT = "rqsched.run.uid", "rqsched.run.kind", "rqsched.run.attempt"
+OCCURRENCE = "rqsched.occurrence"
+TARGET = "rqsched.target.id"
+OUTCOME = "rqsched.outcome"
+LATENESS, QUEUE_WAIT = "rqsched.lateness", "rqsched.queue_wait"
+"""In seconds."""
+TRIGGER = "trigger"
+"""The one operation that puts a run on its queue at once."""
+
+
+class Asked(NamedTuple):
+    """An operation that somebody asks for."""
+
+    operation: str
+    """The name of the operation."""
+    span: Span
+    """Its span."""
+    context: CommandContext
+    """The actor, the reason, and the span to which a created schedule or a started run belongs."""
+
+    def note(self, schedule: Schedule, outcome: str, run: Run | None = None) -> None:
+        """Note the outcome, and the workflow, which is known only once the schedule was read."""
+        self.span.update_name(f"{self.operation} {schedule.definition.workflow}")
+        self.span.set_attributes({**of_schedule(schedule), OUTCOME: outcome})
+        if run is not None:
+            self.span.set_attribute(RUN, run.uid)
+
+
+class Fire(NamedTuple):
+    """A fire that is traced, until it is committed and followed."""
+
+    span: Span
+    """Its span."""
+    context: CommandContext
+    """The context by which the runs that it starts belong to it."""
+
+    def end(self, change: Change) -> None:
+        """End the span with what the fire did."""
+        self.span.set_attribute(OUTCOME, change.events[-1].type if change.events else "")
+        if change.new_runs:
+            run = change.new_runs[-1]
+            self.span.set_attributes({RUN: run.uid, OCCURRENCE: iso_utc(run.occurrence_at)})
+        _end(self.span)
+
+
+class Tracing(Tracer):
+    """The tracing of one process, by OpenTelemetry's API."""
+
+    def __init__(self, default_queue: str) -> None:
+        self._tracer = trace.get_tracer("rqsched", version("rqsched"))
+        self._default_queue = default_queue
+
+    def warn_unless_set_up(self) -> None:
+        """Log that nothing records spans, if that is so once the application is imported."""
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            text = (
+                "RQSCHED_OTEL is on, and no SDK of OpenTelemetry is set up in this process: nothing is traced. Set a "
+                "tracer provider in a module of RQSCHED_IMPORTS, or start this by opentelemetry-instrument."
+            )
+            _log.warning(text, extra={"action": "tracing_not_set_up"})
+
+    @property
+    def traceparent(self) -> str | None:
+        """The current span; None when there is none."""
+        return _write(trace.get_current_span().get_span_context())
+
+    @contextmanager
+    def asked(self, operation: str, context: CommandContext | None) -> Iterator[Asked]:
+        """Trace an operation: under the current span, else under the one that its caller named."""
+        context = context or CommandContext()
+        parent = None if trace.get_current_span().get_span_context().is_valid else _read(context.traceparent)
+        below = None if parent is None else _below(parent)
+        kind = SpanKind.PRODUCER if operation == TRIGGER else SpanKind.INTERNAL
+        given = {SYSTEM: "rqsched", OPERATION: operation}
+        with self._current(operation, below, kind, given) as span:
+            own = _write(span.get_span_context())
+            yield Asked(operation, span, context if own is None else replace(context, traceparent=own))
+
+    @contextmanager
+    def batch(self, links: int) -> Iterator[None]:
+        """Trace the delivery of so many links, whose statements belong to all of them."""
+        given = {SYSTEM: "rqsched", OPERATION: "dispatch", OPERATION_TYPE: "receive", MESSAGES: links}
+        with self._current("dispatch", None, SpanKind.CONSUMER, given):
+            yield
+
+    def begin_fire(self, schedule: Schedule, now: datetime) -> Fire:
+        """Begin the span of a fire.
+
+        If the transaction is repeated, the span of the first try is never ended, and so never exported.
+        """
+        batch = trace.get_current_span().get_span_context()
+        created = _read(schedule.traceparent)
+        links = [Link(one) for one in (created, batch) if one is not None and one.is_valid]
+        attributes = {OPERATION: "fire", OPERATION_TYPE: "send", **of_schedule(schedule)}
+        if schedule.due_at is not None:
+            attributes[LATENESS] = (now - schedule.due_at).total_seconds()
+        name = f"fire {schedule.definition.workflow}"
+        span = self._start(name, Context(), SpanKind.PRODUCER, attributes, links)
+        return Fire(span, CommandContext(traceparent=_write(span.get_span_context())))
+
+    def fail_fire(self, schedule_uid: str, error: Exception) -> None:
+        """Trace a fire that failed, and is tried again."""
+        given = {SYSTEM: "rqsched", OPERATION: "fire", OPERATION_TYPE: "send", SCHEDULE_UID: schedule_uid}
+        span = self._start("fire", Context(), SpanKind.PRODUCER, given)
+        _fail(span, error)
+        _end(span)
+
+    @contextmanager
+    def attempt(self, attempt: Attempt) -> Iterator[None]:
+        """Trace an attempt of a run or of a target while its workflow executes and its end is recorded."""
+        attributes: dict[str, Any] = {SYSTEM: "rqsched"}
+        run, operation = None, "run" if attempt.target_id is None else "target"
+        if attempt.of is not None:
+            schedule, run = attempt.of
+            attributes = _of_run(schedule, run)
+        attributes |= {
+            WORKFLOW: attempt.workflow,
+            DESTINATION: attempt.queue or self._default_queue,
+            MESSAGE: attempt.uid,
+            ATTEMPT: attempt.number,
+            OPERATION: operation,
+            OPERATION_TYPE: "process",
+        }
+        if attempt.target_id is not None:
+            attributes[TARGET] = attempt.target_id
+        elif run is not None and run.queued_at is not None and run.started_at is not None:
+            attributes[QUEUE_WAIT] = (run.started_at - run.queued_at).total_seconds()
+        parent, links = _place_of(attempt, run)
+        with self._current(f"{operation} {attempt.workflow}", parent, SpanKind.CONSUMER, attributes, links):
+            yield
+
+    def note_outcome(self, outcome: str) -> None:
+        """Note how the attempt that is traced here ended."""
+        trace.get_current_span().set_attribute(OUTCOME, outcome)
+
+    @contextmanager
+    def _current(
+        self,
+        name: str,
+        parent: Context | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[Link] = (),
+    ) -> Iterator[Span]:
+        """Make a span current in the block, whose error is the span's."""
+        span = self._start(name, parent, kind, attributes, links)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield span
+        except BaseException as error:
+            _fail(span, error)
+            raise
+        finally:
+            _end(span)
+
+    def _start(
+        self,
+        name: str,
+        parent: Context | None,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        links: Sequence[Link] = (),
+    ) -> Span:
+        try:
+            return self._tracer.start_span(name, parent, kind, attributes, links)
+        except Exception:  # noqa: BLE001 - the application's sampler or processor
+            _log.exception("not traced: %s", name, extra=_FAILED)
+            return trace.INVALID_SPAN
+
+    def end_job(self, job_id: str) -> None:
+        """Export what a work horse traced, before RQ ends it; nothing in a process that goes on."""
+        if os.environ.get("RQ_JOB_ID") == job_id:  # RQ tells a horse, and nobody else, which job it is for
+            self.flush()
+
+    def flush(self) -> None:
+        """Export what this process traced, and wait for that at most `FLUSH_SECONDS`: the collector may be away."""
+        force_flush = getattr(trace.get_tracer_provider(), "force_flush", None)
+        if force_flush is not None:  # it is of the SDK's provider, and not bounded by the time it is given
+            thread = Thread(target=force_flush, name="rqsched-flush", daemon=True)
+            try:
+                thread.start()
+                thread.join(FLUSH_SECONDS)
+            except RuntimeError as error:  # no thread can be started
+                _log.warning("spans are not exported: %s", error, extra=_FAILED)
+
+
+def of_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Return the attributes that name a schedule."""
+    return {
+        SYSTEM: "rqsched",
+        NAMESPACE: schedule.namespace,
+        SCHEDULE: schedule.schedule_id,
+        SCHEDULE_UID: schedule.uid,
+        WORKFLOW: schedule.definition.workflow,
+    }
+
+
+def _of_run(schedule: Schedule, run: Run) -> dict[str, Any]:
+    return {
+        **of_schedule(schedule),
+        RUN: run.uid,
+        RUN_KIND: run.kind.value,
+        OCCURRENCE: iso_utc(run.occurrence_at),
+    }
+
+
+def _read(text: str | None) -> SpanContext | None:
+    found = None if text is None else parse_traceparent(text)
+    if found is None:
+        return None
+    return SpanContext(
+        int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=TraceFlags(found.flags)
+    )
+
+
+def _write(span: SpanContext) -> str | None:
+    if not span.is_valid:
+        return None
+    return str(Traceparent(trace.format_trace_id(span.trace_id), trace.format_span_id(span.span_id), span.trace_flags))
+
+
+def _below(parent: SpanContext) -> Context:
+    return trace.set_span_in_context(NonRecordingSpan(parent))
+
+
+def _place_of(attempt: Attempt, run: Run | None) -> tuple[Context | None, list[Link]]:
+    """Return the parent and the links of an attempt's span."""
+    if run is None:
+        return None, []
+    is_near = attempt.began is None or attempt.began - run.created_at <= NEAR
+    # A downstream run is no part of the trace of its upstream's run: the two are linked.
+    belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and attempt.place <= MANY
+    return _place(_read(run.traceparent), belongs=belongs)
+
+
+def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:
+    """Return the parent of a span, None for the current one, and its links.
+
+    An instrumentation of RQ may have made a span for the job: of the same trace it stands between the two, else a link.
+    """
+    if asked is None:
+        return None, []
+    current = trace.get_current_span().get_span_context()
+    others = [Link(current)] if current.is_valid else []
+    is_between = current.is_valid and current.trace_id == asked.trace_id
+    if belongs:
+        return (None, []) if is_between else (_below(asked), others)
+    return (Context(), [Link(asked), *others]) if is_between else (None, [Link(asked)])
+
+
+def _end(span: Span) -> None:
+    try:
+        span.end()
+    except Exception:  # noqa: BLE001 - the application's processor
+        _log.exception("a span is lost", extra=_FAILED)
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))

@@ -1,0 +1,232 @@
+"""The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
+
+A job is a pickle of its state, beside the time at which it runs next. A job without such a time is paused; to disable a
+job is to remove its time. A running scheduler writes whole jobs back, so `disable` looks whether they stay paused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from redis import Redis
+
+from rqsched.clock import Clock, SystemClock
+from rqsched.errors import InvalidInputError
+from rqsched.importers.apscheduler_triggers import OWN, timing_of
+from rqsched.importers.foreign_tables import ForeignDatabase
+from rqsched.importers.rq_jobs import call_of
+from rqsched.importers.source import (
+    MOST_DESCRIBED,
+    Reading,
+    SourceEntry,
+    is_redis,
+    move_scored,
+    named_id,
+    until_quiet,
+)
+from rqsched.importers.unpickle import NotReadableError, loaded, unpickle, what_is
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.policy import SKIP_TOLERANCE
+from rqsched.kernel.transport import redis_keys
+from rqsched.kernel.transport.client import connect
+
+KIND = "apscheduler"
+TABLE = "apscheduler_jobs"
+"""The table of SQLAlchemyJobStore, unless its `tablename` says otherwise."""
+JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
+"""The keys of RedisJobStore, unless its `jobs_key` and `run_times_key` say otherwise."""
+_CHUNK = 500
+_NOTES = (
+    "What the application adds with replace_existing=True is scheduled again when it starts: take those add_job calls "
+    "out of it.",
+)
+
+
+def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
+    """Open a job store by the URL of its database or Redis.
+
+    A fragment of the URL names the store's table, with its schema (`#jobs`, `#app.jobs`), or its two keys
+    (`#app.jobs,app.run_times`). Raises InvalidInputError or ConfigError for an address that is not valid.
+    """
+    url, _, names = address.partition("#")
+    if is_redis(url):
+        jobs, _, run_times = (names or f"{JOBS},{RUN_TIMES}").partition(",")
+        if not run_times:
+            raise InvalidInputError("SOURCE", f"names one key behind #; write both, as #{JOBS},{RUN_TIMES}")
+        return RedisJobs(connect(url), reading, jobs=jobs, run_times=run_times)
+    return SqlJobs(url, reading, table=names or TABLE)
+
+
+class _Kept(NamedTuple):
+    """A job as it is kept."""
+
+    job_id: str
+    state: bytes
+    is_paused: bool
+    is_taken: bool = False
+
+
+def _kept(row: Mapping[str, Any]) -> _Kept:
+    """Read a row; SQLite may have any value in any column, and bytes of a number would be as many as it says."""
+    state = row["job_state"]
+    return _Kept(str(row["id"]), state if isinstance(state, bytes) else b"", row["next_run_time"] is None)
+
+
+class SqlJobs:
+    """The jobs of a SQLAlchemyJobStore."""
+
+    kind = KIND
+    cannot_disable = None
+    notes = _NOTES
+
+    def __init__(self, url: str, reading: Reading, clock: Clock | None = None, *, table: str = TABLE) -> None:
+        self._reading, self._clock = reading, clock or SystemClock()
+        schema, _, self._table = table.rpartition(".")
+        self._database = ForeignDatabase(url, [self._table], schema or None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
+
+    def entries(self) -> list[SourceEntry]:
+        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
+        rows = self._database.rows()[self._table]
+        return _entries(map(_kept, rows), self._reading, self._clock.now())
+
+    def disable(self, entries: Sequence[SourceEntry]) -> str:
+        """Pause the jobs. Raises ConflictError when a scheduler writes them back again and again."""
+        ids = [entry.source_id for entry in entries]
+        count = until_quiet(lambda: self._database.pause_jobs(self._table, ids))
+        return f"Paused {count} jobs of {self._table}; resume_job() of APScheduler resumes one."
+
+
+class RedisJobs:
+    """The jobs of a RedisJobStore."""
+
+    kind = KIND
+    cannot_disable = None
+    notes = _NOTES
+
+    def __init__(
+        self,
+        redis: Redis,
+        reading: Reading,
+        clock: Clock | None = None,
+        *,
+        jobs: str = JOBS,
+        run_times: str = RUN_TIMES,
+    ) -> None:
+        self._redis, self._reading, self._clock = redis, reading, clock or SystemClock()
+        self._jobs, self._run_times = jobs, run_times
+        self._backup = redis_keys.disabled_entries(f"{KIND}:{run_times}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def entries(self) -> list[SourceEntry]:
+        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
+        return _entries(sorted(self._read()), self._reading, self._clock.now())
+
+    def disable(self, entries: Sequence[SourceEntry]) -> str:
+        """Take the jobs out of the set of run times; raises ConflictError when a scheduler puts them back each time."""
+        ids = [entry.source_id for entry in entries]
+        count = until_quiet(partial(self._disable, ids))
+        return (
+            f"Moved {count} of {self._run_times} to {self._backup}; ZUNIONSTORE {self._run_times} 2 {self._run_times} "
+            f"{self._backup} puts them back, and resume_job() of APScheduler resumes one."
+        )
+
+    def _read(self) -> Iterator[_Kept]:
+        scheduled = {bytes(job_id) for job_id in cast("list[bytes]", self._redis.zrange(self._run_times, 0, -1))}
+        taken = {bytes(job_id) for job_id in cast("list[bytes]", self._redis.zrange(self._backup, 0, -1))}
+        for job_id, state in cast("dict[bytes, bytes]", self._redis.hgetall(self._jobs)).items():
+            is_paused = job_id not in scheduled
+            yield _Kept(job_id.decode(errors="surrogateescape"), state, is_paused, is_paused and job_id in taken)
+
+    def _disable(self, ids: Sequence[str]) -> int:
+        count = 0
+        for chunk in chunks([one.encode(errors="surrogateescape") for one in ids], _CHUNK):
+            count += move_scored(self._redis, self._run_times, self._backup, chunk)
+        return count
+
+
+def _entries(jobs: Iterable[_Kept], reading: Reading, now: datetime) -> list[SourceEntry]:
+    kept = list(jobs)
+    unpickled = unpickle((job.state for job in kept), OWN, is_trusted=reading.is_trusted)
+    return [_entry(job, unpickled, now) for job in kept]
+
+
+def _entry(job: _Kept, unpickled: Mapping[bytes, Any], now: datetime) -> SourceEntry:
+    try:
+        return _read_entry(job, loaded(unpickled, job.state), now)
+    except NotReadableError as error:
+        reason = f"It is not readable: {error}."
+    except InvalidInputError as error:
+        reason = f"It cannot become a schedule: {error.reason}."
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"It is not readable: it is not as APScheduler 3 writes it ({type(error).__name__})."
+    return SourceEntry(job.job_id, None, (reason,), not job.is_paused, is_taken=job.is_taken)
+
+
+def _read_entry(job: _Kept, state: Any, now: datetime) -> SourceEntry:
+    if not isinstance(state, dict):
+        raise NotReadableError(f"it is {what_is(state)}, and a job is a dict")
+    next_at = state["next_run_time"]
+    if next_at is not None and (not isinstance(next_at, datetime) or next_at.utcoffset() is None):
+        raise NotReadableError(f"its next time is {what_is(next_at)}, or has no zone")
+    timing = timing_of(state["trigger"], next_at, now)
+    call = call_of(_path(state["func"]), state["args"], state["kwargs"])
+    grace = state["misfire_grace_time"]
+    if not isinstance(state["max_instances"], int) or not isinstance(grace, int | None):
+        raise NotReadableError("its max_instances or misfire_grace_time is no number")
+    is_too_late = next_at is not None and grace is not None and next_at + timedelta(seconds=grace) < now
+    if is_too_late and "once" in timing.keys:
+        raise InvalidInputError("once", f"its time has passed, and it may be {grace} s late")
+    lost = [*call.lost, *timing.lost, *_lost(state)]
+    entry = {
+        "schedule_id": named_id(KIND, job.job_id),
+        "workflow": call.workflow,
+        **timing.keys,
+        **_policies(state),
+        **{name: value for name, value in (("args", call.args), ("kwargs", call.kwargs)) if value},
+    }
+    name = state["name"]
+    if isinstance(name, str) and name not in {call.workflow.rpartition(".")[2], job.job_id}:
+        entry["description"] = name[:MOST_DESCRIBED]
+    owed_at = None if is_too_late else next_at
+    return SourceEntry(job.job_id, entry, tuple(lost), not job.is_paused, owed_at, job.is_taken)
+
+
+def _path(func: object) -> str:
+    """Return the dotted path of a textual reference `module:function`."""
+    module, _, name = str(func).partition(":")
+    if module == "__main__" or "." in name:
+        raise NotReadableError(f"it calls {func}, and a workflow is a function in a module: move it into one")
+    return f"{module}.{name}"
+
+
+def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schedule does where APScheduler does so: about overlap, about lateness, and never again."""
+    policies: dict[str, Any] = {"overlap": "skip" if state["max_instances"] == 1 else "allow_all"}
+    grace = state["misfire_grace_time"]
+    if grace is not None:
+        policies["missed"] = "skip"
+        if timedelta(seconds=grace) > SKIP_TOLERANCE:
+            policies["catch_up_window"] = grace
+    return policies | {"retry": {"max_retries": 0}}
+
+
+def _lost(state: Mapping[str, Any]) -> Iterator[str]:
+    grace, tolerance = state["misfire_grace_time"], int(SKIP_TOLERANCE.total_seconds())
+    if state["max_instances"] != 1:
+        yield f"Its max_instances of {state['max_instances']} becomes any number at once: overlap is allow_all."
+    if grace is not None and grace < tolerance:
+        yield f"It fires when it is up to {tolerance} s late; its misfire_grace_time was {grace} s."
+    if not state["coalesce"] and (grace is None or grace > tolerance):
+        yield "Of the times that it missed one fires; with coalesce=False APScheduler runs each: see missed='all'."
+    if state["executor"] != "default":
+        yield f"Its executor {state['executor']} is lost: see queue."

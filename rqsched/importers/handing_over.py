@@ -1,0 +1,475 @@
+"""Hands the schedules of a source over: ours are written paused, the source is disabled, ours fire.
+
+Each step is repeatable, and each run begins with the present state. In SQL, a schedule that waits for its source is
+paused since it was written, and its note says so. A second note marks a schedule whose entry an import has begun to
+disable, because somebody else may have disabled an entry without a note. The source itself keeps which entries are
+disabled. So another run completes a run that died anywhere. No schedule fires at both or, once it was handed over, at
+neither.
+
+An error of one entry is said of that entry, and the others go on; an outage ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import Any
+
+from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
+from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError
+from rqsched.features.declarations.api import batches
+from rqsched.features.declarations.declarations import Declaration
+from rqsched.features.quotas import chain as quotas
+from rqsched.importers import code_here
+from rqsched.importers.source import Source, SourceEntry, distinct
+from rqsched.kernel.chain import create, option_checks
+from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.chain.error_text import explain
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import Definition, Schedule, ScheduleStatus
+from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.store import changes
+from rqsched.timing import unfold
+from rqsched.workflows import is_path
+
+_log = logging.getLogger(__name__)
+
+MANAGED_BY = "import"
+"""`managed_by` of the schedules an import made: no `sync --prune` deletes them."""
+LABEL = "imported_from"
+"""The label of everything imported, in files that an import writes, too; its value is the kind of the source."""
+
+_MOST_NAMESPACES = 10_000
+
+Read = Callable[[Mapping[str, Any]], Declaration]
+"""Reads an entry as `rqsched sync` does; raises InvalidInputError."""
+
+
+class Outcome(StrEnum):
+    """The result of an import, or of its preview, for one entry."""
+
+    CREATED = "created"
+    """Its schedule is new."""
+    UPDATED = "updated"
+    """Its schedule follows what the source has now."""
+    UNCHANGED = "unchanged"
+    """Its schedule is what the source has, or was handed over before."""
+    TAKEN = "taken"
+    """Another schedule has its id, and is left alone."""
+    NOT_IMPORTED = "not imported"
+    """It cannot become a schedule."""
+    FAILED = "failed"
+    """An error stopped it where its `lost` says; another import continues there."""
+
+
+class Fires(StrEnum):
+    """Where an entry fires now."""
+
+    SOURCE = "source"
+    """At its source alone; ours is paused or does not exist."""
+    HERE = "here"
+    """Ours alone."""
+    BOTH = "both"
+    """At its source and here: twice."""
+    NOWHERE = "nowhere"
+    """Neither: it is disabled at its source, and ours is paused or over."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One entry of the source, and its schedule."""
+
+    source: SourceEntry
+    """The entry of the source."""
+    outcome: Outcome
+    """The result for this entry."""
+    lost: tuple[str, ...]
+    """A sentence for each thing that is lost or changes, or the reason why the entry is not imported."""
+    request: ScheduleRequest | None = None
+    """The schedule to write; None if the entry is not imported."""
+    schedule: Schedule | None = None
+    """The schedule as it is now; None where there is none yet, and where another one has the id."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ours is paused."""
+        return self.schedule is not None and self.schedule.status is ScheduleStatus.PAUSED
+
+    @property
+    def fires(self) -> Fires:
+        """The place or places that fire the entry now."""
+        is_active = self.schedule is not None and self.schedule.is_active
+        if self.source.enabled:
+            return Fires.BOTH if is_active else Fires.SOURCE
+        return Fires.HERE if is_active else Fires.NOWHERE
+
+
+class HandingOver:
+    """One source that is handed over to one namespace."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        source: Source,
+        read: Read,
+        *,
+        namespace: str | None = None,
+        is_another: bool = False,
+        context: CommandContext | None = None,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Read `source` for one namespace; `is_another` than what other namespaces have of its ids came from."""
+        self._scheduler = scheduler
+        self._runtime = scheduler.runtime
+        self._source = source
+        self._read = read
+        self._namespace = require_id(namespace or scheduler.settings.namespace, "namespace")
+        self._is_another = is_another
+        self._context = context
+        self._progress = progress
+        """Called with 1 for each entry that is looked at to fire here from now on."""
+        self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
+        """The note of what is to fire once its source does not."""
+        self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
+        self._rests = f"was disabled at {source.kind} when it was imported"
+        self._came = f"came from {source.kind}"
+        self._why_no_code = lru_cache(maxsize=None)(code_here.why_missing)
+
+    def preview(self) -> list[Imported]:
+        """Say what `write` would do now; writes nothing."""
+        found = self._found()
+        requests = [one.request for one in found if one.request is not None]
+        outcomes: dict[str, str] = {}
+
+        def decide(batches: Iterable[Sequence[ScheduleRequest]]) -> None:
+            for batch in batches:
+                told = create.preview_upserts(self._runtime, batch)
+                outcomes.update({one.named.schedule_id: what for one, (_, what) in zip(batch, told, strict=True)})
+
+        failed = _in_batches(decide, requests, outcomes)
+        return [_with_outcome(one, outcomes, failed) for one in found]
+
+    def write(self) -> list[Imported]:
+        """Write every entry as a schedule of ours, paused where it is new, and return what became of each.
+
+        A schedule that waits takes over the changes of its source. A schedule that was handed over, or that somebody
+        resumed, stays as it is.
+        """
+        found = self._found()
+        requests = [one.request for one in found if one.request is not None]
+        sizes = [[(one.named.schedule_id, one.definition) for one in batch] for batch in batches(requests)]
+        quotas.require_room_for_batches(self._runtime, self._namespace, sizes)
+        outcomes: dict[str, str] = {}
+        written: dict[str, Schedule] = {}
+        failed = self._upsert(requests, outcomes, written)
+        return [_with_outcome(one, outcomes, failed, written) for one in found]
+
+    def hand_over(self) -> tuple[list[Imported], str]:
+        """Write ours paused, disable the source, and let ours fire; also return what the source says it has done.
+
+        An entry stays at the source if it is not imported or somebody has paused its schedule here. A schedule stays
+        paused if somebody else disabled its entry at the source meanwhile.
+        """
+        written = self.write()
+        outcomes = {one.source.source_id: one.outcome for one in written}
+        ours = self._marked([one for one in written if one.source.enabled and self._may_fire(one)])
+        told, why = self._disable([one.source for one in ours])
+        # Read again: the source may have fired since, and its next times are where ours continue.
+        found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
+        if why is not None:
+            wanted = {one.source.source_id for one in ours}
+            found = [
+                _failed(one, why) if one.source.enabled and one.source.source_id in wanted else one for one in found
+            ]
+        return [_as_at_first(one, outcomes) for one in found], told
+
+    def resume(self) -> list[Imported]:
+        """Write ours, and let those fire that wait: the caller knows that the source does not fire any more."""
+        return [_at_rest(self._taken_over(one)) for one in self.write()]
+
+    def vanished(self, found: Iterable[Imported]) -> list[str]:
+        """Return the ids of those that wait for the source, which does not have them any more; they stay paused.
+
+        They have fired there for the last time, or were cancelled there.
+        """
+        known = {one.schedule.schedule_id for one in found if one.schedule is not None}
+        paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
+        waiting = [one.schedule_id for one in paused if self._waits(one.state)]
+        return sorted(schedule_id for schedule_id in waiting if schedule_id not in known)
+
+    def is_waiting(self, one: Imported) -> bool:
+        """Return whether a schedule waits for its source to fire it no more."""
+        return one.schedule is not None and self._waits(one.schedule)
+
+    def is_moving(self, one: Imported) -> bool:
+        """Return whether a schedule waits, and `hand_over` has disabled it at its source."""
+        schedule = one.schedule
+        is_ours = schedule is not None and self._waits(schedule) and schedule.note == self._moves
+        return is_ours and not one.source.enabled
+
+    def is_owed(self, one: Imported) -> bool:
+        """Return whether its source should have fired it by now, and has not."""
+        return one.source.next_at is not None and one.source.next_at <= self._runtime.now()
+
+    def _may_fire(self, one: Imported) -> bool:
+        is_written = one.schedule is not None and one.outcome is not Outcome.FAILED
+        return is_written and (self.is_waiting(one) or one.fires is Fires.BOTH)
+
+    def _waits(self, schedule: Schedule) -> bool:
+        return _is_paused_since_created(schedule) and schedule.note in {self.waits, self._moves}
+
+    def _marked(self, ours: Sequence[Imported]) -> list[Imported]:
+        """Note of those that wait that their source is being disabled from here: who completes this goes by it.
+
+        Returns all but those of which that could not be noted.
+        """
+        requests = [one.request._replace(note=self._moves) for one in ours if one.request and self.is_waiting(one)]
+        failed = self._upsert(requests, {}, {})
+        return [one for one in ours if one.schedule is None or one.schedule.schedule_id not in failed]
+
+    def _disable(self, entries: Sequence[SourceEntry]) -> tuple[str, str | None]:
+        """Disable entries; returns what was done, and why not all were. Raises what an outage raises."""
+        try:
+            return self._source.disable(entries), None
+        except ConflictError as error:
+            return "", explain(error)
+
+    def _upsert(
+        self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
+    ) -> dict[str, str]:
+        """Write schedules with their outcomes by id; returns why, of those that could not be written."""
+
+        def report(schedule: Schedule, outcome: str) -> None:
+            outcomes[schedule.schedule_id], written[schedule.schedule_id] = outcome, schedule
+
+        return _in_batches(lambda each: create.upsert_batches(self._runtime, each, report), requests, outcomes)
+
+    def _taken_over(self, one: Imported) -> Imported:
+        """Let a schedule fire that waits; an error is said of it, for those after it are disabled at the source, too.
+
+        Raises what an outage raises.
+        """
+        self._progress(1)
+        if one.schedule is None or one.outcome is Outcome.FAILED or not self.is_waiting(one):
+            return one
+        handle = ScheduleHandle(self._runtime, one.schedule)
+        try:
+            self._let_fire(handle, one)
+        except BackendUnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each is apart from the others
+            return _failed(one, _told(error, handle.schedule_id))
+        return replace(one, schedule=handle.state)
+
+    def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
+        """Fire first what its source owes, once, also when this is repeated."""
+        version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
+        if next_at is not None and is_owed:
+            handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
+        if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
+            # Of this version alone: who paused it meanwhile wants it paused.
+            handle.resume(catch_up="next", note=self._came, context=self._context, if_version=version)
+        if next_at is not None and not is_owed:
+            self._fire_left_out(handle, next_at)
+
+    def _fire_left_out(self, handle: ScheduleHandle, next_at: datetime) -> None:
+        """Fire what came between two readings of the clock: it was not owed yet, and resuming has left it out."""
+        has_passed = next_at <= self._runtime.now()
+        if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
+            handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
+
+    def _found(self) -> list[Imported]:
+        """Read the source, and what is here of it."""
+        read = [self._request(self._named(one)) for one in distinct(self._source.entries())]
+        ids = sorted({one.request.named.schedule_id for one in read if one.request is not None})
+        known = self._known(ids, self._namespace)
+        found = [self._beside(one, known) for one in read]
+        wanted = [one for one in found if one.schedule is not None or not one.source.is_taken]
+        if not self._is_another:
+            self._require_alone([one.request for one in wanted if one.request is not None])
+        return wanted
+
+    def _require_alone(self, requests: Sequence[ScheduleRequest]) -> None:
+        """Raise ConflictError for what another namespace has of this source, as far as ids and functions tell."""
+        workflows = {one.named.schedule_id: one.definition.workflow for one in requests}
+        for namespace in self._runtime.database.read(partial(schedule_queries.namespaces, most=_MOST_NAMESPACES)):
+            if namespace == self._namespace:
+                continue
+            known = self._known(sorted(workflows), namespace)
+            same = sorted(name for name, here in known.items() if self._is_same(here, workflows[name]))
+            if same:
+                raise ConflictError(
+                    f"namespace {namespace!r} has {len(same)} of these already, such as {same[0]}: both would fire. "
+                    "Import into that one, or delete them there; if they came from another source, say "
+                    "--another-source."
+                )
+
+    def _is_same(self, here: Schedule, workflow: str) -> bool:
+        """Return whether a schedule of another namespace may have come from this source, and may fire."""
+        return (
+            here.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
+            and self._came_from_here(here)
+            and here.definition.workflow == workflow
+        )
+
+    def _came_from_here(self, here: Schedule) -> bool:
+        return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
+
+    def _named(self, source: SourceEntry) -> SourceEntry:
+        """Return an entry whose workflow is the path of its function, unless its name is registered here."""
+        if source.entry is None or source.function is None:
+            return source
+        if option_checks.is_registered(self._runtime, source.entry["workflow"]):
+            return source
+        return replace(source, entry={**source.entry, "workflow": source.function})
+
+    def _request(self, source: SourceEntry) -> Imported:
+        """Check an entry as `sync` would, except that no workflow is imported."""
+        if source.entry is None:
+            return Imported(source, Outcome.NOT_IMPORTED, source.lost)
+        try:
+            declared = self._read(labelled(source.entry, self._source.kind))
+            named = Named(self._namespace, require_id(declared.schedule_id))
+            name = declared.workflow
+            is_known = isinstance(name, str) and option_checks.is_registered(self._runtime, name)
+            definition = self._define(declared, is_known)
+        except InvalidInputError as error:
+            return Imported(source, Outcome.NOT_IMPORTED, (f"It is refused: {error}.", *source.lost))
+        said = (named, definition, self.waits if source.enabled else self._rests, True, self._context)
+        lost = source.lost if is_known else (*source.lost, *self._without_code(definition.workflow))
+        return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
+
+    def _without_code(self, workflow: str) -> Iterator[str]:
+        """Say it of a dotted path that nothing stands there; nothing is imported to see that."""
+        if why := self._why_no_code(workflow):
+            yield (
+                f"{workflow} has no code here ({why}): unless the workers have it, its runs wait as blocked. Register "
+                "a workflow of this name, or see that the working directory is that of your application."
+            )
+
+    def _define(self, declared: Declaration, is_known: bool) -> Definition:
+        name = declared.workflow
+        if not isinstance(name, str) or not (is_known or is_path(name)):
+            reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
+            raise InvalidInputError("workflow", f"{name!r} {reason}")
+        spec, options = unfold(declared.spec, declared.options)
+        # A path would be imported to see what the function says of itself.
+        given = {**options, "managed_by": MANAGED_BY}
+        return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
+
+    def _known(self, ids: Sequence[str], namespace: str) -> dict[str, Schedule]:
+        found: dict[str, Schedule] = {}
+        for batch in batches(ids):
+            found |= self._runtime.database.read(
+                partial(changes.find_all_named, namespace=namespace, schedule_ids=batch)
+            )
+        return found
+
+    def _beside(self, one: Imported, known: Mapping[str, Schedule]) -> Imported:
+        """Say what is to be written of an entry beside the schedule that is here."""
+        if one.request is None or (here := known.get(one.request.named.schedule_id)) is None:
+            return one
+        if not self._came_from_here(here):
+            text = f"Schedule {here.schedule_id} was made otherwise and is left as it is: rename or delete it."
+            return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
+        request = None
+        if self._waits(here) or (_is_paused_since_created(here) and here.note == self._rests):
+            request = one.request._replace(note=self.waits if one.source.enabled else None, paused=None)
+        elif one.source.enabled and (does := _does_otherwise(here.definition, one.request.definition)):
+            text = (
+                f"Schedule {here.schedule_id} calls {does} and is left as it is: rename or delete it, or bring this "
+                "source into another namespace."
+            )
+            return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
+        return replace(one, outcome=Outcome.UNCHANGED, request=request, schedule=here)
+
+
+def _at_rest(one: Imported) -> Imported:
+    """Return an entry whose source is known not to fire it."""
+    return replace(one, source=replace(one.source, enabled=False))
+
+
+def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return an entry with the label that says where it came from."""
+    return {**entry, "labels": {**entry.get("labels", {}), LABEL: kind}}
+
+
+def _does_otherwise(ours: Definition, theirs: Definition) -> str:
+    """Return what ours calls in place of what the source does; nothing when they are the same."""
+    if ours.workflow != theirs.workflow:
+        return ours.workflow
+    return f"{ours.workflow} with other arguments" if ours.action != theirs.action else ""
+
+
+def _is_paused_since_created(schedule: Schedule) -> bool:
+    """Return whether it is paused as an import has made it, and not by somebody who paused it later."""
+    return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
+
+
+def _in_batches(
+    work: Callable[[Iterable[Sequence[ScheduleRequest]]], None],
+    requests: Sequence[ScheduleRequest],
+    done: Container[str],
+) -> dict[str, str]:
+    """Work on requests in batches, and where one fails on each that is not `done` by itself.
+
+    Returns why, by schedule id, of those that fail alone, too. Raises what an outage raises.
+    """
+    failed: dict[str, str] = {}
+    try:
+        work(batches(requests))
+    except BackendUnavailableError:
+        raise
+    except Exception:  # noqa: BLE001 - one of them may be at fault, and the others are written
+        for one in requests:
+            if one.named.schedule_id in done:
+                continue
+            try:
+                work([[one]])
+            except BackendUnavailableError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                failed[one.named.schedule_id] = _told(error, one.named.schedule_id)
+    return failed
+
+
+def _told(error: Exception, schedule_id: str) -> str:
+    """Log what was raised of one entry, and return it as a line."""
+    about = {"action": "import_entry_failed", "schedule_id": schedule_id}
+    _log.warning("schedule %s is not imported whole", schedule_id, exc_info=error, extra=about)
+    return explain(error) or type(error).__name__
+
+
+def _failed(one: Imported, why: str) -> Imported:
+    return replace(one, outcome=Outcome.FAILED, lost=(f"It failed, and another import continues: {why}", *one.lost))
+
+
+def _as_at_first(one: Imported, outcomes: Mapping[str, Outcome]) -> Imported:
+    """Return an entry with what was done about it at first, unless it failed then or since."""
+    if one.outcome is Outcome.FAILED:
+        return one
+    first = outcomes.get(one.source.source_id, one.outcome)
+    return one if first is Outcome.FAILED else replace(one, outcome=first)
+
+
+def _with_outcome(
+    one: Imported,
+    outcomes: Mapping[str, str],
+    failed: Mapping[str, str],
+    written: Mapping[str, Schedule] | None = None,
+) -> Imported:
+    if one.request is None:
+        return one
+    schedule_id = one.request.named.schedule_id
+    if schedule_id in failed:
+        return _failed(one, failed[schedule_id])
+    schedule = (written or {}).get(schedule_id, one.schedule)
+    return replace(one, outcome=Outcome(outcomes[schedule_id]), schedule=schedule)

@@ -1,0 +1,196 @@
+"""Sources of schedules: another system's entries, each as `rqsched sync` would read it, and what it loses.
+
+Nothing here, and no source, writes schedules of ours; `handing_over` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, cast
+
+from redis import Redis
+
+from rqsched.errors import ConflictError
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.option_table import OPTIONS
+from rqsched.kernel.decide.payload import dumps
+
+_MOST_CHARACTERS = 200
+"""The longest part of a source's name in an id: an id has at most 255 characters."""
+_LOOKS, _LOOK_SECONDS = 8, 0.25
+_REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
+_MOVE = """
+if KEYS[3] and redis.call('get', KEYS[3]) ~= ARGV[1] then return -1 end
+local moved = 0
+for at = 2, #ARGV do
+  local score = redis.call('zscore', KEYS[1], ARGV[at])
+  if score then
+    redis.call('zadd', KEYS[2], score, ARGV[at])
+    redis.call('zrem', KEYS[1], ARGV[at])
+    moved = moved + 1
+  end
+end
+return moved
+"""
+_REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
+MOST_DESCRIBED = OPTIONS["description"].most_characters
+"""The longest description that an entry takes over."""
+AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
+"""The options of an entry whose source starts each fire, even beside a running one, and repeats no failed job."""
+
+
+_TWIN = "The source has another one that does the same: one of them may be a mistake."
+
+
+class Reading(NamedTuple):
+    """How a source is read."""
+
+    is_trusted: bool = False
+    """Whether code of the source may run here: its classes are imported, a configuration file is executed."""
+    timezone: str | None = None
+    """The zone of the source's host, where it has expressions that name none; None takes UTC."""
+
+
+@dataclass(frozen=True)
+class SourceEntry:
+    """One thing that the source fires."""
+
+    source_id: str
+    """Its id at the source, the same at each reading."""
+    entry: Mapping[str, Any] | None
+    """The entry as `rqsched sync` reads it, without `paused`; None if it cannot become a schedule."""
+    lost: tuple[str, ...] = ()
+    """A plain sentence for each thing that is lost or changes, or the reason why it cannot become a schedule."""
+    enabled: bool = True
+    """Whether the source fires it."""
+    next_at: datetime | None = None
+    """The next fire at the source, aware; None if unknown. If it has passed, ours fires once in its place."""
+    is_taken: bool = False
+    """Whether an import has disabled it. It is not written again if its schedule was deleted here."""
+    function: str | None = None
+    """The dotted path of the function that its workflow calls, if the workflow has another name."""
+
+
+class Source(Protocol):
+    """Another system's schedules, where it keeps them."""
+
+    @property
+    def kind(self) -> str:
+        """Its KIND in the command, such as `rq-scheduler`."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """A plain sentence for each fact that holds for all entries; complete once `entries` was called."""
+        ...
+
+    @property
+    def cannot_disable(self) -> str | None:
+        """Why the source cannot be disabled from here, and what to do in place of it; None where it can."""
+        ...
+
+    def entries(self) -> list[SourceEntry]:
+        """Read everything that the source has now, disabled entries too; in a stable order."""
+        ...
+
+    def disable(self, entries: Sequence[SourceEntry]) -> str:
+        """Keep the source from firing these; return a sentence that says what was done and where a copy is.
+
+        An entry that the source has fired for the last time meanwhile is left alone. Repeatable: from then on `entries`
+        returns the disabled ones with `enabled=False`, in every process.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what it opened."""
+        ...
+
+
+def named_id(kind: str, name: str) -> str:
+    """Return the schedule id of an entry with a name. If characters must be replaced, a digest is added."""
+    plain = _REFUSED.sub("-", name).strip("-")
+    if plain == name and len(name) <= _MOST_CHARACTERS:
+        return f"{kind}:{name}"
+    return f"{kind}:{plain[:_MOST_CHARACTERS]}-{_digest(name)}"
+
+
+def derived_id(kind: str, workflow: str, *does: object) -> str:
+    """Return the schedule id of an entry without a lasting name: a digest of what it does, as JSON."""
+    return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
+
+
+def not_before(first: datetime, now: datetime) -> dict[str, str]:
+    """Return the key of an entry that lets nothing fire before `first`, which may be several intervals ahead.
+
+    There is none where `first` has passed: a time that is owed is fired on its own.
+    """
+    return {"start_at": iso_utc(first)} if first > now else {}
+
+
+def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
+    """Return entries with distinct schedule ids, ordered by their ids at the source.
+
+    Entries that do the same get numbers, from the second one on. Enabled and disabled entries are numbered apart: an
+    entry that was disabled, and that the application has scheduled anew since, keeps its schedule id.
+    """
+    found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
+    fired = {one.entry["schedule_id"] for one in found[True] if one.entry}
+    rest = [one for one in found[False] if not one.entry or one.entry["schedule_id"] not in fired]
+    return sorted([*found[True], *rest], key=attrgetter("source_id"))
+
+
+def _numbered(entries: Sequence[SourceEntry]) -> Iterator[SourceEntry]:
+    seen: Counter[str] = Counter()
+    for one in sorted(entries, key=attrgetter("source_id")):
+        if one.entry is None:
+            yield one
+            continue
+        schedule_id = one.entry["schedule_id"]
+        seen[schedule_id] += 1
+        if (number := seen[schedule_id]) == 1:
+            yield one
+        else:
+            entry = {**one.entry, "schedule_id": f"{schedule_id}-{number}"}
+            yield replace(one, entry=entry, lost=(*one.lost, _TWIN))
+
+
+def is_redis(address: str) -> bool:
+    """Return whether an address is the URL of a Redis."""
+    return _REDIS.match(address) is not None
+
+
+def move_scored(
+    redis: Redis, source: str, target: str, members: Sequence[Any], lock: tuple[str, str] = ("", "")
+) -> int:
+    """Move members of a sorted set into another one, with their scores, in one step; returns how many were there.
+
+    With a `lock`, its key and what it holds, nothing is moved where it holds something else: that is -1.
+    """
+    key, token = lock
+    keys = (source, target, key) if key else (source, target)
+    return cast(int, redis.eval(_MOVE, len(keys), *keys, token, *members))
+
+
+def until_quiet(disable: Callable[[], int]) -> int:
+    """Disable until nothing is enabled any more: a scheduler that runs may write back what it read before.
+
+    `disable` returns how many it disabled. Raises ConflictError when they are enabled again each time.
+    """
+    total = count = disable()
+    for _ in range(_LOOKS):
+        if count == 0:
+            return total
+        time.sleep(_LOOK_SECONDS)
+        count = disable()
+    raise ConflictError(f"the source enables {count} of them again each time: stop it, and run this again.")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

@@ -1,0 +1,4 @@
+"""The kernel: a schedule fires, its run is claimed, executed and settled. It imports no feature.
+
+`decide` holds pure decisions, `store` and `queries` all SQL, `transport` Redis, and `chain` the protocol between them.
+"""

@@ -1,0 +1,49 @@
+"""Blocking: a process that claimed a run and cannot find its workflow gives the run back, for a worker that can.
+
+A process that dies or hangs between its claim and this is an ordinary lost run: nothing but its token tells that the
+workflow had not begun.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from rqsched.errors import BackendUnavailableError
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import change_run, settle_run
+from rqsched.kernel.decide.blocked import decide_block, out_of_time
+from rqsched.kernel.decide.model import Change, Run, Schedule
+from rqsched.kernel.store import claims
+from rqsched.kernel.store.database import Patience
+
+_log = logging.getLogger(__name__)
+
+
+def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) -> Change | None:
+    """Undo the claim of `run`, as this process holds it, and say why; None when it is no longer this process's."""
+    timeout = runtime.settings.blocked_timeout
+
+    def decide(schedule: Schedule, runs: list[Run], current: Run, now: datetime) -> Change:
+        return decide_block(schedule, runs, current, reason, now=now, timeout=timeout)
+
+    _log.warning("run %s is blocked: %s", run.uid, reason, extra={"action": "run_blocked"})
+    return change_run(runtime, run.uid, decide, fence=lambda current: current.is_held_by(run.token), patience=patience)
+
+
+def unblock_run(runtime: Runtime, run: Run) -> None:
+    """Forget that a run was blocked: this process has found its workflow. With SQL away the run's end does so."""
+    try:
+        runtime.database.transact(lambda connection: claims.unblock_run(connection, run.uid, run.token))
+    except BackendUnavailableError as error:
+        _log.warning("run %s still shows as blocked: %s", run.uid, error, extra={"action": "unblock_failed"})
+
+
+def fail_blocked(runtime: Runtime, run: Run) -> bool:
+    """Fail a run that was blocked for too long and that no worker takes any more; False when one has."""
+
+    def is_still_blocked(current: Run) -> bool:
+        return current.is_blocked and not current.is_in_line and current.blocked_at == run.blocked_at
+
+    result = out_of_time(run.blocked_reason, runtime.settings.blocked_timeout)
+    return settle_run(runtime, run.uid, result, fence=is_still_blocked, skip_locked=True) is not None

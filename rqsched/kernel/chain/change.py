@@ -1,0 +1,101 @@
+"""Changing a schedule: the one way for every operation. The operation locks, reads and decides; the rest is here.
+
+1. The operation locks, reads and decides. If an earlier attempt was written but its answer was lost, the row shows it.
+2. Features may refuse the decision, and it is written: in a transaction of ours, in a single statement where that is
+   enough, or as a part of the caller's transaction.
+3. After the commit the Changes are published (`kernel/chain/commit.py`).
+
+An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
+repair draws none: its row is as it wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from rqsched.kernel.chain.after_commit import AfterCommit
+from rqsched.kernel.chain.commit import Attempts, Decide, Decided, publish
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.caller_transaction import CallerTransaction, perform
+from rqsched.kernel.store.changes import Seen, Sees
+from rqsched.kernel.store.database import Connection, ConstraintError
+
+R = TypeVar("R")
+
+
+DecideAlone: TypeAlias = Callable[[Connection], tuple[Decided[R], str] | None]
+"""Decides one Change from what it reads without a lock; returns that with the version of the row, or None where a lock
+is needed."""
+
+
+def change(
+    runtime: Runtime,
+    decide: Decide[R],
+    *,
+    alone: DecideAlone[R] | None = None,
+    within: CallerTransaction | None = None,
+    creates: int = 0,
+) -> R:
+    """Decide, write and publish: at once in a transaction of ours, else after the caller's commit.
+
+    In the caller's transaction it is done once or not at all; see `perform` for what is raised.
+    """
+    if within is None:
+        decided = commit(runtime, decide, alone=alone, creates=creates)
+        publish(runtime, decided.changes)
+        return decided.result
+    with within.connection() as connection:
+        attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
+        decided = perform(connection, runtime.ownership.known_database_id(), attempts.under_lock, creates=creates)
+        within.when_over(connection, runtime, partial(AfterCommit, runtime)).add(decided.changes)
+    return decided.result
+
+
+def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None = None, creates: int = 0) -> Decided[R]:
+    """Decide and write in a transaction of ours, and publish nothing.
+
+    It is repeated while failures may pass, and for each of the `creates` schedules that another process may create
+    first: that one is found on the next try. On PostgreSQL the `alone` decision is tried before, without a transaction.
+    """
+    attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
+    by_itself = None if alone is None else partial(_alone, attempts, alone)
+    for _ in range(creates):
+        with suppress(ConstraintError):
+            return runtime.database.transact(attempts.under_lock, alone=by_itself)
+    return runtime.database.transact(attempts.under_lock, alone=by_itself)
+
+
+def _decide_allowed(
+    runtime: Runtime, decide: Decide[R], connection: Connection, tried: Decided[R] | None
+) -> Decided[R]:
+    """Decide, and let features refuse the decision, such as one that exceeds the namespace's quota."""
+    decided = decide(connection, tried)
+    if decided is not tried:
+        for feature in runtime.features.involved_in(decided.changes):
+            feature.require(connection, decided.changes)
+    return decided
+
+
+def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection) -> Decided[R] | None:
+    """Decide and write without a lock; None where that was not done, or its answer was lost."""
+    if attempts.tried is not None or (found := decide(connection)) is None:
+        return None
+    decided, version = found
+    (one,) = decided.changes
+
+    def write_one(connection: Connection, _: Sees) -> Seen | None:
+        return {} if changes.write_one(connection, one, version=version) else None
+
+    return attempts.alone(connection, decided, write_one)
+
+
+def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[Connection], R]) -> R:
+    """Read on a snapshot of our own, or in the caller's transaction, which sees what it wrote itself."""
+    if within is None:
+        return runtime.database.read(work)
+    with within.connection() as connection:
+        return perform(connection, runtime.ownership.known_database_id(), work, is_writing=False)

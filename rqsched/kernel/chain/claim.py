@@ -1,0 +1,104 @@
+"""A claimed attempt: what its process has of it, what its workflow may know, and the worker that may write for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol, TypeAlias
+
+from rqsched.kernel.chain.commit import Decided
+from rqsched.kernel.decide.ids import RunJobId
+from rqsched.kernel.decide.model import Change, Run, RunStatus, Schedule, fence_of
+from rqsched.kernel.decide.settle_decision import AttemptResult
+from rqsched.workflows import RunContext
+
+
+class Claim(NamedTuple):
+    """A run attempt that this process executes."""
+
+    run: Run
+    """The run as it was started."""
+    schedule: Schedule
+    """The schedule that started it."""
+    token: str
+    """Drawn by this process for this attempt: only its holder may end it."""
+    owed: tuple[str, ...] = ()
+    """The pings that its start owes, by uid."""
+    version: str | None = None
+    """The version of the schedule's row as it was read (`StartedRun`)."""
+
+
+def make_context(
+    run: Run,
+    schedule: Schedule,
+    *,
+    started_at: datetime,
+    timeout: int,
+    checkpoint: Callable[[], None],
+    attempt: int | None = None,
+    target_id: str | None = None,
+    traceparent: str | None = None,
+) -> RunContext:
+    """Return the context that a workflow gets of its run; `attempt` is the attempt of the target with `target_id`.
+
+    `traceparent` is the span of the attempt; with None, for one that is not traced, it is the span that asked for the
+    run.
+    """
+    return RunContext(
+        uid=run.uid,
+        instance_id=run.instance_id,
+        schedule_uid=schedule.uid,
+        schedule_id=schedule.schedule_id,
+        namespace=schedule.namespace,
+        workflow=run.workflow,
+        kind=run.kind.value,
+        status=RunStatus.RUNNING.value,
+        occurrence_at=run.occurrence_at,
+        attempt=run.attempt if attempt is None else attempt,
+        fence=fence_of(started_at),
+        scheduled_at=run.due_at or run.occurrence_at,
+        started_at=started_at,
+        deadline_at=started_at + timedelta(seconds=timeout),
+        trigger_number=run.trigger_number,
+        repeat_number=schedule.success_count,
+        labels=json.loads(run.labels),
+        memo=json.loads(run.memo),
+        search_attributes=json.loads(run.search_attributes),
+        payload=json.loads(run.action)["kwargs"],
+        _checkpoint=checkpoint,
+        error=run.error if target_id is None else None,
+        target_id=target_id,
+        traceparent=traceparent or run.traceparent,
+    )
+
+
+End: TypeAlias = Decided[Change | None]
+"""A recorded end: the Changes to publish, and as the result the Change if it was decided here."""
+
+
+def process_name() -> str:
+    """Return the name of this process, as the column `worker` holds it."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-255:]
+
+
+class NotAnsweredError(Exception):
+    """The parent did not do what it was asked, or did and its answer was lost: this process does it itself."""
+
+
+class ParentWorker(Protocol):
+    """The worker that forked this process, which writes to SQL for it on a connection that is open already.
+
+    Both methods raise NotAnsweredError. This process then repeats the write under the same token, which shows whether
+    the parent has written already, as after any lost answer of SQL.
+    """
+
+    def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:
+        """Claim the attempt that this process was forked for; None when it could not be claimed."""
+        ...
+
+    def end(self, attempt_result: AttemptResult, at: datetime) -> End:
+        """Record how the claimed attempt ended; returns what `write_end` does. Nothing is published."""
+        ...

@@ -1,0 +1,44 @@
+"""The database's time as this process knows it: measured each minute, monotonic in between."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from rqsched.clock import Clock, DatabaseClock, HostClock
+from rqsched.errors import BackendUnavailableError
+from rqsched.kernel.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+
+class DatabaseTime(Clock):
+    """Measures this host's clock against the database's.
+
+    A wall clock that is set changes nothing but the moment of the next measurement, which is never made inside a
+    transaction. It is for a database with a server: SQLite has no clock of its own, and is left to the host's.
+    """
+
+    def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:
+        self._database = database
+        self._host = host
+        self._refresh = refresh
+        self.clock = DatabaseClock(host)
+        """The measurement; one of another process of this host may replace it."""
+
+    def now(self) -> datetime:
+        """Return the present instant; raises BackendUnavailableError when it was never measured and SQL is away."""
+        clock = self.clock
+        if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
+            self._measure()
+        return clock.now()
+
+    def _measure(self) -> None:
+        """Measure; while the database is away, the last measurement holds. Raises when there is none yet."""
+        try:
+            self.clock.measure(lambda: self._database.now(self._host.now()))
+        except BackendUnavailableError:
+            if not self.clock.is_measured:
+                raise
+            self.clock.keep()
+            _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})

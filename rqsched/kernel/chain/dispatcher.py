@@ -1,0 +1,220 @@
+"""The dispatcher: leases due links, fires them as a batch, keeps house in between, and blocks until the next one.
+
+Any number run side by side without a leader. When a link is due, one dispatcher looks first, so that they do not all
+compete for it; the others look a little later, whether or not the first one has died. If a dispatcher is killed, its
+leased links wait for the rest of the lease; the next dispatcher takes every other link at its next look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import chain
+
+from redis.exceptions import RedisError
+
+from rqsched.errors import BackendUnavailableError, ConfigError, DatabaseUnavailableError, WrongDatabaseError
+from rqsched.kernel.chain import fire
+from rqsched.kernel.chain.feature import Pass, Stage
+from rqsched.kernel.chain.reconcile.passes import iter_batches
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.transport.telemetry import DispatcherHeartbeat
+from rqsched.kernel.transport.transport import NextLook
+
+_log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 0.2
+"""Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
+LATER_LOOK = 0.01
+"""Seconds after a due time at which all but one dispatcher look: the one has leased the link then, unless it died."""
+SQLITE_BATCH = 50
+"""The most links of one batch on SQLite, whose single writer a batch holds up."""
+HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
+"""How often the dispatchers of a control queue, one of them each time, keep house."""
+_ASK_SECONDS = 30
+"""A dispatcher asks no more often whether it is its turn to keep house."""
+_AFTER_FAILURE = 0.5
+_FOREIGN_SECONDS = 1.0
+"""How often a dispatcher whose server is not the recorded one asks again."""
+_TELL_SECONDS = 60.0
+"""How often its log repeats the same reason to wait."""
+
+
+class Dispatcher:
+    """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
+
+    def __init__(self, runtime: Runtime, *, recover: bool = False, on_turn: Callable[[], None] = lambda: None) -> None:
+        """`recover` makes a pass of reconcile at once, even if another process made one in this interval.
+
+        `on_turn` is called wherever the loop gets on: before and after everything that may wait for a backend.
+        """
+        self._runtime = runtime
+        self._on_turn = on_turn
+        self._is_stopping = False
+        self._pass: Iterator[Recovered] | None = iter_batches(runtime) if recover else None
+        self._housekeeping: Iterator[Recovered] | None = None
+        self._asks_at = self._tells_at = time.monotonic()
+        self._told = ""
+        self._name = secrets.token_hex(8)
+        self._is_woken = self._has_looked = False
+        self._heartbeat = DispatcherHeartbeat(
+            runtime.transport.redis, runtime.transport.control.name, runtime.now, environment=runtime.settings.env
+        )
+        self._in_words = f"dispatchers of {runtime.transport.name}"
+        self._interval = runtime.settings.reconcile_interval
+        batch = runtime.settings.fire_batch
+        self._batch = min(batch, SQLITE_BATCH) if runtime.database.dialect.has_one_writer else batch
+
+    def stop(self) -> None:
+        """Finish the batch and end the loop."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
+        while not self._is_stopping:
+            self._on_turn()
+            try:
+                if not self._runtime.write_gate.is_open():
+                    if self._heartbeat.was_sent:
+                        self._heartbeat.stop()  # it counts as none
+                    self._pause()
+                    continue
+                if not self._runtime.hold.is_own:  # one that is held by its own settings counts as none
+                    self._heartbeat.send()
+                fired = self.run_once()
+                if fired < self._batch:
+                    self._use_spare_time(is_idle=not fired)
+            except (BackendUnavailableError, RedisError) as error:
+                self._pass = self._housekeeping = None
+                self._keep(error)
+                self._tell(logging.WARNING, "waiting for a backend: %s", error, "backend_wait")
+                self._pause()
+            except WrongDatabaseError as error:
+                self._wait_for_server(error)
+        with contextlib.suppress(RedisError):
+            self._heartbeat.stop()
+
+    def _keep(self, error: BackendUnavailableError | RedisError) -> None:
+        """Let others know why this dispatcher waits: put SQL's error into Redis, and Redis's refusal into SQL."""
+        if isinstance(error, DatabaseUnavailableError):
+            self._heartbeat.waits_for = str(error)
+        if isinstance(error, RedisError):
+            self._runtime.refusals.note(self._in_words, error, self._runtime.transport.keys_of(error))
+
+    def _wait_for_server(self, error: WrongDatabaseError) -> None:
+        """Take nothing while the control queue is another server's, count as none, and ask again soon."""
+        self._pass = self._housekeeping = None
+        self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
+        with contextlib.suppress(RedisError):
+            if self._heartbeat.was_sent:
+                self._heartbeat.stop()
+        time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
+
+    def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
+        """Log the reason to wait, at once and then once a minute: if a full disk is the reason, logs make it worse."""
+        if str(error) != self._told or time.monotonic() >= self._tells_at:
+            self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
+            _log.log(level, text, error, extra={"action": action})
+
+    def _has_written(self) -> None:
+        """Note that SQL takes what is written."""
+        self._told = self._heartbeat.waits_for = ""
+
+    def _use_spare_time(self, *, is_idle: bool) -> None:
+        """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""
+        if self._runtime.refusals.known:
+            self._runtime.refusals.accept(self._in_words)
+        if is_idle and self.reconcile_some():
+            return
+        if not self.keep_house() and is_idle:
+            self._wait()
+
+    def run_until_idle(self) -> None:
+        """Fire and reconcile until there is nothing more to do now; raises when a backend is away."""
+        while self.run_once() or self.reconcile_some():
+            continue
+
+    def run_once(self) -> int:
+        """Take one batch of due links and fire it; returns how many links were taken: none while everything is held."""
+        transport, settings = self._runtime.transport, self._runtime.settings
+        hold = self._runtime.hold
+        if hold.is_on or not self._has_looked:
+            self._has_looked = True
+            hold.look()  # later LEASE says what Redis has, and each pass what SQL has
+        if hold.is_on:
+            return 0
+        ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
+        if not ids:
+            if transport.is_held:
+                hold.look(is_fresh=True)
+            return 0
+        self._on_turn()
+        fired = fire.fire(self._runtime, ids, skip_locked=True)
+        self._has_written()
+        self._on_turn()
+        # While a namespace is frozen its links are not taken again and again: a pass arms what is due after the thaw.
+        again = {one.id: one.again_at for one in fired if one.again_at is not None and one.outcome != "frozen"}
+        transport.put_back(again)
+        transport.drop([one.id for one in fired if one.id not in again])
+        self.reconcile_some()
+        return len(ids)
+
+    def reconcile_some(self) -> bool:
+        """Make one batch of a reconcile pass if there is one or the interval is free; True when one was made."""
+        if self._pass is None:
+            with contextlib.suppress(RedisError):  # while Redis is away it is nobody's turn
+                if self._runtime.transport.acquire_interval(self._interval):
+                    self._pass = iter_batches(self._runtime)
+        if self._pass is None:
+            return False
+        self._on_turn()
+        try:
+            next(self._pass)
+        except StopIteration:
+            self._pass = None
+            self._has_written()
+        except ConfigError as error:
+            self._pass = None
+            _log.error("not reconciled: %s", error, extra={"action": "foreign_database_id"})
+            return False
+        return True
+
+    def keep_house(self) -> bool:
+        """Make one step of housekeeping if it has begun or its interval is free; True when one was made."""
+        if self._housekeeping is None and time.monotonic() >= self._asks_at:
+            self._asks_at = time.monotonic() + _ASK_SECONDS
+            if self._runtime.transport.acquire_pruning(HOUSEKEEPING_INTERVAL):
+                begun = Pass(is_full=False, fires_between=True)
+                self._housekeeping = chain.from_iterable(self._runtime.features.sections(begun)[Stage.HOUSEKEEPING])
+        if self._housekeeping is None:
+            return False
+        self._on_turn()
+        if next(self._housekeeping, None) is None:
+            self._housekeeping = None
+        return True
+
+    def _wait(self) -> None:
+        """Block until the next link is due, a wake, or the longest wait."""
+        transport = self._runtime.transport
+        if self._runtime.hold.is_on:
+            self._is_woken = transport.wait_for_wake(LONGEST_WAIT)
+            return
+        look = transport.next_look(self._name, is_woken=self._is_woken)
+        self._is_woken = transport.wait_for_wake(seconds_until(look, self._runtime.now().timestamp()))
+
+    def _pause(self) -> None:
+        try:
+            self._is_woken = self._runtime.transport.wait_for_wake(_AFTER_FAILURE)
+        except RedisError:
+            time.sleep(_AFTER_FAILURE)
+
+
+def seconds_until(look: NextLook, now: float) -> float:
+    """Return how long a dispatcher waits before it looks for due links, if nothing wakes it."""
+    due = LONGEST_WAIT if look.due_at is None else min(max(look.due_at - now, 0.0), LONGEST_WAIT)
+    return due if look.is_first else due + LATER_LOOK

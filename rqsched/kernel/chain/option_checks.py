@@ -1,0 +1,186 @@
+"""Checks of names in options: workflows, targets, connections, queues and the needs of notifications must exist."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from rqsched.config import Settings
+from rqsched.errors import InvalidInputError, UnknownWorkflowError
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.model import Definition
+from rqsched.kernel.decide.notifications import Notifications
+from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.policy import RetryPolicy
+from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.store import registered_workflows
+from rqsched.when.spec import After, Cron, Spec, SpecLike
+from rqsched.workflows import ROUTING
+
+SENTRY_MISSING = (
+    "sentry-sdk is not installed here, and check-ins at Sentry are asked for: install it (pip install sentry-sdk), or "
+    "turn RQSCHED_SENTRY_CHECKINS and the option notifications.sentry off."
+)
+
+
+def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
+    """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
+
+    Raises UnknownWorkflowError when there is none.
+    """
+    if (here := runtime.imports.find(name)) is not None:
+        return here.defaults
+    row = runtime.database.read(lambda connection: registered_workflows.find(connection, name))
+    if row is None:
+        return runtime.imports.resolve(name).defaults
+    options = {name: value for name, value in loads(row["options"]).items() if name in (*_TOLD, "targets")}
+    return {name: row[name] for name in ROUTING if row[name] is not None} | options
+
+
+_TOLD = ("on_failure", "on_recovery")
+
+
+def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
+    """Return the defaults for schedules of a workflow: the workflow's own, else the settings'.
+
+    Raises UnknownWorkflowError as `workflow_defaults`, unless an external worker executes it.
+    """
+    told = {option: value for option in _TOLD if (value := getattr(runtime.settings, option)) is not None}
+    return told if is_external else told | workflow_defaults(runtime, name)
+
+
+def unknown_told(runtime: Runtime) -> dict[str, str]:
+    """Return the settings that name a workflow nobody has, with its name."""
+    named = {option: name for option in _TOLD if (name := getattr(runtime.settings, option)) is not None}
+    unknown = {}
+    for option, name in named.items():
+        try:
+            workflow_defaults(runtime, name)
+        except UnknownWorkflowError:
+            unknown[option] = name
+    return unknown
+
+
+def new_definition(
+    runtime: Runtime, workflow: str, spec: SpecLike, options: Mapping[str, Any], *, is_external: bool
+) -> Definition:
+    """Return the definition of a new schedule, with defaults of settings and workflow where the options say nothing.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    options = fill(runtime.settings, options, spec, is_new=True)
+    require_connection(runtime, options.get("connection"))
+    defaults = defaults_of(runtime, workflow, is_external=is_external)
+    require_queue(runtime, options.get("queue") or defaults.get("queue"))
+    require_notifications(runtime, {**defaults, **options})
+    return define(None, with_named_targets(runtime, options), workflow=workflow, spec=spec, defaults=defaults)
+
+
+def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:
+    """Return options, with defaults of the settings where the caller says nothing.
+
+    A new schedule gets them for options that are left out; a known one for options that are set back (None), and for
+    the timezone of a Spec that names none.
+    """
+    filled = dict(options)
+    says_when = spec is not None and (is_new or isinstance(spec, Spec | Mapping))
+    if says_when and settings.timezone != "UTC" and not (options.get("timezone") or _names_timezone(spec)):
+        filled["timezone"] = settings.timezone
+    for name in ("retry", "target_retry"):
+        default: RetryPolicy | None = getattr(settings, name)
+        if default is not None and (is_new or name in options):
+            filled[name] = _filled_retry(options.get(name), default, is_new=is_new)
+    return filled
+
+
+def _names_timezone(spec: SpecLike | None) -> bool:
+    if isinstance(spec, Mapping):
+        return bool(spec.get("timezone") or spec.get("after"))
+    if isinstance(spec, Spec):
+        return spec.names_timezone or spec.after is not None
+    return isinstance(spec, After) or (isinstance(spec, Cron) and spec.timezone is not None)
+
+
+def _filled_retry(given: Any, default: RetryPolicy, *, is_new: bool) -> Any:
+    if given is None:
+        return default
+    if not isinstance(given, Mapping):
+        return given
+    whole = {field.name: getattr(default, field.name) for field in fields(default)}
+    said = {name: whole.get(name) if value is None else value for name, value in given.items()}
+    return {**whole, **said} if is_new else said
+
+
+def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
+    """Check that what a schedule's notifications need is here: the workflows they run, the secret, sentry-sdk.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    Notifications().with_options({name: options[name] for name in (*_TOLD, "notifications") if name in options})
+    for option in _TOLD:
+        if isinstance(name := options.get(option), str):
+            try:
+                workflow_defaults(runtime, name)
+            except UnknownWorkflowError as error:
+                error.add_note(f"named by {option}, or by RQSCHED_{option.upper()}")
+                raise
+    wanted = options.get("notifications")
+    if not isinstance(wanted, Mapping):
+        return
+    if wanted.get("webhook") is not None and runtime.settings.webhook_secret is None:
+        raise InvalidInputError(
+            "notifications.webhook", "is signed: set RQSCHED_WEBHOOK_SECRET here and in the workers"
+        )
+    if wanted.get("sentry") and not has_sentry():
+        raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
+
+
+def has_sentry() -> bool:
+    """Return whether sentry-sdk can be imported."""
+    return importlib.util.find_spec("sentry_sdk") is not None
+
+
+def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose `targets` is the name of a function that is registered somewhere or importable here.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    targets = options.get("targets")
+    if targets is None:
+        return dict(options)
+    if not isinstance(targets, str) and not callable(targets):
+        raise InvalidInputError("targets", f"{targets!r} is neither a function that returns ids nor the name of one")
+    name = runtime.imports.name_of(targets)
+    try:
+        workflow_defaults(runtime, name)
+    except UnknownWorkflowError as error:
+        error.add_note("named by targets")
+        raise
+    return {**options, "targets": name}
+
+
+def require_connection(runtime: Runtime, name: str | None) -> None:
+    """Check that a schedule's connection is a configured one; raises InvalidInputError."""
+    known = runtime.settings.connections
+    if name is not None and name not in known:
+        configured = ", ".join(sorted(known)) or "none is"
+        raise InvalidInputError("connection", f"{name!r} is not configured ({configured}); see RQSCHED_CONNECTIONS")
+
+
+def require_queue(runtime: Runtime, name: str | None) -> None:
+    """Check that runs do not go to the control queue; raises InvalidInputError.
+
+    Workers of the control queue take every id on it for a link's, so such a run would never start.
+    """
+    if name is not None and name == runtime.settings.control_queue:
+        reason = "is the control queue, which carries links only; name another, or leave it out for the default one"
+        raise InvalidInputError("queue", f"{name!r} {reason}")
+
+
+def is_registered(runtime: Runtime, name: str) -> bool:
+    """Tell whether some process registered a workflow of this name; dotted paths do not count."""
+    if runtime.imports.find(name) is not None:
+        return True
+    return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None

@@ -1,0 +1,311 @@
+"""Ownership: which database a control queue belongs to, and whose a job is.
+
+A key in Redis names the database that owns the control queue; it is missing after a flush. A worker whose database does
+not know a run or target says so, and what to set. Only a claim that was lost asks: a job that can be claimed costs no
+read more.
+
+A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the server
+(PostgreSQL), which LEASE and ARM compare. A process presents the identity that it read from its own server; only if
+that is not the recorded one, Redis is asked which server may go on. A promoted server may go on at once; an old primary
+may not, and a copy only when no process of the original was seen for `ALIVE_FOR`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq.job import Job
+
+from rqsched.config import Settings
+from rqsched.errors import BackendUnavailableError, ConfigError, NotFoundError, RqschedError, WrongDatabaseError
+from rqsched.kernel.decide.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId, iso_utc, new_uid
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Database, Patience
+from rqsched.kernel.store.server_identity import ServerIdentity, parse_identity
+from rqsched.kernel.transport import telemetry
+from rqsched.kernel.transport.redelivery import give_up, record_refusal
+from rqsched.kernel.transport.transport import Standing, Transport
+
+_log = logging.getLogger(__name__)
+
+ALIVE_FOR = timedelta(minutes=5)
+"""How long a server counts as alive since a process of it has made its last pass."""
+MAY_GO_ON = frozenset({"first", "same", "promoted", "adopted", "taken"})
+"""The outcomes of a comparison that let a server go on."""
+REFUSALS = {
+    "older": "has gone on without this server: this one ({mine}) is of an earlier timeline, as an old primary is that "
+    "comes back after a failover. Set RQSCHED_DATABASE_URL to the new primary",
+    "alive": "belongs to the database of another server, whose processes were seen within five minutes: this one "
+    "({mine}) is a copy. Stop the processes of the other one, or set RQSCHED_DATABASE_URL to it, or let the copy be a "
+    "database of its own: `rqsched db new-identity`",
+    "waits": "belongs to the database of another server, whose processes may come back: this one ({mine}) takes over "
+    "when none was seen for some seconds more",
+    "flushed": "was flushed, and this process was refused before: this server ({mine}) takes over when no process of "
+    "the other one comes back within five minutes",
+}
+"""Why a server may not go on, in words, by the outcome of the comparison."""
+_TOLD = {
+    "promoted": (logging.WARNING, {"action": "server_promoted"}),
+    "adopted": (logging.WARNING, {"action": "server_adopted"}),
+    "taken": (logging.ERROR, {"action": "server_taken_over"}),
+}
+PUT_BACK = timedelta(seconds=5)
+"""How long until a job is offered once more, if this worker's database does not know it."""
+_AT_ONCE = Patience(total=timedelta(0))
+_ASK_SECONDS = 1.0
+"""How often a copy that waits for its original to be gone asks again."""
+_REMEDY = (
+    "Set RQSCHED_DATABASE_URL of this worker to the database of the processes that create its schedules, or let it "
+    "listen on other queues (RQSCHED_DEFAULT_QUEUE gives each database queues of its own)."
+)
+
+
+class Ownership:
+    """The id of the SQL database of this process, and whether the control queue in Redis is that database's."""
+
+    def __init__(self, database: Database, transport: Transport, now: Callable[[], datetime]) -> None:
+        self.database = database
+        """The SQL database of this process."""
+        self.transport = transport
+        """Redis, which records the owner of the control queue."""
+        self._now = now
+        self._known: str | None = None
+        self._recognised: tuple[ServerIdentity, str] | None = None
+        self._refused_at: float | None = None
+        if database.dialect.has_server:
+            transport.claim = self.claim_server
+            database.on_identity.append(self._present)
+            database.recorded = self._recorded
+            if database.identity is not None:
+                self._present(database.identity)
+
+    def _recorded(self) -> ServerIdentity | None:
+        """Ask Redis which server has the control queue; None when none is recorded or Redis does not answer."""
+        try:
+            server = self.transport.recorded(attempts=1).server
+        except (RedisError, ConfigError):
+            return None
+        return None if server is None else parse_identity(server)
+
+    def _present(self, mine: ServerIdentity) -> None:
+        """Present the server that the newest connection has reached, as Redis has it recorded if that is known."""
+        known = self._recognised
+        self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
+
+    def claim_server(self, *, waits: bool = False) -> None:
+        """Record the server that answers now, if the control queue is its; from then on the process presents it.
+
+        With `waits` a copy whose original seems to be gone waits until that is sure. Raises WrongDatabaseError when
+        another server has the queue, with what to do; and BackendUnavailableError.
+        """
+        mine = self.database.identify()
+        if mine is None:
+            return
+        found = self._compare(mine, "claim")
+        if found.outcome not in MAY_GO_ON:
+            self.database.close()  # its connections may lead to a server that all others have left
+            mine = self.database.identify() or mine
+            found = self._compare(mine, "claim")
+        while waits and found.outcome == "waits":
+            time.sleep(_ASK_SECONDS)
+            found = self._compare(mine, "claim")
+        if found.outcome not in MAY_GO_ON:
+            self._refused_at = time.monotonic()
+            raise self._refusal(found, mine)
+        self._refused_at = None
+        self._go_on(mine, found)
+
+    def adopt_server(self) -> Standing:
+        """Record this process's server whatever was recorded before; processes of the server before are refused then.
+
+        Findings of a database that went back, or was taken over, are deleted. Raises WrongDatabaseError when the
+        control queue belongs to a database with another id.
+        """
+        mine = self.database.identify()
+        if mine is None:
+            self.is_known_to_redis()
+            self.database.transact(metadata.forget_went_back)
+            return Standing("same", "")
+        found = self._compare(mine, "adopt")
+        self.database.transact(metadata.forget_went_back)
+        self._go_on(mine, found)
+        return found
+
+    def standing(self) -> Standing:
+        """Compare this process's server with the recorded one, and change nothing."""
+        mine = self.database.identify()
+        return Standing("same", "") if mine is None else self._compare(mine, "ask")
+
+    def require_server(self, presented: str | None) -> None:
+        """Raise WrongDatabaseError if another server than this process's is `presented`, and this one may not go on.
+
+        While PostgreSQL does not answer nothing is raised: the next statement says so.
+        """
+        if presented is None or presented == self.transport.server or not self.database.dialect.has_server:
+            return
+        with suppress(BackendUnavailableError):
+            if self.database.identity is None:  # this process has not asked SQL for anything yet
+                self.database.identify(patience=_AT_ONCE)
+            if presented != self.transport.server:
+                self.claim_server()
+
+    def _compare(self, mine: ServerIdentity, what: str) -> Standing:
+        settings, since = self.transport.settings, self._refused_at
+        was_refused = since is not None and time.monotonic() - since < ALIVE_FOR.total_seconds()
+        waits = (settings.grace + settings.reconcile_interval).total_seconds()
+        options = what, int(ALIVE_FOR.total_seconds()), waits, int(was_refused)
+        found = self.transport.claim_identity(self.known_database_id(), mine, *options)
+        if found.outcome == "other" and what != "ask":
+            self._require_owner(found.recorded)
+        return found
+
+    def _refusal(self, found: Standing, mine: ServerIdentity) -> WrongDatabaseError:
+        why = REFUSALS[found.outcome].format(mine=mine)
+        return WrongDatabaseError(
+            f"control queue {self.transport.control.name!r} {why}. If this server is the right one, `rqsched db adopt` "
+            f"lets it go on at once (recorded is {found.recorded or 'none'})."
+        )
+
+    def _go_on(self, mine: ServerIdentity, found: Standing) -> None:
+        """Present this process's server as it is recorded now, and tell it where another one was."""
+        self._recognised = (mine, found.recorded)
+        self._present(mine)
+        if found.outcome in _TOLD:
+            level, extra = _TOLD[found.outcome]
+            text = "control queue %r goes on with another server: %s, before %s (%s)"
+            told = self.transport.control.name, found.recorded, found.before or "none", found.outcome
+            _log.log(level, text, *told, extra=extra)
+        if found.outcome == "taken":
+            record = f"{iso_utc(self._now())} {found.before}"
+            self.database.transact(lambda connection: metadata.set_value(connection, metadata.TAKEN_OVER, record))
+
+    def database_id(self) -> str:
+        """Read the id of the SQL database, which is drawn once."""
+        known = self.database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
+        if known is None:
+            drawn = new_uid(self._now())
+            known = self.database.transact(
+                lambda connection: metadata.claim_value(connection, metadata.DATABASE_ID, drawn)
+            )
+        self._known = known
+        return known
+
+    def known_database_id(self) -> str:
+        """Return the id of the SQL database as it was read last in this process."""
+        return self._known or self.database_id()
+
+    def owner_of_jobs(self) -> str | None:
+        """Return the database's id, read once in this process; None while it is not known and SQL does not answer."""
+        try:
+            return self._known or self.database_id()
+        except BackendUnavailableError:
+            return None
+
+    def is_known_to_redis(self) -> bool:
+        """Tell whether Redis remembers this database; False after a flush.
+
+        Raises WrongDatabaseError when the control queue belongs to another database.
+        """
+        owner = self.transport.database_id()
+        if owner is None:
+            return False
+        self._require_owner(owner)
+        return True
+
+    def require_own_redis(self) -> None:
+        """Raise WrongDatabaseError when the control queue belongs to another database, before anything is written.
+
+        It is asked once, without patience: while Redis does not answer, SQL is written all the same and Redis follows.
+        """
+        try:
+            owner, server = self.transport.recorded(attempts=1)
+            if owner is not None:
+                self._require_owner(owner)
+            self.require_server(server)
+        except RedisError:
+            return
+
+    def _require_owner(self, owner: str) -> None:
+        # The id that was read before may have changed since: a database can be replaced by a copy.
+        if owner == self._known or owner == (mine := self.database_id()):
+            return
+        raise WrongDatabaseError(
+            f"control queue {self.transport.control.name!r} in this Redis belongs to another database "
+            f"({owner}, not {mine}). Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database "
+            f"or a RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key "
+            f"{self.transport.database_id_key!r}."
+        )
+
+    def leave_flush_marker(self) -> str | None:
+        """Leave a key in Redis that a flush takes away; None when Redis knows this database already.
+
+        Raises WrongDatabaseError when the control queue belongs to another database.
+        """
+        return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self._now()))
+
+    def record_database_id(self, flush_marker: str) -> bool:
+        """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
+        return self.transport.record_database_id(self.database_id(), flush_marker)
+
+    def owner_of_queue(self) -> str | None:
+        """Ask Redis who owns the control queue; None when it does not say.
+
+        Jobs of the first release name no database.
+        """
+        try:
+            return self.transport.database_id()
+        except RedisError:
+            return None
+
+
+class UnknownJobError(NotFoundError):
+    """This database has no row for the run or target of a job."""
+
+    code = "unknown_job"
+
+
+def explain(
+    ownership: Ownership, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, owner: str | None
+) -> RqschedError:
+    """Return the error that says why this database does not know a job; `owner` is the database its meta names.
+
+    A WrongDatabaseError when the job belongs to another database; else its row was deleted.
+    """
+    mine = ownership.database_id()
+    owner = owner or ownership.owner_of_queue()
+    if owner is not None and owner != mine:
+        return WrongDatabaseError(f"job {job} belongs to database {owner}, and this worker's is {mine}. {_REMEDY}")
+    return UnknownJobError(
+        f"job {job} is not of a run in this database ({mine}): its schedule was purged, or the database was restored "
+        "from an older copy."
+    )
+
+
+def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> bool:
+    """Remember that this worker refuses a job; returns whether one of its deliveries was put back before."""
+    name = f"{job.uid}-a{job.attempt}" if isinstance(job, RunJobId) else str(job)
+    return record_refusal(carrier.connection, name) or bool(carrier.number_of_retries)
+
+
+def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
+    """Give a refused job up, and take no other until its owner has delivered it again, so that another worker gets it.
+
+    Redis gives a job to the worker that has waited longest: a plain RQ worker blocks for minutes, so it would be first
+    again each time, and a worker with the right database never.
+    """
+    earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
+    give_up(carrier, earlier)
+    time.sleep((settings.grace + settings.reconcile_interval).total_seconds())
+
+
+def report_foreign_worker(redis: Redis, owner: str, worker: str | None, *, now: datetime) -> None:
+    """Show in the Redis of a job that this worker has another database, for the owner's `rqsched doctor`."""
+    name = f"{socket.gethostname()}{f' ({worker})' if worker else ''}"
+    telemetry.record_foreign_worker(redis, owner, name, now=now)

@@ -1,0 +1,81 @@
+"""Plans: decisions that are made before anything is locked, because times around excluded days may take long to find.
+
+A plan is taken under the lock if its schedule and the calendars that it names are as they were when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from rqsched.errors import CalendarBusyError, RqschedError
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.model import Change, Schedule
+from rqsched.kernel.store import changes
+from rqsched.when.calendars import Calendar
+
+T = TypeVar("T")
+CalendarsOf: TypeAlias = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
+"""Reads the calendars of these names for a namespace, as they are until the transaction ends."""
+
+MOST_TRIES = 3
+"""How often a plan is made, if the rows that it is based on change before it can be written."""
+
+
+class Plan(NamedTuple):
+    """A decision that was made without a lock."""
+
+    known: Schedule | None
+    """The schedule as it was read; None for a new one."""
+    names: tuple[str, ...]
+    """The names of the calendars on which it rests."""
+    calendars: tuple[Calendar, ...]
+    """These calendars as they were read."""
+    outcome: Change | RqschedError
+    """The Change, or why it is refused."""
+
+    def taken(self, known: Schedule | None, calendars_of: CalendarsOf) -> Change | None:
+        """Return the Change if the locked schedule is as it was; None if it must be decided now.
+
+        Raises CalendarsMoved if the calendars have changed, and the planned error if the Change is refused.
+        """
+        if self.known != known:
+            return None
+        if self.names and calendars_of(self.names) != self.calendars:
+            raise CalendarsMoved(self.names)
+        if isinstance(self.outcome, RqschedError):
+            raise self.outcome
+        return self.outcome
+
+
+def outcome_of(decide: Callable[[], Change]) -> Change | RqschedError:
+    """Return the Change that is decided, or the error that refuses it."""
+    try:
+        return decide()
+    except RqschedError as error:
+        return error
+
+
+def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
+    """Return what `changes.nominals_run` does, in a transaction of its own."""
+    return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
+
+
+class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
+    """Something was planned without a lock, and one of these calendars has changed since."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = names
+
+
+def while_calendars_move(attempt: Callable[[], T]) -> T:
+    """Plan and write until the calendars are the same for both; raises CalendarBusyError after MOST_TRIES."""
+    for left in range(MOST_TRIES - 1, -1, -1):
+        try:
+            return attempt()
+        except CalendarsMoved as moved:
+            if not left:
+                raise CalendarBusyError(moved.names, MOST_TRIES) from None
+    raise AssertionError("unreachable")

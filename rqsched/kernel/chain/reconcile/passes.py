@@ -1,0 +1,154 @@
+"""Passes: the repairs in their order, in batches between which a dispatcher can fire. `recover` is one full pass."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+from redis.exceptions import RedisError
+
+from rqsched.errors import BackendUnavailableError
+from rqsched.kernel.chain import marks
+from rqsched.kernel.chain.feature import Pass, Stage
+from rqsched.kernel.chain.marks import Told
+from rqsched.kernel.chain.reconcile import attempts, schedules
+from rqsched.kernel.chain.reconcile.repair import unless_held
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.transport import telemetry
+from rqsched.kernel.transport.refusal import told
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int], None]
+"""Called with the number of rows compared since the last call."""
+
+
+def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
+    """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
+    total = Recovered()
+    for batch in iter_batches(runtime, deep=deep, fires_between=False):
+        total.add(batch)
+        if progress is not None:
+            progress(batch.checked)
+    if total.repaired:
+        _log.info("recovered %s", asdict(total), extra={"action": "recovered"})
+    return total
+
+
+def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
+    """Make a pass if no worker made one within the interval; a Redis key spreads the passes over the workers.
+
+    For the links of plain `rq worker`s, which also record here what their application registers. A pass that fails is
+    logged: the link that carried it has done its work.
+    """
+    try:
+        if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
+            return None
+    except RedisError:  # while Redis is away it is nobody's turn
+        return None
+    try:
+        runtime.record_workflows()
+        return recover(runtime)
+    except Exception:  # noqa: BLE001
+        _log.exception("not reconciled", extra={"action": "reconcile_failed"})
+        return None
+
+
+def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = True) -> Iterator[Recovered]:
+    """Make a pass; yields the counts of one batch after the other, so that a dispatcher can fire in between.
+
+    Without `fires_between`, a backfill pauses between its chunks, so that others can fire.
+
+    A section that fails is logged and the next one is made: while Redis is away, repairs that need only SQL are made.
+    Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
+    """
+    total, began = Recovered(), time.monotonic()
+    for batch in _iter_sections(runtime, deep=deep, fires_between=fires_between):
+        total.add(batch)
+        yield batch
+    transport = runtime.transport
+    telemetry.record_pass(transport.redis, transport.control.name, asdict(total), time.monotonic() - began)
+
+
+def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iterator[Recovered]:
+    runtime.refusals.look()
+    flush_marker = _leave_flush_marker(runtime)
+    _claim_server(runtime)
+    uncompared = _leave_mark(runtime)
+    runtime.hold.share()
+    everything = deep or flush_marker is not None or bool(uncompared)
+    handed_in = runtime.features.sections(Pass(everything, fires_between))
+    sections = [
+        schedules.apply_new_tzdata(runtime),
+        *handed_in[Stage.TIMES],
+        schedules.end_pauses(runtime),
+        schedules.set_next_times(runtime),
+        schedules.arm_links(runtime, everything=everything),
+        attempts.arm_retries(runtime, everything=everything),
+        attempts.expire(runtime),
+        unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
+        attempts.settle_lost(runtime),
+        unless_held(runtime, attempts.fail_blocked(runtime)),
+        unless_held(runtime, schedules.drain(runtime)),
+        *handed_in[Stage.RUNS],
+    ]
+    errors: list[BaseException] = []
+    for section in sections:
+        yield from _guarded(section, errors)
+    if flush_marker is not None and not errors:
+        yield from _guarded(_record_database_id(runtime, flush_marker), errors)
+    if uncompared and not errors:
+        marks.record_compared(runtime, uncompared)
+    for section in handed_in[Stage.REST]:
+        yield from _guarded(section, errors)
+
+
+def _leave_flush_marker(runtime: Runtime) -> str | None:
+    """Leave a flush marker in a Redis that was flushed; None when it was not, or cannot be written to now."""
+    try:
+        return runtime.ownership.leave_flush_marker()
+    except RedisError as error:
+        _log.warning("a flush is not looked for: %s", told(error), extra={"action": "reconcile_without_redis"})
+        return None
+
+
+def _claim_server(runtime: Runtime) -> None:
+    """Show that a process of this server lives; raises WrongDatabaseError when the control queue is another's."""
+    try:
+        runtime.ownership.claim_server()
+    except RedisError as error:
+        _log.warning("the server is not compared: %s", error, extra={"action": "reconcile_without_redis"})
+
+
+def _leave_mark(runtime: Runtime) -> Sequence[Told]:
+    """Leave the pass's mark; returns findings since everything was compared: SQL or Redis has gone back."""
+    try:
+        return marks.leave_mark(runtime)
+    except RedisError as error:
+        _log.warning("no mark is left: %s", error, extra={"action": "reconcile_without_redis"})
+        return []
+
+
+def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
+    """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass does.
+
+    If Redis comes back from a copy that is older than some of the armed links, it keeps the marker: ordinary passes arm
+    the lost links, when they are due soon or late.
+    """
+    if not runtime.ownership.record_database_id(flush_marker):
+        _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})
+    yield Recovered()
+
+
+def _guarded(section: Iterator[Recovered], errors: list[BaseException]) -> Iterator[Recovered]:
+    try:
+        yield from section
+    except BackendUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one section never starves the others
+        _log.warning("a part of reconcile ended early: %s", error, exc_info=True, extra={"action": "section_failed"})
+        errors.append(error)
+        yield Recovered(failed=1)

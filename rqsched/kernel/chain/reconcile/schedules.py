@@ -1,0 +1,98 @@
+"""Schedules: links that are not live, next times that are missing or follow old timezone rules, pauses that end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+
+from rqsched.kernel.chain.reconcile.repair import SOON, pages, pages_unfrozen, repair_schedules
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.lifecycle import decide_end_pause
+from rqsched.kernel.decide.model import Change, Schedule
+from rqsched.kernel.decide.repair import decide_drain, decide_replan, decide_retime
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.queries import reconcile as reconcile_queries
+from rqsched.kernel.store import changes, metadata
+from rqsched.kernel.store.database import Connection
+from rqsched.kernel.transport.transport import Arm
+from rqsched.when.zones import tzdata_version
+
+_TZDATA = "tzdata"
+_RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
+"""`2025b` of the system's files is `2025.2` of the package."""
+
+
+def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
+    """Arm the links of schedules that are due soon or late beyond the grace, or (everything) of all active ones."""
+    until = None if everything else runtime.now() + SOON
+    for rows in pages_unfrozen(runtime, partial(reconcile_queries.due_links, until=until)):
+        now = runtime.now()
+        fired_soon = now - runtime.settings.grace
+        arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
+        yield Recovered(checked=len(rows), links=runtime.transport.arm(arms, now=now))
+
+
+def end_pauses(runtime: Runtime) -> Iterator[Recovered]:
+    """Let each schedule fire again whose pause was to end by itself by now."""
+    for uids in pages(runtime, partial(reconcile_queries.resuming, until=runtime.now())):
+        resumed, failed = repair_schedules(runtime, uids, _end_pause)
+        yield Recovered(len(uids), resumed=resumed, failed=failed)
+
+
+def _end_pause(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    return decide_end_pause(schedule, changes.open_runs_for_start(connection, [schedule])[schedule.uid], now=clock())
+
+
+def set_next_times(runtime: Runtime) -> Iterator[Recovered]:
+    """Plan active schedules that have no next time, unless they wait for a run or for their buffer to drain."""
+    for uids in pages(runtime, reconcile_queries.without_next_time):
+        planned, failed = repair_schedules(runtime, uids, _plan)
+        yield Recovered(len(uids), next_times=planned, failed=failed)
+
+
+def _plan(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    uid = schedule.awaiting_run_uid
+    awaited = None if uid is None else changes.find_run(connection, uid)
+    return decide_replan(schedule, awaited, now=clock())
+
+
+def drain(runtime: Runtime) -> Iterator[Recovered]:
+    """Start the oldest waiting run of each schedule where nothing is ahead of it."""
+    for uids in pages_unfrozen(runtime, reconcile_queries.waiting):
+        drained, failed = repair_schedules(runtime, uids, _drain_one)
+        yield Recovered(len(uids), drained=drained, failed=failed)
+
+
+def _drain_one(connection: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+    return decide_drain(schedule, changes.open_runs(connection, [schedule])[schedule.uid], now=clock())
+
+
+def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
+    """Recompute next times once after the timezone database changed (docs/cron.md)."""
+    current = tzdata_version()
+    known = runtime.database.read(lambda connection: metadata.find_value(connection, _TZDATA))
+    if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
+        return
+    left: list[str] = []
+
+    def apply(_: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
+        if not schedule.spec.is_known:
+            left.append(schedule.uid)
+        return decide_retime(schedule, now=clock(), tzdata=current)
+
+    for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
+        moved, failed = repair_schedules(runtime, uids, apply)
+        yield Recovered(len(uids), retimed=moved, failed=failed)
+    if not left:  # else a process of the newer release, which knows their timing, makes this pass; or a later one
+        runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
+
+
+def is_newer(tzdata: str, known: str) -> bool:
+    """Tell whether a release of the timezone rules replaces another; versions that name no release only differ."""
+    releases = _RELEASE.search(tzdata), _RELEASE.search(known)
+    if None in releases:
+        return tzdata != known
+    mine, theirs = ((int(r[1]), int(r[2]) if r[2] else ord(r[3]) - ord("a") + 1) for r in releases if r)
+    return mine > theirs

@@ -1,0 +1,131 @@
+"""Refusals: errors of Redis that do not pass, such as a key of another type or a command that its user may not send.
+
+Trying again does not help, and nothing executes. The process that meets a refusal keeps it in SQL, for the processes
+that are asked: doctor, pages, metrics and `why`. It is forgotten when the same is accepted, and when nobody has met it
+for `STANDS`: passes of reconcile try again what is owed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from rqsched.errors import RqschedError
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Connection, Database, DatabaseError, Patience
+from rqsched.kernel.transport import refusal
+
+_log = logging.getLogger(__name__)
+
+STANDS = timedelta(minutes=2)
+"""How long a refusal counts since it was met last."""
+_NAME = "refused"
+"""How the names of the values begin, each of one control queue."""
+_MOST = 100
+"""How many refusals are kept, the newest."""
+_AGAIN_SECONDS = 15.0
+"""How often one process writes the same refusal."""
+_ONCE = Patience(total=timedelta(milliseconds=1))
+
+
+class Refused(NamedTuple):
+    """One thing that Redis refuses."""
+
+    what: str
+    """The queue to which nothing is published, or the processes that take nothing: `queue 'default'`."""
+    text: str
+    """The error of Redis, and the keys it is about."""
+    advice: str
+    """What to do."""
+    since: datetime
+    """When it was met first."""
+    noticed_at: datetime
+    """When it was met last."""
+
+
+class Refusals:
+    """The refusals that this process knows; it writes to SQL only when they change, or go on."""
+
+    def __init__(self, database: Database, control_queue: str, now: Callable[[], datetime]) -> None:
+        self.known = set[str]()
+        """The queues and processes (`what`) that were refused when this process tried or looked last."""
+        self._database = database
+        self._name = metadata.of_queue(_NAME, control_queue)
+        self._now = now
+        self._again_at: dict[str, float] = {}
+        self._count = 0
+
+    def note(self, what: str, error: RedisError, keys: str = "") -> None:
+        """Keep a refusal that does not pass; any other error is not kept. Raises nothing."""
+        if refusal.is_transient(error):
+            return
+        self._count += 1
+        if monotonic() < self._again_at.get(what, 0.0):
+            return
+        self._again_at[what] = monotonic() + _AGAIN_SECONDS
+        self.known.add(what)
+        text, advice, now = f"{refusal.told(error)}{keys}", refusal.advice_for(error, ""), self._now()
+        count, self._count = self._count, 0
+
+        def keep(kept: dict[str, Any]) -> None:
+            kept["count"] = kept.get("count", 0) + count
+            found = kept.setdefault("refused", {})
+            since = found.pop(what, {}).get("since", now.isoformat())
+            found[what] = {"text": text, "advice": advice, "since": since, "noticed_at": now.isoformat()}
+            kept["refused"] = dict([*found.items()][-_MOST:])
+
+        self._change(keep)
+
+    def accept(self, what: str) -> None:
+        """Forget a refusal: Redis takes that again. Raises nothing."""
+        if what in self.known:
+            self.known.discard(what)
+            self._again_at.pop(what, None)
+            self._change(lambda kept: kept.get("refused", {}).pop(what, None))
+
+    def look(self) -> None:
+        """Read the refusals that other processes met, so that this one can forget them when they are over."""
+        self.known |= {one.what for one in self._database.read(partial(self.find, now=self._now()))}
+
+    def find(self, connection: Connection, now: datetime) -> list[Refused]:
+        """Return the refusals, the newest last."""
+        return _read(metadata.find_value(connection, self._name), now)
+
+    def count(self, connection: Connection) -> int:
+        """Return how often something was refused, ever."""
+        return int(json.loads(metadata.find_value(connection, self._name) or "{}").get("count", 0))
+
+    def _change(self, change: Callable[[dict[str, Any]], object]) -> None:
+        try:
+            self._database.transact(partial(_apply, name=self._name, change=change), patience=_ONCE)
+        except (RqschedError, DatabaseError) as error:
+            _log.warning("a refusal of Redis is not kept: %s", error, extra={"action": "refusal_not_kept"})
+
+
+def find_all(connection: Connection, now: datetime) -> list[Refused]:
+    """Return the refusals on every control queue of this database."""
+    return [one for text in metadata.values_under(connection, f"{_NAME}:").values() for one in _read(text, now)]
+
+
+def _apply(connection: Connection, *, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    metadata.claim_value(connection, name, "{}")
+    kept = json.loads(metadata.lock_value(connection, name) or "{}")
+    change(kept)
+    metadata.set_value(connection, name, json.dumps(kept))
+
+
+def _read(text: str | None, now: datetime) -> list[Refused]:
+    found = json.loads(text or "{}").get("refused", {})
+    at = datetime.fromisoformat
+    all_of_them = [
+        Refused(what, one["text"], one["advice"], at(one["since"]), at(one["noticed_at"]))
+        for what, one in found.items()
+    ]
+    return [one for one in all_of_them if one.noticed_at > now - STANDS]

@@ -1,0 +1,47 @@
+"""Make a Redis that was away follow what it missed, in a process with a breaker. The others leave it to reconcile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from rqsched.errors import BackendUnavailableError
+from rqsched.kernel.chain.fire import restate
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.model import Change
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.database import Connection
+
+_log = logging.getLogger(__name__)
+_CHUNK = 200
+
+
+def resync_redis(runtime: Runtime) -> None:
+    """Make Redis follow the schedules it missed, and have a worker make a pass of reconcile at once for all else.
+
+    If this fails, the rest is left to that pass, or to the next time that Redis comes back.
+    """
+    missed: list[str] = []
+    try:
+        runtime.transport.ask_for_pass()
+        while missed := _take(runtime.out_of_sync):
+            runtime.transport.follow(_as_they_are(runtime, missed), now=runtime.now())
+    except (RedisError, BackendUnavailableError) as error:
+        runtime.out_of_sync.update(missed)
+        _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+
+
+def _take(uids: set[str]) -> list[str]:
+    taken = list(uids)[:_CHUNK]
+    uids.difference_update(taken)
+    return taken
+
+
+def _as_they_are(runtime: Runtime, uids: Sequence[str]) -> list[Change]:
+    def read(connection: Connection) -> list[Change]:
+        found = [changes.find(connection, uid) for uid in uids]
+        return [restate(connection, schedule) for schedule in found if schedule is not None]
+
+    return runtime.database.read(read)

@@ -1,0 +1,96 @@
+"""The time limit of application code: an error is raised in it when its time is over; if it goes on, its process ends.
+
+The time to write the end of an attempt is apart from that. RQ's timeout of a job covers both, and so is no bound for
+code that catches everything, or that no signal reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
+
+from rq import get_current_job
+from rq.timeouts import get_default_death_penalty_class
+
+from rqsched.kernel.chain.heartbeats import Heartbeats
+
+_log = logging.getLogger(__name__)
+
+KILL_AFTER = 12.0
+"""Seconds that code has to end after its timeout. Its watcher looks once a second: it is killed within the promised
+15 s."""
+OVERRUN = "it took far longer than its timeout and was killed"
+"""The error of an attempt that was killed so."""
+_HELD_SECONDS = 2.0
+"""Seconds after which the process ends in any case: its interpreter may be held, so that no line of Python is executed,
+or SQL may be silent."""
+_STDERR = 2
+
+Lose: TypeAlias = Callable[[], object]
+"""Records that the attempt is lost with its process."""
+Watch: TypeAlias = Callable[[float, Lose], AbstractContextManager[None]]
+"""Returns a context whose process is killed when its block takes longer than so many seconds."""
+
+
+def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
+    """Let a work horse of RQ's own worker end by itself; any other process that nobody of ours watches goes on."""
+    job = get_current_job()
+    is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
+    return end_by_itself(seconds, lose) if is_horse else nullcontext()
+
+
+class OutOfTimeError(BaseException):
+    """The code took too long. Not an Exception: state machines and loops that catch those would continue."""
+
+
+@contextmanager
+def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException] = OutOfTimeError) -> Iterator[None]:
+    """Raise an error in the block after so many seconds; if the block goes on, kill its process."""
+    with watch(seconds + KILL_AFTER, lose), get_default_death_penalty_class()(seconds, error):
+        yield
+
+
+@contextmanager
+def end_by_itself(seconds: float, lose: Lose) -> Iterator[None]:
+    """End this process, and what it has started, when the block takes longer; the attempt is recorded as lost first.
+
+    If the interpreter is held, the process still ends a little later, and reconcile finds that its heartbeats stopped.
+    """
+    pid, lock, is_over = os.getpid(), threading.Lock(), False
+
+    def end() -> bool:
+        with lock:  # the block does not end meanwhile, and nothing of what follows it is killed
+            if not is_over:
+                _end(lose)
+        return False
+
+    faulthandler.dump_traceback_later(seconds + _HELD_SECONDS, exit=True, file=_STDERR)
+    try:
+        with Heartbeats(seconds, end):
+            yield
+    finally:
+        if os.getpid() == pid:
+            with lock:
+                is_over = True
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _end(lose: Lose) -> None:
+    try:
+        _log.error("this process ends: %s", OVERRUN, extra={"action": "killed_overrun"})
+        faulthandler.dump_traceback(_STDERR)
+        lose()
+    except Exception:  # noqa: BLE001 - reconcile finds it
+        _log.exception("what this process dies with is left to reconcile", extra={"action": "lose_failed"})
+    finally:
+        if os.getpgrp() == os.getpid():
+            with contextlib.suppress(OSError):
+                os.killpg(0, signal.SIGKILL)
+        os._exit(1)  # the first process of a container does not die of its own signal

@@ -1,0 +1,113 @@
+"""Triggers: start a run on request, by one write without a lock or under the schedule's lock; Redis follows.
+
+The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next one
+finds its run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rqsched.errors import IdempotencyConflictError, ScheduleNotFoundError
+from rqsched.kernel.chain.change import change
+from rqsched.kernel.chain.commit import Decided
+from rqsched.kernel.chain.operations import open_runs
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import new_uid
+from rqsched.kernel.decide.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
+from rqsched.kernel.decide.overlap import StartResult
+from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.runs_on_request import Trigger, decide_trigger
+from rqsched.kernel.store import changes
+from rqsched.kernel.store.caller_transaction import CallerTransaction
+from rqsched.kernel.store.database import Connection
+
+_Started = Decided[tuple[Schedule, StartResult]]
+
+
+def trigger(
+    runtime: Runtime,
+    uid: str,
+    *,
+    overlap: OverlapPolicy | None = None,
+    is_forced: bool = False,
+    idempotency_key: str | None = None,
+    context: CommandContext | None = None,
+    within: CallerTransaction | None = None,
+) -> tuple[Schedule, StartResult]:
+    """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
+
+    Raises, with nothing written, WrongDatabaseError when Redis belongs to another database, HeldError while everything
+    is held, and FrozenError while the namespace is frozen.
+    """
+    runtime.ownership.require_own_redis()
+    runtime.hold.require_off()
+    wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
+
+    def write(context: CommandContext | None) -> tuple[Schedule, StartResult]:
+        one = _Triggering(runtime, uid, wanted, context)
+        return change(runtime, one.decide, alone=one.decide_alone if idempotency_key is None else None, within=within)
+
+    if (tracing := runtime.tracing) is None:
+        return write(context)
+    with tracing.asked("trigger", context) as asked:
+        schedule, result = write(asked.context)
+        asked.note(schedule, result.outcome, result.run)
+        return schedule, result
+
+
+class _Triggering(NamedTuple):
+    """One trigger: its reads and its decisions."""
+
+    runtime: Runtime
+    uid: str
+    wanted: Trigger
+    context: CommandContext | None
+
+    def decide(self, connection: Connection, tried: _Started | None) -> _Started:
+        """Decide under the schedule's lock; raises ScheduleNotFoundError once it is deleted."""
+        schedule = changes.lock_one(connection, self.uid)
+        if schedule is None:
+            raise ScheduleNotFoundError(self.uid)
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        run = self._find_known(connection, schedule, is_tried=tried is not None)
+        if run is not None:
+            outcome = StartResult("buffered" if run.status is RunStatus.BUFFERED else "triggered", run)
+            return Decided([Change(schedule, schedule, changed_runs=((run, run),))], (schedule, outcome))
+        if schedule.status is ScheduleStatus.DELETED:
+            raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
+        return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
+
+    def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
+        """Decide to start the run of a schedule that has no open one; None if that is not the whole decision."""
+        found = changes.read_idle(connection, self.uid)
+        if found is None:
+            return None
+        schedule, version = found
+        started = self._start(schedule, [])
+        return (started, version) if started.changes[0].new_runs else None
+
+    def _start(self, schedule: Schedule, runs: list[Run]) -> _Started:
+        self.runtime.hold.require_thawed(schedule.namespace)
+        decided, outcome = decide_trigger(schedule, runs, self.wanted, now=self.runtime.now(), context=self.context)
+        return Decided([decided], (decided.after, outcome))
+
+    def _find_known(self, connection: Connection, schedule: Schedule, *, is_tried: bool) -> Run | None:
+        """Find the run that this very trigger started before, or an earlier one with its key."""
+        mine = changes.find_run(connection, self.wanted.uid) if is_tried else None
+        key = self.wanted.idempotency_key
+        if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:
+            return mine
+        known = changes.find_run_by_key(connection, schedule.uid, key)
+        if known is not None and (known.kind is not RunKind.MANUAL or not self._is_same_request(schedule, known)):
+            raise IdempotencyConflictError(key)
+        return known
+
+    def _is_same_request(self, schedule: Schedule, known: Run) -> bool:
+        """Return whether the trigger that started a run asked for the same policy."""
+        overlap = self.wanted.overlap
+        if overlap is None:
+            return not known.is_override or known.overlap == schedule.policies.overlap.value
+        return known.overlap == overlap.value

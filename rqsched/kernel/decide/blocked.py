@@ -1,0 +1,68 @@
+"""Blocked runs: the worker that claimed one cannot find its workflow. This does not count as a failed attempt. Pure.
+
+A blocked run is pending: it is unfinished for overlap and `from_completion`, and is offered again after a delay, to
+whichever worker takes it then. A run that stays blocked for too long fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.delays import offer_delay
+from rqsched.kernel.decide.model import Change, Run, RunStatus, Schedule
+from rqsched.kernel.decide.payload import storable
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
+
+MAX_REASON = 2_000
+"""Characters of the reason that are kept."""
+
+
+def decide_block(
+    schedule: Schedule, runs: Iterable[Run], run: Run, reason: str, *, now: datetime, timeout: timedelta
+) -> Change:
+    """Undo the claim of a run whose workflow its worker cannot find; no attempt is counted, none is listed.
+
+    The run waits under its next delivery number. Once it has been blocked for `timeout` it fails instead. `run` is one
+    of `runs`, the schedule's open runs; the caller has fenced it by the token of the claim.
+    """
+    blocked_at = run.blocked_at or now
+    if now - blocked_at >= timeout:
+        return decide_settle(schedule, runs, run, out_of_time(reason, timeout), now=now)
+    builder = ChangeBuilder(schedule, runs, now=now)
+    builder.set_run(
+        run.uid,
+        status=RunStatus.PENDING,
+        delivery=run.delivery + 1,
+        token=None,
+        worker=None,
+        started_at=None,
+        granted_at=None,
+        passed_at=None,
+        queued_at=now + offer_delay(now - blocked_at),
+        blocked_at=blocked_at,
+        blocked_reason=_cut(f"{run.worker}: {reason}"),
+    )
+    if run.blocked_at is None:  # not each time it is offered: once says it
+        builder.record(
+            audit.RUN_BLOCKED,
+            run,
+            reason=_cut(reason),
+            worker=run.worker,
+            blocked_at=blocked_at,
+        )
+    return builder.build()
+
+
+def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
+    """Return the end of a run that was blocked for too long: it has failed and is not tried again."""
+    seconds = f"{timeout.total_seconds():.15g}"
+    error = f"no worker could find its workflow within {seconds} s (RQSCHED_BLOCKED_TIMEOUT): {reason}"
+    return AttemptResult(AttemptOutcome.FAILED, error=error, is_final=True)
+
+
+def _cut(reason: str) -> str:
+    reason = storable(reason)
+    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 6]} [cut]"

@@ -1,0 +1,250 @@
+"""The builder of one decision: the schedule and its open runs as they shall be, and the events that say why. Pure.
+
+A decision creates a ChangeBuilder, changes it and returns what `build` returns. The builder keeps what belongs
+together consistent (counts and statuses, sequences and events) and knows no policy. The rule of positions lives here:
+`n` grows with every change of status or next time, so every older link is stale (docs/architecture.md, "Protocol").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+from rqsched.kernel.decide.audit import CONTRACT, CommandContext, Event
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.limit_options import key_of, name_of
+from rqsched.kernel.decide.model import (
+    EXPECTING,
+    Change,
+    Occurrence,
+    Run,
+    RunKind,
+    RunStatus,
+    Schedule,
+    changed,
+    dump_moves,
+)
+from rqsched.kernel.decide.policy import OverlapUntil
+from rqsched.when.calendars import stamp_of
+
+_NAMING = {
+    "workflow_instance_id": "instance_id",
+    "workflow_run_id": "uid",
+    "occurrence_time": "occurrence_at",
+    "upstream_run_id": "upstream_run_uid",
+    "upstream_schedule_id": "upstream_schedule_id",
+    "attempt": "attempt",
+}
+"""The keys by which an event names a run, and the run's fields."""
+_NAMED = {
+    event_type: {key: name for key, name in _NAMING.items() if key in contract}
+    for event_type, contract in CONTRACT.items()
+}
+"""For each event type, the entries of `_NAMING` that its contract has."""
+
+
+class ChangeBuilder:
+    """The schedule and its open runs as the decision so far wants them."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        runs: Iterable[Run] = (),
+        *,
+        now: datetime,
+        context: CommandContext | None = None,
+        is_new: bool = False,
+    ) -> None:
+        self.now = now
+        self.schedule = schedule
+        self._before = None if is_new else schedule
+        self.context = context
+        """The actor and the reason; None where nobody is known."""
+        self._read = {run.uid: run for run in runs}
+        self._runs = dict(self._read)
+        self._events: list[Event] = []
+        self._drops_buffer = False
+        self.drops_retries = False
+        """Whether every run that waits for its next attempt is cancelled."""
+        self.dead_letters: list[str] = []
+        """The uids of the failed runs that are kept among the dead letters."""
+        self.owed_again: tuple[str, datetime] | None = None
+        """The upstream run that the schedule follows again, and when that run ended."""
+
+    def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
+        """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
+        sees_backfill = kind is RunKind.BACKFILL
+        # A dispatched run has only targets left, and not every schedule waits for targets.
+        sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
+        return [
+            run
+            for run in self._in_order()
+            if run.is_unfinished
+            and (sees_backfill or run.kind is not RunKind.BACKFILL)
+            and (sees_dispatched or run.dispatched_at is None)
+        ]
+
+    def waiting(self) -> list[Run]:
+        """Return the buffered runs that were read or added, oldest first; `drop_buffer` does not take them out."""
+        return [run for run in self._in_order() if run.status is RunStatus.BUFFERED]
+
+    def run(self, uid: str) -> Run:
+        """Return the run as the decision has it; KeyError when it was not read."""
+        return self._runs[uid]
+
+    def _in_order(self) -> list[Run]:
+        return sorted(self._runs.values(), key=attrgetter("number"))
+
+    def set(self, **changes: Any) -> None:
+        """Change fields of the schedule."""
+        self.schedule = changed(self.schedule, **changes)
+
+    def plan(self, occurrence: Occurrence | None) -> None:
+        """Set the next time of an active schedule; None says that its spec is over. Any other schedule has none."""
+        if self.schedule.is_active:
+            nominal, due, nominals = occurrence or (None, None, ())
+            self.set(next_run_at=nominal, due_at=due, awaiting_run_uid=None)
+            if nominals or self.schedule.moves is not None:
+                self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=nominals)))
+        if self.schedule.contents:
+            self.note_calendars()
+
+    def wait_for(self, uid: str) -> None:
+        """Leave the next time of an active schedule open until a run has ended (`from_completion`)."""
+        if self.schedule.is_active:
+            self.set(next_run_at=None, due_at=None, awaiting_run_uid=uid)
+        if self.schedule.contents:
+            self.note_calendars()
+
+    def note_calendars(self) -> None:
+        """Keep with the schedule the revisions of the calendars that its next time is planned with now."""
+        self.set(calendars=stamp_of(self.schedule.contents))
+
+    def add_run(self, run: Run) -> None:
+        """Add a new run, which takes the schedule's next run number."""
+        self._runs[run.uid] = run
+        self._count(run, +1)
+        self.set(run_number=run.number)
+
+    def set_run(self, uid: str, **changes: Any) -> Run:
+        """Change fields of a run; the schedule's counts of waiting and backfilled runs follow its status."""
+        old = self._runs[uid]
+        run = self._runs[uid] = changed(old, **changes)
+        self._count(old, -1)
+        self._count(run, +1)
+        return run
+
+    def queue_run(self, uid: str, **changes: Any) -> Run:
+        """Make a run pending from now on, for as long as its attempt may wait to start."""
+        within = self.schedule.start_within
+        start_by = None if within is None else self.now + within
+        if (run := self._runs[uid]).limit_group is not None:
+            changes |= {"limit_at": run.limit_at or self.now, "granted_at": None, "passed_at": None}
+        return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
+
+    def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
+        """Set the last status of a run."""
+        ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}
+        return self.set_run(uid, status=status, **ended, **changes)
+
+    def _count(self, run: Run, step: int) -> None:
+        is_backfill = run.kind is RunKind.BACKFILL
+        if run.status is RunStatus.BUFFERED:
+            name = "backfill_waiting" if is_backfill else "buffer_depth"
+        elif is_backfill and run.is_unfinished:
+            name = "backfill_unfinished"
+        else:
+            return
+        self.set(**{name: getattr(self.schedule, name) + step})
+
+    def drop_buffer(self) -> int | None:
+        """Cancel every waiting run; returns how many there were, None for none, as an event's payload has it."""
+        waiting = self.schedule.buffer_depth + self.schedule.backfill_waiting
+        self._drops_buffer = self._drops_buffer or waiting > 0
+        self.set(buffer_depth=0, backfill_waiting=0)
+        return waiting or None
+
+    def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
+        """Add an audit event; keys without a value are left out, `next_fire_at` apart.
+
+        One about a run names it by the keys of `_NAMED`.
+        """
+        if run is not None:
+            payload |= {key: getattr(run, name) for key, name in _NAMED[event_type].items()}
+        stored = {
+            key: iso_utc(value) if isinstance(value, datetime) else value
+            for key, value in payload.items()
+            if value is not None or key == "next_fire_at"
+        }
+        if self.context is not None and (given := self.context.to_json()):
+            stored["command_context"] = given
+        self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
+
+    def build(self, operation: str | None = None) -> Change:
+        """Return the Change, its position numbered, its row stamped; `operation` is the uid of what an owner asked."""
+        if self.schedule.moves is not None and self.schedule.next_run_at is None:
+            self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=())))
+        before, after = self._before, self.schedule
+        new = tuple(run for run in self._in_order() if run.uid not in self._read)
+        moved = tuple((old, run) for old in self._read.values() if (run := self._runs[old.uid]) != old)
+        if not (new or self._events) and before == after:
+            return Change(before, before, changed_runs=moved)
+        if before is None or before.status is not after.status or before.definition is not after.definition:
+            after = changed(after, **_expectation(before, after, self.now))
+        if before is None or before.definition is not after.definition:
+            template, labels = after.limit, after.definition.labels
+            group = None if template is None else key_of(after.namespace, name_of(template, after.namespace, labels))
+            after = changed(after, limit_group=group)
+        has_moved = before is not None and _position(before) != _position(after)
+        after = changed(
+            after,
+            n=after.n + has_moved,
+            updated_at=self.now,
+            event_sequence=after.event_sequence + len(self._events),
+            operation=operation,
+        )
+        drops = self._drops_buffer, self.drops_retries
+        return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self.dead_letters), self.owed_again)
+
+
+_position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
+"""The fields of a schedule whose change makes its older links stale."""
+
+
+def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
+    """Return when a schedule whose status or expectation changed is overdue; nothing when neither did.
+
+    It counts from now when the schedule is new or fires again, else from the last success that is known.
+    """
+    span = after.expect_success_within
+    if before is not None and before.status is after.status and before.expect_success_within == span:
+        return {}
+    if span is None or after.status not in EXPECTING:
+        is_set = after.overdue_at is not None or after.overdue_since is not None
+        return {"overdue_at": None, "overdue_since": None} if is_set else {}
+    if before is not None and before.status in EXPECTING and before.expect_success_within == span:
+        return {}  # it died: it still expects the same
+    starts_anew = before is None or before.status not in EXPECTING
+    since = now if starts_anew else (after.last_success_at or now)
+    if after.overdue_since is not None and since + span <= now:
+        return {}  # reported, and still so
+    return {"overdue_at": since + span + after.skips_over(now), "overdue_since": None}
+
+
+def combined(first: Change, second: Change) -> Change:
+    """Put two successive decisions about one schedule into one Change; they touch different runs."""
+    if first.is_empty or second.is_empty:
+        return second if first.is_empty else first
+    return Change(
+        first.before,
+        second.after,
+        (*first.new_runs, *second.new_runs),
+        (*first.changed_runs, *second.changed_runs),
+        (*first.events, *second.events),
+        first.drops_buffer or second.drops_buffer,
+        first.drops_retries or second.drops_retries,
+        (*first.dead_letters, *second.dead_letters),
+        second.owed_again or first.owed_again,
+    )

@@ -1,0 +1,122 @@
+"""Delays: the jitter and spread of occurrences, the backoff after failures, and the time until a blocked run's next
+offer.
+
+The retry policies of their schedule set the backoff of runs and targets; the constants here set that of rqsched's own
+retries. The random part of a delay is a hash, not a draw: every process computes the same value each time. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+
+import tenacity
+
+from rqsched.errors import InvalidDurationError
+from rqsched.kernel.decide.policy import RetryPolicy
+from rqsched.when.spec import After, Once, Spec
+
+MAX_BASE = timedelta(minutes=5)
+"""An interval longer than this does not stretch the first retry: a daily job waits 5, 10 and 20 minutes."""
+CRON_BASE = timedelta(seconds=60)
+"""The first delay of what has no interval."""
+CAP_FACTOR = 10
+"""The cap as a multiple of the base, unless a cap is given (Pipelit document)."""
+FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
+"""How a schedule whose fire itself fails is kept from being tried in a tight loop."""
+DELIVERY_BACKOFF = RetryPolicy(
+    base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
+)
+"""How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
+PING_BACKOFF = replace(DELIVERY_BACKOFF, max_retries=3)
+"""How a heartbeat or check-in is repeated: a late one would report a state that is no longer true."""
+FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
+"""After how long a blocked run is offered to workers again, at first and at most."""
+
+_RESOLUTION = 1 << 64
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta | None) -> datetime:
+    """Return the instant in [nominal_at, nominal_at + min(jitter, gap)) at which the occurrence is due.
+
+    `uid` is the schedule's; `gap` is the time to its next nominal occurrence, None when there is none. The delay is
+    scaled to the smaller of the two, not cut: cutting would pile up every longer delay at the end of the gap.
+    Raises InvalidDurationError for a negative jitter.
+    """
+    if jitter < timedelta(0):
+        raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
+    return later(nominal_at, _share(f"{uid}:{nominal_at.timestamp():.6f}", jitter, gap))
+
+
+def later(instant: datetime, length: timedelta) -> datetime:
+    """Return the instant so much later, or the last one of the calendar where that is beyond it."""
+    return instant + length if length < _LAST - instant else _LAST
+
+
+def spread_out(named: tuple[str, str], spread: timedelta, gap: timedelta | None) -> timedelta:
+    """Return by how much a fire is delayed: a part of min(spread, gap), `gap` as in `jittered`.
+
+    `named` is the schedule's namespace and id, which give all its occurrences the same part, also when it is deleted
+    and created again.
+    """
+    return _share(f"{'/'.join(named)}:spread", spread, gap)
+
+
+def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
+    if not length:
+        return length
+    width = length if gap is None else min(length, max(gap, timedelta(0)))
+    # Compute whole microseconds in integers: rounding up could reach the next nominal time.
+    return timedelta(microseconds=(width // timedelta(microseconds=1)) * _drawn(key) // _RESOLUTION)
+
+
+def retry_at(
+    retry: RetryPolicy, attempt: int, *, now: datetime, interval: timedelta, salt: str, spread: float = 0.0
+) -> datetime | None:
+    """Return when what has failed for the `attempt`-th time is tried again; None when it has no attempt left.
+
+    See `backoff` for the rest.
+    """
+    if attempt > retry.max_retries:
+        return None
+    return later(now, backoff(retry, attempt, interval=interval, salt=salt, spread=spread))
+
+
+def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:
+    """Compute the wait after failed attempt `attempt` (1 is the first): exponential, jittered, spread.
+
+    `interval` is the base of a policy that has none. `spread` is how far the wait lies from that, as a part of it; a
+    cap that was given holds all the same. The same `salt` gives the same wait in every process.
+    """
+    base = retry.base or min(interval, MAX_BASE)
+    cap = retry.cap or CAP_FACTOR * base
+    wait = tenacity.wait_exponential(multiplier=base.total_seconds(), exp_base=retry.factor, max=cap.total_seconds())
+    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    delay = timedelta(seconds=wait(state)) + retry.jitter * fraction("retry", salt, attempt)
+    if not spread:
+        return delay
+    delay *= 1 + spread * (2 * fraction("spread", salt, attempt) - 1)
+    return delay if retry.cap is None else min(delay, retry.cap)
+
+
+def base_of(spec: Spec) -> timedelta:
+    """Return the interval that a schedule's retries start from: its smallest, 60 s for crons and instants."""
+    bases = (CRON_BASE if isinstance(m, Once | After) else m.every or CRON_BASE for m in spec.members)
+    return min(bases, default=CRON_BASE)
+
+
+def offer_delay(blocked_for: timedelta) -> timedelta:
+    """Return the wait before the next offer, which doubles: 5 s after 0 s blocked, 10 s after 5 s, 20 s after 15 s."""
+    return min(FIRST_OFFER + blocked_for, LONGEST_OFFER)
+
+
+def fraction(*parts: object) -> float:
+    """Return the number in [0, 1) that belongs to `parts`: the same parts give the same number everywhere."""
+    return _drawn(":".join(map(str, parts))) / _RESOLUTION
+
+
+def _drawn(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())

@@ -1,0 +1,184 @@
+"""The decision of a fire: pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
+
+The whole story of a fire is `decide_fire`: each occurrence that has passed starts a run, waits, is skipped or is
+counted as missed; a run that uses up `max_runs` ends the schedule; else the next time is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.delays import FIRE_BACKOFF, backoff
+from rqsched.kernel.decide.model import Change, Run, RunKind, Schedule
+from rqsched.kernel.decide.moves import note_early
+from rqsched.kernel.decide.occurrences import (
+    TICK,
+    DueOccurrences,
+    Missed,
+    classify_due,
+    leave_out,
+    next_occurrence,
+    record_missed,
+    record_skips,
+    skip,
+    stored_due_of,
+)
+from rqsched.kernel.decide.overlap import StartRequest, apply_overlap
+from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
+from rqsched.kernel.decide.schedule_endings import complete_if_over
+
+HELD = "held"
+"""The policy of an occurrence that is missed because it was due during a hold, whose end said so."""
+FROZEN = "frozen"
+"""The same for the freeze of a namespace, and its thaw."""
+
+
+class FireContext(NamedTuple):
+    """The input of a fire besides the schedule and its open runs."""
+
+    env: str = ""
+    """RQSCHED_ENV of the firing process, for `environments`."""
+    ran: frozenset[datetime] = frozenset()
+    """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
+    asked: CommandContext | None = None
+    """The actor of the request, if there is one, else the trace span of the runs that start; None without tracing."""
+
+
+def is_stale(schedule: Schedule | None, n: int) -> bool:
+    """Return whether a link at position `n` has nothing to do any more."""
+    return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None
+
+
+def decide_fire(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    context: FireContext,
+    missed: MissedPolicy | None = None,
+) -> Change:
+    """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
+
+    The caller has checked that the schedule is active and due; `runs` are its open runs. `missed` replaces the
+    schedule's own policy on request, however late the occurrences are. They count as one where the overlap policy would
+    start or keep only one of them.
+    """
+    builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
+    if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
+        missed = MissedPolicy.FIRE_ONCE
+    _evaluate(builder, classify_due(schedule, now, missed=missed), context, policy=missed)
+    complete_if_over(builder)
+    builder.set(fire_failures=0)
+    return builder.build()
+
+
+def decide_miss_due(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    since: datetime | None,
+    now: datetime,
+    context: FireContext,
+    asked: CommandContext | None = None,
+    policy: str = HELD,
+) -> Change:
+    """Record what is due as missed instead of firing it; what was due before `since` fires by the policies first.
+
+    The caller has checked that the schedule is active and due; `asked` says who asks and `policy` when it was due, for
+    the audit events.
+    """
+    builder = ChangeBuilder(schedule, runs, now=now, context=asked)
+    if since is not None and schedule.due_at is not None and schedule.due_at < since:
+        _evaluate(builder, classify_due(schedule, since - TICK), context)
+    rest = builder.schedule
+    if rest.is_active and rest.due_at is not None and rest.due_at <= now:
+        due = classify_due(rest, now)
+        passed = due.missed or Missed(0, False, due.fires[0], due.last)
+        first = min(passed.first, *due.fires) if due.fires else passed.first
+        missed = replace(passed, count=passed.count + len(due.fires), first=first)
+        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=policy)
+    complete_if_over(builder)
+    builder.set(fire_failures=0)
+    return builder.build()
+
+
+def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
+    """Give each occurrence that has passed its outcome, and set the next time.
+
+    The overlap policy decides about each occurrence that fires. When one uses up `max_runs`, the schedule ends and the
+    later ones, due before that, are skipped. A `from_completion` schedule then waits for the run that blocks the next.
+    """
+    schedule = builder.schedule
+    spec = schedule.spec
+    leave_out(builder, due.last)
+    if schedule.skips is not None:
+        record_skips(builder, due.last)
+        # A skipped occurrence that a backfill ran as well was not counted as missed: do not subtract it from them.
+        context = context._replace(ran=context.ran - {*schedule.skipped_at})
+    nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
+    builder.set(evaluated_to=due.last)
+    if schedule.moves is not None or spec.is_moving:
+        note_early(builder)
+    if due.missed is not None:
+        _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)
+    awaited: str | None = None
+    allowed = schedule.policies.environments
+    for nominal in due.fires:
+        if nominal in context.ran:
+            continue
+        if allowed and context.env not in allowed:
+            skip(builder, nominal, "environment")
+            continue
+        due_at = stored_due_of(builder.schedule, nominal)
+        moved = nominals if nominal == schedule.next_run_at else spec.nominals_of(nominal)
+        result = apply_overlap(builder, StartRequest(RunKind.SCHEDULED, nominal, due_at=due_at, nominals=moved))
+        blocking = builder.unfinished()[-1:] if result.run is None else [result.run]
+        awaited = blocking[0].uid if blocking else None
+    if not spec.is_from_completion:
+        builder.plan(due.upcoming or next_occurrence(schedule, max(due.last, schedule.timing_changed_at)))
+    elif awaited is not None:
+        builder.wait_for(awaited)
+    else:
+        builder.plan(next_occurrence(schedule, builder.now))
+
+
+def _record_missed(
+    builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext, policy: str
+) -> None:
+    """Count what no run stands for; what a backfill ran already has its outcome."""
+    schedule = builder.schedule
+    # Before a change of timing only the stored one is an occurrence.
+    since, stored = schedule.timing_changed_at, schedule.next_run_at
+    ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
+    count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
+    if count > 0:
+        record_missed(builder, replace(missed, count=count), fired=fires, policy=policy)
+
+
+def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Change:
+    """Record that evaluating a schedule raised: its occurrence stays due and is tried again after a backoff."""
+    builder = ChangeBuilder(schedule, now=now)
+    failures = schedule.fire_failures + 1
+    retry_at = now + backoff(FIRE_BACKOFF, failures, interval=timedelta(seconds=1))
+    builder.set(fire_failures=failures, due_at=retry_at, last_error=error)
+    builder.record(
+        audit.FIRE_FAILED,
+        error=error,
+        fire_failures=failures,
+        retry_at=retry_at,
+        occurrence_time=schedule.next_run_at,
+    )
+    return builder.build()
+
+
+def decide_retry(schedule: Schedule, runs: Iterable[Run], run: Run, *, now: datetime) -> Change:
+    """Make a retrying run pending for its next attempt. Fenced by the caller on (run, attempt, status)."""
+    builder = ChangeBuilder(schedule, runs, now=now)
+    builder.queue_run(run.uid, attempt=run.attempt + 1, delivery=1, token=None, worker=None, retry_at=None)
+    return builder.build()

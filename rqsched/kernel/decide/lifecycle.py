@@ -1,0 +1,759 @@
+"""The operations of an owner on a schedule: create, update, pause, resume, restart, delete. Pure decisions.
+
+Each returns a Change; none of them fires a due occurrence or lets one vanish without an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import chain, compress, islice, repeat
+from operator import attrgetter, ne
+from typing import Any, NamedTuple
+
+from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CommandContext, Event
+from rqsched.kernel.decide.change_builder import ChangeBuilder, combined
+from rqsched.kernel.decide.delays import later
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import (
+    DEFINITION,
+    Change,
+    Definition,
+    Occurrence,
+    Run,
+    RunKind,
+    Schedule,
+    ScheduleStatus,
+    Skips,
+    changed,
+    dump_moves,
+    dump_skips,
+    dump_spec,
+    unchanged,
+)
+from rqsched.kernel.decide.moves import RanOf, carry_over, evaluate_to
+from rqsched.kernel.decide.occurrences import (
+    TICK,
+    classify_due,
+    drop_skips,
+    due_within,
+    leave_out,
+    miss_end,
+    miss_passed,
+    missed_end,
+    next_occurrence,
+    occurrence_at,
+    planned_from,
+    record_skips,
+    set_skips,
+    stored_due_of,
+    write_off,
+)
+from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, drain
+from rqsched.kernel.decide.policy import CatchUp
+from rqsched.kernel.decide.schedule_endings import complete_if_over, delete, end_if_exhausted
+from rqsched.when.calendars import Calendar, holding_since
+from rqsched.when.spec import After, Member, Once, Spec
+from rqsched.when.steps import Steps, answered, bounded, first_of
+
+RunsOf = Callable[[Schedule], Sequence[Run]]
+"""Reads what a decision about a schedule must see."""
+_TIMING = frozenset({"spec", "jitter"})
+_LIVE = [status for status in ScheduleStatus if status is not ScheduleStatus.DELETED]
+_declared_in = attrgetter(*DEFINITION)
+MAX_SKIPS = 100
+"""The most occurrences that are skipped on request."""
+
+
+class Identity(NamedTuple):
+    """The identity of a schedule, and of this incarnation of it."""
+
+    uid: str
+    """The incarnation: a ULID, new after delete and re-create."""
+    namespace: str
+    """The namespace that holds it."""
+    schedule_id: str
+    """The id its owner chose."""
+
+
+def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
+    """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
+
+    The anchor is that of `like` when that is the same timing registered before, else `now`. Clock-change rules that the
+    spec leaves out are taken from `like`.
+    """
+    if spec.after is not None:  # it has no times of its own
+        return spec
+    placed = with_clocks(spec, like).placed_for(*named)
+    return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
+
+
+def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
+    """Return a spec with its clock-change rules (`dst_gap`, `dst_fold`) set: its own, else the stored ones.
+
+    By default a new spec shifts an occurrence out of a gap, and fires once at a time that the clock shows twice.
+    """
+    gap, fold = ("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)
+    if spec.dst_gap not in {None, gap}:
+        gap = spec.dst_gap
+    if spec.dst_fold not in {None, fold or "first"}:
+        fold = spec.dst_fold
+    return spec.with_clocks(gap, fold)
+
+
+def decide_create(
+    identity: Identity,
+    definition: Definition,
+    *,
+    now: datetime,
+    paused: bool = False,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    starts_past: bool = False,
+    calendars: tuple[Calendar, ...] = (),
+) -> Change:
+    """Create a schedule. It is done at once if its spec has no occurrence after `now`.
+
+    With `starts_past` a schedule without a later occurrence starts a run first, as a trigger does. `calendars` are the
+    ones that its spec names. Raises InvalidSpecError where all occurrences are excluded.
+    """
+    declared = definition.parsed_spec
+    if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
+        definition = changed(definition, spec=dump_spec(spec))
+    _refuse_all_excluded(spec.with_calendars(calendars), now)
+    schedule = Schedule(
+        uid=identity.uid,
+        namespace=identity.namespace,
+        schedule_id=identity.schedule_id,
+        definition=definition,
+        created_at=now,
+        updated_at=now,
+        timing_changed_at=now,
+        evaluated_to=now,
+        status=ScheduleStatus.PAUSED if paused else ScheduleStatus.ACTIVE,
+        paused_at=now if paused else None,
+        remaining=definition.max_runs,
+        note=note,
+        tzdata=tzdata,
+        traceparent=None if context is None else context.traceparent,
+        contents=calendars,
+        upstream_id=_upstream_of(spec),
+    )
+    builder = ChangeBuilder(schedule, now=now, context=context, is_new=True)
+    builder.plan(next_occurrence(schedule, now))
+    builder.record(audit.CREATED, **_declared_payload(builder.schedule))
+    if paused:
+        builder.record(audit.PAUSED, reason=note, paused_at=now)
+    elif starts_past and builder.schedule.next_run_at is None:
+        apply_overlap(builder, StartRequest(RunKind.MANUAL, now, due_at=now))
+    complete_if_over(builder)
+    return builder.build(operation)
+
+
+def _upstream_of(spec: Spec) -> str | None:
+    return None if spec.after is None else spec.after.schedule_id
+
+
+def is_shared(definition: Definition) -> bool:
+    """Return whether schedules of this definition that are created at one instant differ in their identity only."""
+    return not (definition.jitter or definition.parsed_policies.spread or definition.parsed_spec.has_places)
+
+
+def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
+    """Return what `decide_create` would for another identity, with all else as in the Change it made before.
+
+    The definition must be one that `is_shared`, and may differ from the one before in its `action` alone.
+    """
+    named = {"uid": identity.uid, "namespace": identity.namespace, "schedule_id": identity.schedule_id}
+    first, events = made.after.definition, made.events
+    if definition.action == first.action:
+        return Change(None, changed(made.after, **named, operation=operation), events=events)
+    if definition.spec != first.spec:
+        definition = changed(definition, spec=first.spec)  # anchored where that is due
+    events = tuple(_with_action(event, json.loads(definition.action)) for event in events)
+    return Change(None, changed(made.after, **named, definition=definition, operation=operation), events=events)
+
+
+def _with_action(event: Event, action: dict[str, Any]) -> Event:
+    """Return the event of a create as it is with other arguments."""
+    if event.type != audit.CREATED:
+        return event
+    payload = event.payload | {"action": event.payload["action"] | action}
+    return Event(event.type, payload, event.run_uid, event.instance_id)
+
+
+def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars: tuple[Calendar, ...] = ()) -> None:
+    """Refuse a spec that has no occurrence after `now` for the schedule of that name.
+
+    Raises InvalidSpecError, and TooMuchWorkError where that takes too many steps to find out.
+    """
+    future = registered(spec, named, now).with_calendars(calendars)
+    _refuse_all_excluded(future, now)
+    if future.next_after(now) is None and future.after is None:
+        raise InvalidSpecError("spec", f"has no occurrence after {now.isoformat()}; give a later time or end_at")
+
+
+def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
+    spec.require_whole_days()
+    with bounded(Steps()):
+        # Ask once here, within the bound: the same question is answered at once when the next time is planned.
+        is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
+    if is_over:
+        raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
+
+
+def _declared_payload(schedule: Schedule) -> dict[str, Any]:
+    definition = schedule.definition
+    action = {"workflow": definition.workflow, **json.loads(definition.action)}
+    routing = {"queue": definition.queue, "connection": definition.connection, "timeout": definition.timeout}
+    return {
+        "spec": json.loads(definition.spec),
+        "action": action | {name: value for name, value in routing.items() if value is not None},
+        "overlap_policy": schedule.policies.overlap.value,
+        "next_fire_at": schedule.due_at,
+    }
+
+
+def decide_update(
+    schedule: Schedule,
+    definition: Definition,
+    *,
+    now: datetime,
+    note: str | None = None,
+    tzdata: str = "",
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    keep_next: bool = False,
+    calendars: tuple[Calendar, ...] = (),
+    ran_of: RanOf | None = None,
+) -> Change:
+    """Change what the owner declared.
+
+    The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
+    An occurrence moved off an excluded day that has its outcome gets no other; an occurrence that was ahead and has
+    passed by the new timing is due at once. `keep_next` leaves the next time alone even then (Waymark's
+    re-registration). `calendars` are the ones that the spec of the definition names. Raises when the schedule is
+    deleted, NewerReleaseError where this release does not know its timing, and InvalidSpecError when a changed spec
+    excludes all occurrences.
+    """
+    _require(schedule, "update", *_LIVE)
+    schedule.spec.require_known()
+    named = schedule.namespace, schedule.schedule_id
+    spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
+    stored = schedule.policies
+    policies = definition.parsed_policies.kept_from(stored)
+    same = policies is stored or policies == stored  # perhaps in the words of another release
+    told = schedule.definition.policies if same else policies.dumps()
+    definition = changed(definition, spec=dump_spec(spec), policies=told)
+    fields = [*compress(DEFINITION, map(ne, _declared_in(definition), _declared_in(schedule.definition)))]
+    if note is not None and note != schedule.note:
+        fields.append("note")
+    if not fields:
+        return unchanged(schedule)
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    note = schedule.note if note is None else note
+    declared: dict[str, Any] = {"definition": definition, "version": schedule.version + 1, "note": note}
+    if "spec" in fields:
+        _refuse_all_excluded(spec.with_calendars(calendars), now)
+        declared |= {"upstream_id": _upstream_of(spec), "contents": calendars}
+        _change_timing(builder, now, tzdata=tzdata, keep_next=keep_next, ran_of=ran_of, **declared)
+    else:
+        builder.set(**declared)
+        if _TIMING & set(fields) or policies.spread != stored.spread:
+            _move(builder, now, keep_next=keep_next)
+    if "max_runs" in fields:
+        limit = definition.max_runs
+        builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
+    builder.record(audit.UPDATED, changed_fields=fields, **_declared_payload(builder.schedule))
+    complete_if_over(builder)
+    end_if_exhausted(builder)
+    return builder.build(operation)
+
+
+def decide_apply_calendars(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    before: Sequence[Calendar] = (),
+    operation: str | None = None,
+    ran_of: RanOf | None = None,
+) -> Change:
+    """Plan a schedule again if one of its calendars was changed since its next time was planned.
+
+    It is planned as by a change of its own `exclude` at the moment of the calendar's change: an occurrence that was due
+    then keeps its fire. The schedule stays active where all its further occurrences are excluded now. `before` are the
+    earlier contents of the calendars, as far as they are known: instants that they excluded until then are recorded.
+    The Change is empty where there is nothing to plan, or a calendar is gone.
+    """
+    if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
+        return unchanged(schedule)
+    planned_with = (schedule.calendars or "").split()  # what held between that and now moved nothing of this one
+    known = {one.name: one for one in before if one.edit in planned_with}
+    since = holding_since(schedule.contents, schedule.calendars, now)
+    at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
+    was = tuple(known.get(one.name, one) for one in schedule.contents)
+    builder = ChangeBuilder(changed(schedule, contents=was), now=now)
+    _change_timing(builder, at, contents=schedule.contents, why="calendar_changed", ran_of=ran_of)
+    after = builder.schedule
+    if after.next_run_at != schedule.next_run_at:
+        newest = max(schedule.contents, key=lambda one: (one.changed_at or now, one.name))
+        builder.record(
+            audit.CALENDAR_CHANGED, calendar=newest.name, revision=newest.revision, changed_by=newest.changed_by,
+            next_fire_at=after.due_at,
+        )  # fmt: skip
+    complete_if_over(builder)
+    return builder.build(operation)
+
+
+def planned_first(
+    schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime, ran_of: RanOf | None = None
+) -> Change:
+    """Decide about a schedule after planning it by the current calendars; most need no planning."""
+    if not schedule.has_old_plan:
+        return decide(schedule)
+    planned = decide_apply_calendars(schedule, now=now, ran_of=ran_of)
+    return combined(planned, decide(planned.after))
+
+
+def _change_timing(
+    builder: ChangeBuilder,
+    at: datetime,
+    *,
+    tzdata: str = "",
+    keep_next: bool = False,
+    why: str = "timing_changed",
+    ran_of: RanOf | None = None,
+    **timing: Any,
+) -> None:
+    """Set another timing, its definition or the contents of its calendars, from an instant on that is not after now.
+
+    This is the one way in which a timing changes: occurrences that were due by then get their outcome or keep their
+    fire, and the next time is set anew.
+    """
+    before = builder.schedule
+    at = planned_from(before, at)
+    _close_timing(builder, at, tzdata, keep_next=keep_next)
+    builder.set(**timing)
+    if builder.schedule.contents or builder.schedule.calendars is not None:
+        builder.note_calendars()
+    due = carry_over(builder, before, at=at, keep_next=keep_next, ran_of=ran_of)
+    drop_skips(builder, at, why)
+    _move(builder, at, keep_next=keep_next, due=due)
+
+
+def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
+    """End the timing that is being replaced: one due occurrence keeps its fire, the other due ones are missed.
+
+    The new timing does not know those instants, so no later fire could count them.
+    """
+    schedule = builder.schedule
+    if schedule.is_active:
+        leave_out(builder, at)
+        if schedule.skips is not None:
+            record_skips(builder, at)
+        stored = schedule.next_run_at
+        if stored is not None and stored <= at and schedule.spec.is_known:
+            kept = next(iter(classify_due(schedule, at).fires), stored)
+            miss_passed(builder, schedule.timeline, kept=kept, policy=schedule.policies.missed.value, until=at)
+            builder.set(next_run_at=kept, due_at=stored_due_of(schedule, kept))
+            if kept != stored and schedule.spec.is_moving:
+                nominals = schedule.spec.nominals_of(kept)
+                builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
+    missed = schedule.paused_next_run_at
+    # An end that it has missed is kept, also one by a clock that is ahead.
+    is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
+    builder.set(
+        timing_changed_at=at,
+        tzdata=tzdata or schedule.tzdata,
+        paused_next_run_at=missed if is_kept else None,
+    )
+
+
+def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
+    """Set the next time anew, to what is due now if something is, unless the stored one was due then or is kept."""
+    schedule = builder.schedule
+    at, stored = planned_from(schedule, at), schedule.next_run_at
+    if not schedule.is_active or (keep_next and stored is not None):
+        return
+    if stored is not None and stored <= at:
+        _fire_before_next(builder, at, stored)
+        return
+    if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
+        return
+    builder.plan(due or next_occurrence(schedule, at))
+
+
+def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
+    """Keep an occurrence inside its jitter or spread from being overtaken by the next one of the new timing."""
+    schedule = builder.schedule
+    following = answered(schedule.timeline.next_after, at, otherwise=None)
+    if following is not None and schedule.due_at is not None and schedule.due_at >= following:
+        builder.set(due_at=due_within(schedule, stored, following - stored))
+
+
+def decide_pause(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    note: str | None = None,
+    reason: str | None = None,
+    until: datetime | None = None,
+    catch_up: CatchUp | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active.
+
+    With `until` the pause ends by itself then, and the schedule continues where `catch_up` says, by default where its
+    policies say today; one that is paused already gets this end in place of the one it has.
+    """
+    if until is not None and until <= now:
+        raise InvalidInputError("until", f"{iso_utc(until)} has passed; name a later time")
+    if catch_up is not None and until is None:
+        raise InvalidInputError(
+            "catch_up", "says where a pause with `until` continues; add `until`, or pass it to resume"
+        )
+    _require(schedule, "pause", ScheduleStatus.ACTIVE, *([] if until is None else [ScheduleStatus.PAUSED]))
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    if schedule.is_active:
+        _stop(builder)
+    mode = None if until is None else (catch_up or schedule.policies.catch_up).value
+    why = reason or note or (None if schedule.is_active else schedule.status_reason)
+    builder.set(
+        status_reason=why,
+        resume_at=until,
+        resume_catch_up=mode,
+        note=schedule.note if note is None else note,
+        version=schedule.version + 1,
+    )
+    paused_at = builder.schedule.paused_at
+    builder.record(audit.PAUSED, reason=why, paused_at=paused_at, until=until, catch_up=mode)
+    return builder.build(operation)
+
+
+def _stop(builder: ChangeBuilder) -> None:
+    upcoming, now = builder.schedule.next_run_at, builder.now
+    write_off(builder, "disabled")
+    builder.set(
+        status=ScheduleStatus.PAUSED,
+        paused_at=now,
+        paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
+        next_run_at=None,
+        due_at=None,
+        awaiting_run_uid=None,
+    )
+
+
+def require_skips(count: int) -> None:
+    """Check how many occurrences are to be skipped; raises InvalidInputError."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
+        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
+
+
+def decide_skip_next(
+    schedule: Schedule,
+    count: int,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Skip the next `count` occurrences, as they are now, and no others that are ahead; 0 skips none.
+
+    An occurrence that is due already does not count. Nothing changes where the same ones are skipped already. Raises
+    unless active (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no
+    occurrence ahead.
+    """
+    require_skips(count)
+    _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
+    if schedule.spec.is_from_completion or schedule.spec.after is not None:
+        what = "a schedule that comes after another" if schedule.spec.after else "a from_completion interval"
+        raise InvalidInputError("count", f"skips nothing of {what}, which has no times ahead; use pause(until=...)")
+    is_over = partial(_is_due, schedule, now)
+    *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
+    skipped = tuple(at for at in ahead if at is not None)
+    if count and not skipped:
+        raise InvalidInputError("count", "skips nothing: it has no further occurrence; leave it as it is")
+    passed = [asked._replace(occurrences=tuple(filter(is_over, asked.occurrences))) for asked in schedule.parsed_skips]
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    by, why = (context.principal, context.reason) if context else (None, None)
+    set_skips(builder, [*passed, Skips(skipped, now, by, reason or why)])
+    if builder.schedule.skipped_at == schedule.skipped_at:
+        return unchanged(schedule)
+    stored = schedule.next_run_at
+    if stored is None or (following != stored and not is_over(stored)):
+        builder.plan(None if following is None else occurrence_at(schedule, following))
+    builder.set(version=schedule.version + 1)
+    builder.record(
+        audit.SKIPS_SET,
+        occurrences=[*map(iso_utc, skipped)],
+        reason=reason,
+        next_fire_at=builder.schedule.due_at,
+    )
+    return builder.build(operation)
+
+
+def _ahead(schedule: Schedule, now: datetime) -> Iterator[datetime]:
+    """Yield the occurrences that are not due yet, in order, those that are skipped on request among them."""
+    since, stored = planned_from(schedule, now), schedule.next_run_at
+    known = {*schedule.skipped_at, *([] if stored is None else [stored])}
+    for at in sorted(known):
+        # It waits for its jitter, or was kept from another timing.
+        if (at <= since and not _is_due(schedule, now, at)) or (at > since and not schedule.spec.names(at)):
+            yield at
+            since = max(since, at)
+    while (following := schedule.spec.next_after(since)) is not None:
+        yield following
+        since = following
+
+
+def _is_due(schedule: Schedule, now: datetime, nominal: datetime) -> bool:
+    return stored_due_of(schedule, nominal) <= now
+
+
+def decide_resume(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    catch_up: CatchUp | None = None,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+    keep_next: bool = False,
+    until: datetime | None = None,
+) -> Change:
+    """Fire again from the place `catch_up` names; waiting runs start again. Raises unless paused.
+
+    `keep_next` keeps the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
+    `until` is when the pause was to end: what has been due since then fires late, by the schedule's policies.
+    """
+    _require(schedule, "resume", ScheduleStatus.PAUSED)
+    builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
+    since = _activate(builder, note, at)
+    mode = catch_up or schedule.policies.catch_up
+    if (end := missed_end(schedule)) is not None:
+        if mode is CatchUp.ONCE:
+            ended_at, upstream = end
+            builder.owed_again = (upstream.run_uid, ended_at)  # so the resume starts the run that the pause missed
+        else:
+            miss_end(builder, end, mode.value)
+    if mode is CatchUp.FROM_NOW:
+        spec = reanchored(schedule.spec, at)
+        definition = replace(schedule.definition, spec=dump_spec(spec))
+        builder.set(definition=definition, timing_changed_at=planned_from(schedule, at))
+        drop_skips(builder, at, "timing_changed")
+    upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
+    if keep_next and upcoming is not None and upcoming > now:
+        builder.plan(occurrence_at(schedule, upcoming))
+    else:
+        _plan_anew(builder, since, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
+    reason = mode.value if mode is CatchUp.FROM_NOW else None
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason, until=until)
+    drain(builder)
+    return builder.build(operation)
+
+
+def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
+    """Fire again as from the time at which the pause was to end; nothing is changed unless that has come."""
+    at = schedule.resume_at
+    if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now:
+        return unchanged(schedule)
+    if not schedule.spec.is_known:
+        return unchanged(schedule)
+    catch_up = None if schedule.resume_catch_up is None else CatchUp.of(schedule.resume_catch_up)
+    return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)
+
+
+def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetime:
+    """Let a schedule fire again; returns the instant after which it is planned."""
+    since = planned_from(builder.schedule, at)
+    builder.set(
+        status=ScheduleStatus.ACTIVE,
+        status_reason=None,
+        paused_at=None,
+        paused_next_run_at=None,
+        missed_run_uid=None,
+        resume_at=None,
+        resume_catch_up=None,
+        skips=dump_skips(asked.after(since) for asked in builder.schedule.parsed_skips),
+        note=builder.schedule.note if note is None else note,
+        version=builder.schedule.version + 1,
+    )
+    evaluate_to(builder, since)
+    return since
+
+
+def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
+    """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
+    upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
+    since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
+    newest = [] if schedule.spec.is_from_completion else _newest(schedule, since, now)
+    return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
+
+
+def _newest(schedule: Schedule, since: datetime, now: datetime) -> list[datetime]:
+    """Return the newest occurrence in (since, now], if there is one; the oldest where only that is found quickly."""
+    timeline = schedule.timeline
+    oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
+    return answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
+
+
+def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:
+    """Set the next time of a schedule that fires again: now for a missed occurrence, else the next after `since`."""
+    spec = builder.schedule.spec
+    if missed is not None:
+        builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))
+        evaluate_to(builder, missed - TICK)
+    elif spec.is_from_completion and (unfinished := builder.unfinished()):
+        builder.wait_for(unfinished[-1].uid)
+    else:
+        builder.plan(next_occurrence(builder.schedule, since))
+
+
+def reanchored(spec: Spec, now: datetime) -> Spec:
+    """Move the anchors of a spec to the instant from which a resume counts its intervals anew."""
+
+    def move(member: Member) -> Member:
+        return member if isinstance(member, Once | After) or member.anchor is None else replace(member, anchor=now)
+
+    return replace(spec, members=tuple(move(member) for member in spec.members))
+
+
+def decide_restart(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    note: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
+    _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
+    if not _has_more(schedule, now):
+        raise ScheduleStateError(
+            schedule.schedule_id, schedule.status.value, "restart", "Its spec has no further occurrence: update it."
+        )
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    since = _activate(builder, note, now)
+    builder.set(
+        remaining=schedule.definition.max_runs,
+        run_count=0,
+        success_count=0,
+        error_count=0,
+        consecutive_failures=0,
+        fire_failures=0,
+        skipped_count=0,
+        missed_count=0,
+        last_error=None,
+    )
+    _plan_anew(builder, since)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="restart")
+    return builder.build(operation)
+
+
+def decide_switch(
+    change: Change,
+    runs_of: RunsOf,
+    *,
+    paused: bool | None,
+    revives: Collection[ScheduleStatus],
+    now: datetime,
+    context: CommandContext | None,
+    operation: str,
+    keep_next: bool = False,
+) -> Change:
+    """Pause the schedule of a Change if it is active (`paused`), or make it fire again; None adds nothing.
+
+    Only a schedule that is paused, or in a status of `revives`, fires again.
+    """
+    schedule = change.after
+    if paused:
+        if not schedule.is_active:
+            return change
+        return combined(change, decide_pause(schedule, now=now, context=context, operation=operation))
+    if paused is None:
+        return change
+    if schedule.status is ScheduleStatus.PAUSED:
+        resumed = decide_resume(
+            schedule, runs_of(schedule), now=now, context=context, operation=operation, keep_next=keep_next
+        )
+        return combined(change, resumed)
+    if schedule.status in revives:
+        restarted = decide_restart(schedule, runs_of(schedule), now=now, context=context, operation=operation)
+        return combined(change, restarted)
+    return change
+
+
+def can_continue(schedule: Schedule, now: datetime) -> bool:
+    """Return whether a done schedule has something ahead of it again: an occurrence, a run and a success to reach."""
+    enough = schedule.policies.max_successes
+    return (
+        schedule.status is ScheduleStatus.DONE
+        and schedule.remaining != 0
+        and (enough is None or schedule.success_count < enough)
+        and _has_more(schedule, now)
+    )
+
+
+def _has_more(schedule: Schedule, now: datetime) -> bool:
+    """Return whether an occurrence, or a run of the schedule that it comes after, may be ahead."""
+    if schedule.upstream_id is not None:
+        return True
+    return answered(schedule.timeline.next_after, planned_from(schedule, now), otherwise=now) is not None
+
+
+def decide_continue(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Make a done schedule active that `can_continue`: its owner declared an end that lies ahead; counters continue."""
+    _require(schedule, "continue", ScheduleStatus.DONE)
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    since = _activate(builder, None, now)
+    _plan_anew(builder, since)
+    builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason="declared_again")
+    return builder.build(operation)
+
+
+def decide_delete(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    operation: str | None = None,
+) -> Change:
+    """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
+    _require(schedule, "delete", *_LIVE)
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    delete(builder, reason)
+    builder.set(version=schedule.version + 1)
+    return builder.build(operation)
+
+
+def _require(schedule: Schedule, operation: str, *statuses: ScheduleStatus) -> None:
+    if schedule.status not in statuses:
+        hint = _HINTS.get((operation, schedule.status), "")
+        raise ScheduleStateError(schedule.schedule_id, schedule.status.value, operation, hint)
+
+
+_HINTS = {
+    ("resume", ScheduleStatus.DONE): "Use restart() to run it again from zero.",
+    ("resume", ScheduleStatus.DEAD): "Use restart() to revive it.",
+    ("restart", ScheduleStatus.PAUSED): "Use resume().",
+    ("restart", ScheduleStatus.ACTIVE): "It is running already.",
+}

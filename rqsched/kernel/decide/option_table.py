@@ -1,0 +1,504 @@
+"""The options of a schedule: one table, from which every surface derives its input, output and documentation.
+
+To add an option is one entry of `Options`, a column or a field of Policies to keep it in, and the code that obeys it.
+The HTTP models, the flags of the commands, the sync file, the client, the dashboard's form and docs/options.md follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
+
+from rqsched.errors import InvalidIdError, InvalidInputError, InvalidPayloadError, InvalidPolicyError
+from rqsched.kernel.decide.limit_options import MAX_NUMBER, require_limit, require_rate
+from rqsched.kernel.decide.notifications import workflow_name
+from rqsched.kernel.decide.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
+from rqsched.kernel.decide.policy import (
+    DEFAULT_CATCH_UP_LIMIT,
+    MAX_CATCH_UP_LIMIT,
+    CatchUp,
+    FailurePolicy,
+    FanOutPolicy,
+    MissedPolicy,
+    OverlapPolicy,
+    OverlapUntil,
+    RetryPolicy,
+)
+from rqsched.when.duration import SpanLike, to_span
+from rqsched.when.exclusion import MAX_EXCLUSIONS, ExcludeLike, require_exclusions
+from rqsched.when.moved import ON_EXCLUDED, require_on_excluded
+from rqsched.when.zones import FOLDS, GAPS, require_choice
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}")
+EXECUTORS = ("rq", "external")
+"""The executors of runs."""
+MAX_DELAY = timedelta(days=1)
+"""The longest jitter, and the longest spread."""
+MAX_COUNT = 2**53
+"""The greatest number without a bound of its own: every JSON reader holds it exactly."""
+MAX_TIMEOUT = 30 * 86_400
+"""The longest timeout in seconds: 30 days."""
+MAX_PARALLEL = 10_000
+"""The greatest `max_parallel`; leave it out for more."""
+MAX_PRIORITY = 1_000
+"""The greatest priority, and below zero the least."""
+MAX_ENVIRONMENT = 255
+"""Characters of the name of an environment."""
+
+WHEN, WHAT, POLICY, TARGETS, METADATA, TOLD = "When", "What", "Policy", "Targets", "Metadata", "Who is told"
+"""The groups in which the options are listed."""
+
+
+class Kind(StrEnum):
+    """The type of an option's value: a surface has one way to read and show each kind."""
+
+    TEXT = "text"
+    """A text."""
+    CHOICE = "choice"
+    """One of `choices`."""
+    COUNT = "count"
+    """A whole number from `least` to `most`."""
+    NUMBER = "number"
+    """A number."""
+    LENGTH = "length"
+    """A length of time: a timedelta, seconds, or text such as `30m` or `PT30M`."""
+    NAMES = "names"
+    """A list of names."""
+    TEXTS = "texts"
+    """A text, or a list of texts, of which each may hold commas."""
+    ARGUMENTS = "arguments"
+    """A JSON list."""
+    OBJECT = "object"
+    """A JSON object."""
+    LABELS = "labels"
+    """An object of texts."""
+    ATTRIBUTES = "attributes"
+    """An object of JSON values to query by."""
+    RETRY = "retry"
+    """A RetryPolicy, or a mapping of the fields that change."""
+    NOTIFICATIONS = "notifications"
+    """A mapping of `webhook`, `events`, `heartbeat` and `sentry`."""
+
+
+class Option(NamedTuple):
+    """One option, as every surface has it."""
+
+    kind: Kind
+    """The type of its value."""
+    help: str
+    """Its effect in one sentence, for `--help`, OpenAPI and the reference."""
+    group: str
+    """The heading it is listed under."""
+    default: Any = None
+    """The value of a schedule that does not name it; null in a change over HTTP and `--unset` set it too."""
+    example: Any = None
+    """A value, as JSON has it."""
+    check: Callable[[str, Any], Any] | None = None
+    """Returns the value to keep; raises a kind of InvalidInputError. None: the object that keeps the value checks
+    it."""
+    policy: str | None = None
+    """The field of Policies that keeps it; None: a field of Definition or Notifications of the option's name."""
+    choices: tuple[str, ...] = ()
+    """The values of a choice."""
+    least: int = 1
+    """The least count."""
+    most: int = MAX_COUNT
+    """The greatest count."""
+    most_characters: int = 255
+    """The longest text."""
+    is_number_allowed: bool = False
+    """Whether a text may be given as the number by which another system knows it."""
+    flags: tuple[str, ...] = ()
+    """The flags of the commands; empty: the option's name with dashes."""
+    is_fixed: bool = False
+    """Whether it is set when the schedule is created and never changed."""
+
+
+def help_of(option: Option | Part) -> str:
+    """Return what an option, or a part of one, does, with the values of a choice."""
+    return f"{option.help} One of {', '.join(option.choices)}." if option.choices else option.help
+
+
+def is_id(value: object) -> bool:
+    """Return whether a value is a valid schedule id or namespace."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def require_id(value: object, field: str = "schedule_id") -> str:
+    """Check a schedule id or namespace; raises InvalidIdError."""
+    if isinstance(value, str) and is_id(value):
+        return value
+    raise InvalidIdError(field, f"{value!r} is refused; use 1 to 255 of A-Z a-z 0-9 . _ : -, a letter or digit first")
+
+
+def require_note(value: object, field: str = "note") -> str | None:
+    """Check a note: at most 4 KiB of text; raises InvalidPayloadError."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidPayloadError(field, f"must be text, not {type(value).__name__}")
+    json_text(field, value, NOTE_BYTES)
+    return value
+
+
+def require_key(key: str) -> str:
+    """Check an idempotency key: 1 to 255 printable characters; raises InvalidInputError."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidInputError("idempotency_key", "must be 1 to 255 printable characters")
+    return key
+
+
+def timeout_seconds(field: str, value: SpanLike | None) -> int | None:
+    """Return the seconds of a timeout, a length as every other; None stays None.
+
+    Raises InvalidDurationError for what is not a length, InvalidInputError for one that is not 1 s to 30 days, whole.
+    """
+    length = _length(field, value)
+    if length is None:
+        return None
+    seconds = length.total_seconds()
+    if not (seconds.is_integer() and 1 <= seconds <= MAX_TIMEOUT):
+        days = MAX_TIMEOUT // 86_400
+        raise InvalidInputError(field, f"must be whole seconds from 1 s to {days} days, such as 90, '10m' or 'PT10M'")
+    return int(seconds)
+
+
+def _length(name: str, value: Any) -> timedelta | None:
+    return None if value is None else to_span(value, name)
+
+
+def _delay(name: str, value: Any) -> timedelta:
+    delay = _length(name, value) or timedelta(0)
+    if not timedelta(0) <= delay <= MAX_DELAY:
+        raise InvalidInputError(name, f"must be from 0 to {MAX_DELAY.days} day")
+    return delay
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    option = OPTIONS[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not option.least <= value <= option.most:
+        refused = InvalidInputError if option.policy is None else InvalidPolicyError
+        raise refused(name, f"must be a whole number from {option.least} to {option.most}, or None")
+    return value
+
+
+def _priority(name: str, value: Any) -> int:
+    return _count(name, value) or 0
+
+
+def _queue(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _QUEUE.fullmatch(value):
+        raise InvalidIdError(name, f"{value!r} is refused; use 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return value
+
+
+def _executor(name: str, value: Any) -> str:
+    if value not in EXECUTORS:
+        raise InvalidInputError(name, f"{value!r} is not one of {', '.join(EXECUTORS)}")
+    return str(value)
+
+
+def require_object(name: str, value: Any) -> str:
+    """Write an object as JSON text; raises InvalidPayloadError for anything else, and above 256 KiB."""
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidPayloadError(name, f"must be an object, not {type(value).__name__}")
+    return json_text(name, dict(value or {}), MEMO_BYTES)
+
+
+def _description(name: str, value: Any) -> str | None:
+    return require_note(value, name)
+
+
+def _owner(name: str, value: Any) -> str | None:
+    return None if value is None else require_id(value, name)
+
+
+def _exclude(name: str, value: Any) -> tuple[str, ...]:
+    return require_exclusions(() if value is None else value, name)
+
+
+def _on_excluded(name: str, value: Any) -> str:
+    del name
+    return require_on_excluded(value)
+
+
+def _environments(name: str, names: Any) -> tuple[str, ...]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
+    if not is_list or not all(isinstance(one, str) and 0 < len(one) <= MAX_ENVIRONMENT for one in names):
+        raise InvalidPolicyError(name, "must be a list of names, such as ['production']")
+    return tuple(names)
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options of a schedule but `connection`, which may name a SQL connection where there is one."""
+
+    timezone: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The IANA timezone of cron expressions that name none.", WHEN, "UTC", "Europe/Berlin",
+               flags=("--timezone", "--tz")),
+    ]  # fmt: skip
+    exclude: Annotated[
+        ExcludeLike | None,
+        Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
+               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
+    ]  # fmt: skip
+    on_excluded: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest other day.",
+               WHEN, ON_EXCLUDED[0], "next", _on_excluded, choices=ON_EXCLUDED),
+    ]  # fmt: skip
+    dst_gap: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "What becomes of a local time that the clock leaves out: it fires as much later, or not.",
+               WHEN, GAPS[0], "skip", require_choice, choices=GAPS),
+    ]  # fmt: skip
+    dst_fold: Annotated[
+        str | None,
+        Option(Kind.CHOICE, "When a local time that the clock shows twice fires.", WHEN, FOLDS[0], "both",
+               require_choice, choices=FOLDS),
+    ]  # fmt: skip
+    jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _delay)]
+    spread: Annotated[
+        SpanLike,
+        Option(Kind.LENGTH, "Each fire is delayed by the same part of this, which its namespace and id give.", WHEN,
+               timedelta(0), "2h", _delay, "spread"),
+    ]  # fmt: skip
+    args: Annotated[Sequence[Any], Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2])]
+    kwargs: Annotated[
+        Mapping[str, Any],
+        Option(Kind.OBJECT, "Keyword arguments; args and kwargs together at most 256 KiB.", WHAT, {}, {"region": "eu"}),
+    ]
+    queue: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The queue of its runs; default the workflow's.", WHAT, None, "high", _queue,
+               flags=("--queue", "-q")),
+    ]  # fmt: skip
+    timeout: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "How long an attempt may take, in whole seconds.", WHAT, None, "10m", timeout_seconds),
+    ]
+    priority: Annotated[
+        int,
+        Option(Kind.COUNT, "Above 0: runs go to the front of the queue.", WHAT, 0, 1, _priority,
+               least=-MAX_PRIORITY, most=MAX_PRIORITY),
+    ]  # fmt: skip
+    executor: Annotated[
+        str,
+        Option(Kind.CHOICE, "Who executes its runs: workers of RQ, or external ones of any language.", WHAT, "rq",
+               "external", _executor, choices=EXECUTORS, is_fixed=True),
+    ]  # fmt: skip
+    overlap: Annotated[
+        OverlapPolicy | str,
+        Option(Kind.CHOICE, "What a fire does while an earlier run is unfinished.", POLICY, OverlapPolicy.SKIP.value,
+               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy)),
+    ]  # fmt: skip
+    buffer_limit: Annotated[
+        int | None,
+        Option(Kind.COUNT, "The most runs that wait under buffer_all.", POLICY, None, 10, policy="buffer_limit"),
+    ]
+    missed: Annotated[
+        MissedPolicy | str,
+        Option(Kind.CHOICE, "What a fire does with occurrences whose time has passed.", POLICY,
+               MissedPolicy.FIRE_ONCE.value, "skip", policy="missed", choices=tuple(MissedPolicy)),
+    ]  # fmt: skip
+    catch_up_window: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "Occurrences later than this count as missed.", POLICY, None, "2h", _length,
+               "catch_up_window"),
+    ]  # fmt: skip
+    catch_up_limit: Annotated[
+        int,
+        Option(Kind.COUNT, "The most runs one fire starts when missed is all.", POLICY, DEFAULT_CATCH_UP_LIMIT, 10,
+               policy="catch_up_limit", most=MAX_CATCH_UP_LIMIT),
+    ]  # fmt: skip
+    catch_up: Annotated[
+        CatchUp | str,
+        Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="catch_up",
+               choices=tuple(CatchUp)),
+    ]  # fmt: skip
+    start_within: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "A run that has not started so long after it was queued ends as expired.", POLICY, None,
+               "30m", _length, "start_within"),
+    ]  # fmt: skip
+    limit: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The group that it is in: of all its runs only so many run at once, or start in "
+               "a time. {labels.NAME} and {namespace} are replaced.", POLICY, None, "tenant:{labels.team}",
+               require_limit, "limit"),
+    ]  # fmt: skip
+    limit_running: Annotated[
+        int | None,
+        Option(Kind.COUNT, "How many of the group's runs run at once; may be left out when the group is there.", POLICY,
+               None, 5, _count, "limit_running", most=MAX_NUMBER),
+    ]  # fmt: skip
+    limit_rate: Annotated[
+        str | None,
+        Option(Kind.TEXT, "How many of the group's attempts start in any such time: N/s, /min, /h, /day or N/ and a "
+               "length, as in 5/30s; may be left out when the group is there.", POLICY, None, "100/min", require_rate,
+               "limit_rate"),
+    ]  # fmt: skip
+    max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
+    on_exhausted: Annotated[
+        str,
+        Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_exhausted",
+               choices=("done", "delete")),
+    ]  # fmt: skip
+    max_successes: Annotated[
+        int | None, Option(Kind.COUNT, "Done after so many successes.", POLICY, None, 3, policy="max_successes")
+    ]
+    environments: Annotated[
+        Sequence[str],
+        Option(Kind.NAMES, "Fire only where RQSCHED_ENV is one of these.", POLICY, (), ["production"], _environments,
+               "environments", flags=("--environment",)),
+    ]  # fmt: skip
+    retention: Annotated[
+        str | int | None,
+        Option(Kind.TEXT, "How much history is kept: 90d, 1000 (runs), '90d 1000', or 0 for all.", POLICY, None,
+               "90d 1000", policy="retention", is_number_allowed=True),
+    ]  # fmt: skip
+    retry: Annotated[
+        RetryPolicy | Mapping[str, Any] | None,
+        Option(Kind.RETRY, "How failed attempts are repeated; what it leaves out is RQSCHED_RETRY's.", POLICY, None,
+               {"max_retries": 5, "base": "30s"}, policy="retry"),
+    ]  # fmt: skip
+    targets: Annotated[
+        str | Callable[..., Any] | None,
+        Option(Kind.TEXT, "The workflow that returns the ids to call the workflow for, a job each.", TARGETS, None,
+               "list_shops", workflow_name, "targets"),
+    ]  # fmt: skip
+    max_parallel: Annotated[
+        int | None,
+        Option(Kind.COUNT, "The most targets of a run that are handled at once, over all workers.", TARGETS, None, 20,
+               _count, "max_parallel", most=MAX_PARALLEL),
+    ]  # fmt: skip
+    target_timeout: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "How long a target may take, in whole seconds; default as a run.", TARGETS, None, "1m",
+               timeout_seconds, "target_timeout"),
+    ]  # fmt: skip
+    target_retry: Annotated[
+        RetryPolicy | Mapping[str, Any] | None,
+        Option(Kind.RETRY, "How failed attempts of a target are repeated; default: not at all.", TARGETS, None,
+               {"max_retries": 1}, policy="target_retry"),
+    ]  # fmt: skip
+    fan_out: Annotated[
+        FanOutPolicy | str,
+        Option(Kind.CHOICE, "When a run with targets fails.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
+               policy="fan_out", choices=tuple(FanOutPolicy)),
+    ]  # fmt: skip
+    overlap_until: Annotated[
+        OverlapUntil | str,
+        Option(Kind.CHOICE, "How long overlap sees a run with targets.", TARGETS, OverlapUntil.FINISHED.value,
+               "dispatched", policy="overlap_until", choices=tuple(OverlapUntil)),
+    ]  # fmt: skip
+    labels: Annotated[
+        Mapping[str, str],
+        Option(Kind.LABELS, "Up to 64 short texts to filter by.", METADATA, {}, {"team": "billing"}, require_labels,
+               flags=("--label", "-l")),
+    ]  # fmt: skip
+    memo: Annotated[
+        Mapping[str, Any],
+        Option(Kind.OBJECT, "JSON values, at most 256 KiB.", METADATA, {}, {"ticket": 7}, require_object),
+    ]
+    search_attributes: Annotated[
+        Mapping[str, Any],
+        Option(Kind.ATTRIBUTES, "JSON values to query by.", METADATA, {}, {"tier": 3}, require_object,
+               flags=("--search-attribute",)),
+    ]  # fmt: skip
+    description: Annotated[
+        str | None,
+        Option(Kind.TEXT, "What it is for.", METADATA, None, "the nightly report", _description, most_characters=4096),
+    ]
+    owner: Annotated[
+        str | None,
+        Option(Kind.TEXT, "Who owns it; lists filter by it.", METADATA, None, "team-billing", _owner,
+               is_number_allowed=True),
+    ]  # fmt: skip
+    on_failure: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The workflow that is run when a run failed, was lost or takes too long, and when the "
+               "schedule is overdue.", TOLD, None, "alert_team"),
+    ]  # fmt: skip
+    on_recovery: Annotated[
+        str | None,
+        Option(Kind.TEXT, "The workflow that is run at the first success after that.", TOLD, None, "alert_team"),
+    ]
+    expect_success_within: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "Overdue without a success for so long.", TOLD, None, "26h", _length),
+    ]
+    expect_duration: Annotated[
+        SpanLike | None, Option(Kind.LENGTH, "A run that takes longer is told.", TOLD, None, "20m", _length)
+    ]
+    notifications: Annotated[
+        Mapping[str, Any] | None,
+        Option(Kind.NOTIFICATIONS, "Where else it is told: webhook, events, heartbeat, sentry.", TOLD, None,
+               {"webhook": "https://hooks.example.com/rqsched"}),
+    ]  # fmt: skip
+
+
+class Options(CommonOptions, total=False):
+    """The options of a schedule, besides its id, workflow and spec. Each has a default."""
+
+    connection: Annotated[
+        str | None, Option(Kind.TEXT, "The named Redis of its runs (RQSCHED_CONNECTIONS).", WHAT, None, "eu", _queue)
+    ]
+
+
+class Part(NamedTuple):
+    """One field of an option that is an object."""
+
+    kind: Kind
+    """The type of its value."""
+    help: str
+    """Its effect."""
+    flag: str
+    """The flag of the commands."""
+    choices: tuple[str, ...] = ()
+    """The values of a choice."""
+
+
+def _parts_of_retries(prefix: str, default: int) -> dict[str, Part]:
+    return {
+        "max_retries": Part(Kind.COUNT, f"Attempts after the first; default {default}.", f"--{prefix}retries"),
+        "base": Part(Kind.LENGTH, "The first delay; default the interval, 60 s for cron.", f"--{prefix}backoff-base"),
+        "factor": Part(Kind.NUMBER, "How much each delay grows; default 2.", f"--{prefix}backoff-factor"),
+        "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base.", f"--{prefix}backoff-cap"),
+        "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random.", f"--{prefix}backoff-jitter"),
+        "retry_on": Part(Kind.NAMES, "The errors that are tried again; default every one.", f"--{prefix}retry-on"),
+        "give_up_on": Part(Kind.NAMES, "The errors that are never tried again.", f"--{prefix}give-up-on"),
+    }
+
+
+PARTS: Mapping[str, Mapping[str, Part]] = {
+    "retry": {
+        **_parts_of_retries("", 3),
+        "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", "--max-retries"),
+        "then": Part(Kind.CHOICE, "What follows a failed run.", "--then", tuple(FailurePolicy)),
+        "max_consecutive_failures": Part(
+            Kind.COUNT, "The schedule is dead after so many failed runs in a row.", "--max-consecutive-failures"
+        ),
+    },
+    "target_retry": _parts_of_retries("target-", 0),
+    "notifications": {
+        "webhook": Part(Kind.TEXT, "The URL that events are posted to, signed.", "--webhook"),
+        "events": Part(Kind.NAMES, "The audit events the webhook gets; default: failures and recoveries.", "--event"),
+        "heartbeat": Part(Kind.TEXT, "The URL that is pinged by starts and ends of runs.", "--heartbeat"),
+        "sentry": Part(Kind.TEXT, "The slug of the monitor in Sentry.", "--sentry"),
+    },
+}
+"""The fields of the options that are objects, by the name of the option."""
+
+OPTIONS: Mapping[str, Option] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()
+}
+"""Every option by name."""

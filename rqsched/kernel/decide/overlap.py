@@ -1,0 +1,286 @@
+"""Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
+
+A start that uses up `max_runs` ends the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.ids import (
+    after_instance_id,
+    backfill_instance_id,
+    derived_uid,
+    iso_utc,
+    live_instance_id,
+    manual_instance_id,
+)
+from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, dump_instants, dumps
+from rqsched.kernel.decide.occurrences import Upstream, skip
+from rqsched.kernel.decide.policy import BUFFERING, REPLACING, OverlapPolicy
+from rqsched.kernel.decide.schedule_endings import complete_if_over, end_if_exhausted
+
+
+class StartRequest(NamedTuple):
+    """One occurrence that asks for a run."""
+
+    kind: RunKind
+    """The origin of the request."""
+    occurrence_at: datetime
+    """The nominal time; for a manual run the moment of the trigger."""
+    overlap: OverlapPolicy | None = None
+    """Another policy than the schedule's."""
+    uid: str | None = None
+    """The uid drawn by the caller; None derives it from the run's number."""
+    idempotency_key: str | None = None
+    """The key of the trigger that asks; None when it has none."""
+    backfill_uid: str | None = None
+    """The backfill that asks; None for every other kind."""
+    due_at: datetime | None = None
+    """When it was to start, for its lateness."""
+    upstream: Upstream | None = None
+    """The run whose end asks; None for every other kind."""
+    nominals: tuple[datetime, ...] = ()
+    """The nominal instants that it stands for; none: the occurrence itself."""
+
+
+class StartResult(NamedTuple):
+    """The outcome of a request."""
+
+    outcome: str
+    """`triggered`, `buffered`, `buffer_full` or `skipped`."""
+    run: Run | None = None
+    """The run that started or waits; None when it was skipped."""
+    reason: str | None = None
+    """Why it was skipped, in the durable-workflow document's words."""
+    buffer_depth: int | None = None
+    """How many runs wait now, this one among them; None unless `buffered`."""
+
+
+class OverlapDecision(NamedTuple):
+    """The decision of the overlap policy about one new run."""
+
+    act: str
+    """`start`, `buffer` or `skip`."""
+    reason: str | None = None
+    """Why it is skipped, in the durable-workflow document's words; None unless it is."""
+    blocking: str | None = None
+    """The uid of the oldest blocking run; None when nothing blocks."""
+    ends: str | None = None
+    """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
+
+
+def refuse(
+    builder: ChangeBuilder,
+    occurrence_at: datetime,
+    reason: str,
+    *,
+    blocking: str | None = None,
+    upstream: Upstream | None = None,
+) -> StartResult:
+    """Skip an occurrence, a trigger or the end of an `upstream` run and return that."""
+    skip(builder, occurrence_at, reason, blocking=blocking, upstream=upstream)
+    return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
+
+
+def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
+    """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
+    upstream = request.upstream
+    if builder.schedule.remaining == 0:
+        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED, upstream=upstream)
+    policies = builder.schedule.policies
+    policy = request.overlap or policies.overlap
+    unfinished, buffered = [run.uid for run in builder.unfinished(request.kind)], builder.schedule.buffer_depth
+    decision = judge_overlap(policy, unfinished=unfinished, buffered=buffered, buffer_limit=policies.buffer_limit)
+    if decision.act == "skip":
+        reason, blocking = decision.reason or "", decision.blocking
+        return refuse(builder, request.occurrence_at, reason, blocking=blocking, upstream=upstream)
+    ended = []
+    if decision.ends is not None:
+        ended, status = unfinished, RunStatus(decision.ends)
+        for uid in ended:
+            builder.end_run(uid, status)
+    run = _add_run(builder, request, policy)
+    if decision.act == "buffer":
+        depth = builder.schedule.buffer_depth
+        builder.record(
+            audit.BUFFERED,
+            run,
+            outcome="buffered",
+            effective_overlap_policy=run.overlap,
+            buffer_depth=depth,
+            blocking_run_id=decision.blocking,
+        )
+        return StartResult("buffered", run, buffer_depth=depth)
+    started = _begin(builder, run, outcome="triggered", ended=ended, ends=decision.ends)
+    if builder.schedule.awaiting_run_uid in ended:
+        builder.wait_for(run.uid)
+    end_if_exhausted(builder)
+    return StartResult("triggered", started)
+
+
+def judge_overlap(
+    policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
+) -> OverlapDecision:
+    """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
+    blocking = unfinished[0] if unfinished else None
+    if policy is OverlapPolicy.ALLOW_ALL:
+        return OverlapDecision("start")
+    if policy in BUFFERING:
+        return _judge_buffering(policy, blocking, buffered, buffer_limit)
+    if blocking is None:
+        return OverlapDecision("start")
+    if policy in REPLACING:
+        ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
+        return OverlapDecision("start", blocking=blocking, ends=ends)
+    return OverlapDecision("skip", reason="overlap_policy_skip", blocking=blocking)
+
+
+def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
+    if blocking is None and not buffered:
+        return OverlapDecision("start")
+    room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
+    if room is not None and buffered >= room:
+        return OverlapDecision("skip", reason="buffer_full", blocking=blocking)
+    return OverlapDecision("buffer", blocking=blocking)
+
+
+def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
+    """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
+    return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
+
+
+def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
+    """Let a run wait its turn whatever the policy says: a backfill under `skip` runs one after another."""
+    if builder.schedule.remaining == 0:
+        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
+    return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
+
+
+def _begin(
+    builder: ChangeBuilder, waiting: Run, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
+) -> Run:
+    """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on.
+
+    `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
+    """
+    uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
+    lineage = _lineage(builder.schedule, waiting, number)
+    run = builder.queue_run(uid, trigger_number=number, lineage=lineage)
+    builder.set(
+        run_count=number,
+        remaining=None if remaining is None else remaining - 1,
+        last_run_at=builder.now,
+        latest_run_uid=uid,
+        latest_instance_id=run.instance_id,
+    )
+    builder.record(
+        audit.TRIGGERED,
+        run,
+        outcome=outcome,
+        effective_overlap_policy=run.overlap,
+        trigger_number=number,
+        moved_from=None if run.nominals is None else [*map(iso_utc, run.moved_from)] or None,
+        **{f"{ends}_run_ids": list(ended)} if ends else {},
+    )
+    return run
+
+
+def drain(builder: ChangeBuilder) -> None:
+    """Start the oldest waiting run that nothing is ahead of, and end a schedule for which nothing is left to do.
+
+    A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
+    deleted and keeps its runs.
+    """
+    has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
+    run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
+    if run is not None and run.is_asked:  # it was counted when it started first
+        again = builder.queue_run(run.uid)
+        builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
+    elif run is not None:
+        _begin(builder, run, outcome="drained")
+        end_if_exhausted(builder)
+    complete_if_over(builder)
+
+
+def _next_waiting(builder: ChangeBuilder) -> Run | None:
+    """Return the waiting run that may start."""
+    # The counts tell what was dropped by this very decision: its rows still read as waiting.
+    schedule, waiting = builder.schedule, builder.waiting()
+    live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
+    if not schedule.lets_waiting_start:  # requested runs do not wait for a resume
+        live = [run for run in live if run.is_asked]
+    if live and schedule.buffer_depth:
+        return live[0]
+    backfilled = [run for run in waiting if run.kind is RunKind.BACKFILL]
+    if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:
+        return backfilled[0]
+    return None
+
+
+def _lineage(schedule: Schedule, run: Run, trigger_number: int) -> str:
+    return dumps(
+        {
+            "schedule_id": schedule.schedule_id,
+            "schedule_ulid": schedule.uid,
+            "cron_expression": schedule.spec.primary_cron,
+            "timezone": schedule.spec.timezone,
+            "overlap_policy": run.overlap,
+            "trigger_number": trigger_number,
+            "occurrence_time": iso_utc(run.occurrence_at),
+        }
+    )
+
+
+def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
+    """Add the schedule's next run, waiting; its uid is the request's or derived from its number."""
+    schedule, now = builder.schedule, builder.now
+    definition, number = schedule.definition, schedule.run_number + 1
+    uid = request.uid or derived_uid(now, schedule.uid, number)
+    defaults = definition.parsed_defaults
+    run = Run(
+        uid=uid,
+        schedule_uid=schedule.uid,
+        number=number,
+        instance_id=_instance_id(schedule.schedule_id, request, uid),
+        kind=request.kind,
+        occurrence_at=request.occurrence_at,
+        status=RunStatus.BUFFERED,
+        created_at=now,
+        workflow=definition.workflow,
+        executor=definition.executor,
+        action=definition.action,
+        queue=definition.queue or defaults.get("queue"),
+        connection=definition.connection or defaults.get("connection"),
+        timeout=definition.timeout or defaults.get("timeout"),
+        priority=definition.priority,
+        overlap=overlap.value,
+        is_override=request.kind is RunKind.BACKFILL or overlap is not schedule.policies.overlap,
+        labels=definition.labels,
+        memo=definition.memo,
+        search_attributes=definition.search_attributes,
+        due_at=request.due_at,
+        idempotency_key=request.idempotency_key,
+        backfill_uid=request.backfill_uid,
+        limit_group=schedule.limit_group,
+        upstream_run_uid=request.upstream and request.upstream.run_uid,
+        upstream_schedule_id=request.upstream and request.upstream.schedule_id,
+        nominals=dump_instants(request.nominals) if request.nominals else None,
+        traceparent=None if builder.context is None else builder.context.traceparent,
+    )
+    builder.add_run(run)
+    return run
+
+
+def _instance_id(schedule_id: str, request: StartRequest, uid: str) -> str:
+    if request.kind is RunKind.MANUAL:
+        return manual_instance_id(schedule_id, uid)
+    if request.upstream is not None:
+        return after_instance_id(schedule_id, request.upstream.run_uid)
+    if request.kind is RunKind.BACKFILL:
+        return backfill_instance_id(schedule_id, request.occurrence_at)
+    return live_instance_id(schedule_id, request.occurrence_at)

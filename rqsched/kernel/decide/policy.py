@@ -1,0 +1,543 @@
+"""Policies: what a fire does about overlap, missed time, failure and exhaustion. Values only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
+from math import isfinite
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from rqsched.errors import InvalidDurationError, InvalidPolicyError
+from rqsched.kernel.decide.limit_options import require_limit, require_rate
+from rqsched.kernel.decide.retention import Retention
+from rqsched.when.duration import SpanLike, to_span
+
+MAX_DELAY = timedelta(days=366)
+"""The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
+SKIP_TOLERANCE = timedelta(seconds=60)
+"""How late an occurrence may fire under `missed="skip"` unless `catch_up_window` says otherwise."""
+DEFAULT_CATCH_UP_LIMIT = 100
+MAX_CATCH_UP_LIMIT = 1_000
+MAX_ERROR_TYPES = 100
+"""The most types of errors that one policy may name."""
+
+
+_MAX_ERROR_NAME = 255
+_Member = TypeVar("_Member", bound=StrEnum)
+
+
+class OverlapPolicy(StrEnum):
+    """How a fire treats a schedule whose earlier run is unfinished."""
+
+    SKIP = "skip"
+    """Start nothing; record the skip (default)."""
+    BUFFER_ONE = "buffer_one"
+    """Keep one run waiting; skip further ones until it started."""
+    BUFFER_ALL = "buffer_all"
+    """Keep every run waiting and start them one after another; `buffer_limit` caps the queue."""
+    ALLOW_ALL = "allow_all"
+    """Start it regardless."""
+    CANCEL_OTHER = "cancel_other"
+    """Cancel what is unfinished (cooperatively), then start."""
+    TERMINATE_OTHER = "terminate_other"
+    """Kill what is unfinished, then start."""
+
+    @classmethod
+    def of(cls, value: OverlapPolicy | str) -> OverlapPolicy:
+        """Read a policy or one of the aliases of the five documents; raises InvalidPolicyError."""
+        text = str(value).strip().lower()
+        try:
+            return _ALIASES.get(text) or cls(text)
+        except ValueError:
+            names = ", ".join([*cls, *_ALIASES])
+            raise InvalidPolicyError("overlap", f"{value!r} is not one of {names}") from None
+
+
+KEEPS_ALL = frozenset({OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL})
+"""Under these each of several occurrences that fire together gets a run."""
+
+
+_ALIASES = {
+    "allow": OverlapPolicy.ALLOW_ALL,
+    "cancel_previous": OverlapPolicy.CANCEL_OTHER,
+    "enqueue": OverlapPolicy.BUFFER_ALL,
+}
+BUFFERING = frozenset({OverlapPolicy.BUFFER_ONE, OverlapPolicy.BUFFER_ALL})
+REPLACING = frozenset({OverlapPolicy.CANCEL_OTHER, OverlapPolicy.TERMINATE_OTHER})
+
+
+class MissedPolicy(StrEnum):
+    """How a fire treats occurrences whose time has passed."""
+
+    FIRE_ONCE = "fire_once"
+    """Fire the oldest one the window admits, count the rest (default; durable-workflow document)."""
+    SKIP = "skip"
+    """Fire only the newest, and only when it is at most `catch_up_window` (60 s) late; count the rest."""
+    ALL = "all"
+    """Fire the newest `catch_up_limit` of them, count the rest."""
+
+
+class CatchUp(StrEnum):
+    """How a resumed schedule continues."""
+
+    NEXT = "next"
+    """At the next canonical occurrence after now (default)."""
+    ONCE = "once"
+    """An occurrence missed while paused fires once, immediately (Waymark document)."""
+    FROM_NOW = "from_now"
+    """One interval from now (Pipelit document); for a cron the same as `next`."""
+
+    @classmethod
+    def of(cls, value: CatchUp | str) -> CatchUp:
+        """Read a mode; raises InvalidPolicyError."""
+        return _member(cls, "catch_up", value)
+
+
+class Rerun(StrEnum):
+    """The occurrences with a run that a backfill runs again."""
+
+    FAILED = "failed"
+    """Occurrences whose run failed or was lost: the run gets one more attempt."""
+    ALL = "all"
+    """Also occurrences that count as run because their history was pruned: whether they ran is not known any more."""
+
+    @classmethod
+    def of(cls, value: Rerun | str) -> Rerun:
+        """Read a word; raises InvalidPolicyError."""
+        return _member(cls, "rerun", value)
+
+
+class FailurePolicy(StrEnum):
+    """The effect of a failed run on its schedule once its attempts are used up."""
+
+    DEAD = "dead"
+    """The schedule dies, loudly (Pipelit document)."""
+    CONTINUE = "continue"
+    """The chain continues with the next occurrence."""
+
+
+class FanOutPolicy(StrEnum):
+    """When a run has failed whose targets have all ended."""
+
+    ANY_FAILED = "any_failed"
+    """A target failed (default)."""
+    ALL_FAILED = "all_failed"
+    """Targets failed and none succeeded."""
+    NEVER = "never"
+    """Never: the counts alone tell."""
+
+    def fails(self, counts: Mapping[str, int]) -> bool:
+        """Return whether a run has failed whose targets ended so; `counts` are by status."""
+        failed = count_failed(counts)
+        if self is FanOutPolicy.ALL_FAILED:
+            return failed > 0 and not any(counts.get(status) for status in ("succeeded", "ignored"))
+        return self is FanOutPolicy.ANY_FAILED and failed > 0
+
+
+def count_failed(counts: Mapping[str, int]) -> int:
+    """Return how many targets failed or were lost; `counts` are by status."""
+    return sum(counts.get(status, 0) for status in ("failed", "lost"))
+
+
+class OverlapUntil(StrEnum):
+    """How long the overlap policy sees a run with targets as unfinished."""
+
+    FINISHED = "finished"
+    """Until its last target has ended (default)."""
+    DISPATCHED = "dispatched"
+    """Until its workflow has returned: the next sweep may begin while targets of this one wait."""
+
+
+ErrorsLike: TypeAlias = str | type[BaseException] | Sequence[str | type[BaseException]]
+"""Classes of errors, or their names, one or several; policies keep the names."""
+
+
+class ErrorTypes(NamedTuple):
+    """The names by which policies know the error of an attempt."""
+
+    own: tuple[str, ...] = ()
+    """Its own: `ReadTimeout` and `requests.exceptions.ReadTimeout`; what an external worker calls it."""
+    inherited: tuple[str, ...] = ()
+    """The names of its base classes."""
+
+
+NO_TYPES = ErrorTypes()
+"""The names of an unknown error: none."""
+TIMEOUT = ErrorTypes(("timeout",))
+"""An attempt took longer than its timeout."""
+LOST = ErrorTypes(("lost",))
+"""The process of an attempt vanished."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how late a failed attempt is repeated.
+
+    The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter`
+    (`kernel/decide/delays.py`).
+    """
+
+    max_retries: int = 3
+    """Further attempts after the first; 0 means user code runs at most once."""
+    base: timedelta | None = None
+    """The first delay; None takes the schedule's interval, at most 5 minutes, and 60 s for cron.
+
+    Lengths may be given as text such as `30s`, or as a number of seconds.
+    """
+    factor: float = 2.0
+    """The growth from one delay to the next, at least 1."""
+    cap: timedelta | None = None
+    """The longest delay; None takes 10 x base."""
+    jitter: timedelta = timedelta(0)
+    """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
+    then: FailurePolicy | str | None = None
+    """The effect on the schedule when a run's attempts are used up; a name is read as its FailurePolicy.
+
+    None keeps what is stored, and is `continue` for a new schedule.
+    """
+    max_consecutive_failures: int | None = None
+    """With a number, the schedule dies only after this many failed runs in a row, whatever `then` says."""
+    retry_on: ErrorsLike = ()
+    """The errors that are tried again; empty is every one. An attempt whose process vanished is tried again anyway.
+
+    An error is named by its class, or by the name of that, alone (`ReadTimeout`) or with its module
+    (`requests.exceptions.ReadTimeout`; `requests.*` is all of a package), or of a class that it derives from
+    (`OSError`). `timeout` is an attempt beyond its timeout. External workers name errors as they like.
+    """
+    give_up_on: ErrorsLike = ()
+    """The errors that are never tried again, also where `retry_on` names them; `lost` is a process that vanished."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values; raises InvalidPolicyError."""
+        if self.then is not None:
+            object.__setattr__(self, "then", _member(FailurePolicy, "retry.then", self.then))
+        _require(_is_count(self.max_retries, 0), "retry.max_retries", "must be a whole number from 0")
+        for name in ("base", "cap", "jitter"):
+            object.__setattr__(self, name, _length(f"retry.{name}", getattr(self, name)))
+        is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
+        _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
+        for name in ("base", "cap"):
+            value = getattr(self, name)
+            is_delay = value is None or (_is_positive(value) and value <= MAX_DELAY)
+            _require(is_delay, f"retry.{name}", f"must be a positive length of at most {MAX_DELAY.days} days")
+        is_span = isinstance(self.jitter, timedelta) and timedelta(0) <= self.jitter <= MAX_DELAY
+        _require(is_span, "retry.jitter", f"must be a length from 0 to {MAX_DELAY.days} days")
+        both = self.base is not None and self.cap is not None
+        _require(not both or self.cap >= self.base, "retry.cap", "must not be below base")  # type: ignore[operator]
+        limit = self.max_consecutive_failures
+        _require(
+            limit is None or _is_count(limit, 1), "retry.max_consecutive_failures", "must be a whole number from 1"
+        )
+        wanted, refused = (_error_names(f"retry.{name}", getattr(self, name)) for name in ("retry_on", "give_up_on"))
+        for name in refused:
+            _require(name not in wanted, "retry.give_up_on", f"{name} is in retry_on too; remove one of them")
+        object.__setattr__(self, "retry_on", wanted)
+        object.__setattr__(self, "give_up_on", refused)
+
+    def kills_after(self, consecutive_failures: int) -> bool:
+        """Return whether so many failed runs in a row kill the schedule."""
+        if self.max_consecutive_failures is not None:
+            return consecutive_failures >= self.max_consecutive_failures
+        return self.then is FailurePolicy.DEAD
+
+
+def no_retry() -> RetryPolicy:
+    """Return the policy of one attempt."""
+    return RetryPolicy(max_retries=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """All policies of one schedule; combinations that contradict each other are refused."""
+
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    """How a fire treats an earlier run that is unfinished."""
+    buffer_limit: int | None = None
+    """The most runs that may wait under `buffer_all`; None is unlimited."""
+    missed: MissedPolicy = MissedPolicy.FIRE_ONCE
+    """How a fire treats occurrences that passed."""
+    spread: timedelta = timedelta(0)
+    """Within how much each fire is delayed by one offset of the schedule's own."""
+    catch_up_window: timedelta | None = None
+    """An occurrence later than this is not fired but counted as missed; None admits any age."""
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
+    """The most occurrences one fire starts under `missed="all"`."""
+    catch_up: CatchUp = CatchUp.NEXT
+    """How `resume()` continues unless the call says otherwise."""
+    on_exhausted: str = "done"
+    """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
+    max_successes: int | None = None
+    """The schedule is done after so many succeeded runs (Pipelit's `total_repeats`); None is unlimited."""
+    environments: tuple[str, ...] = ()
+    """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How failed attempts are repeated."""
+    retry_spread: float = 0.0
+    """How far a retry's delay lies from what the backoff says, as a part of it (Open Job Spec: 0.5); the cap holds."""
+    final_errors: tuple[str, ...] = ()
+    """Types of errors that are not tried again (Open Job Spec); `auth.*` stands for all that begin with `auth.`."""
+    dead_letter: bool = False
+    """Keep a failed run among the dead letters (Open Job Spec)."""
+    on_delete: str = "end_runs"
+    """The effect of deleting on runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
+    fan_out: FanOutPolicy | str = FanOutPolicy.ANY_FAILED
+    """When a run fails because of its targets; a name is read as its FanOutPolicy."""
+    overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
+    """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
+    targets: str | None = None
+    """The workflow that returns the ids of a run's targets; None leaves it to the run's workflow."""
+    target_retry: RetryPolicy = field(default_factory=no_retry)
+    """How failed attempts of a target are repeated; by default they are not."""
+    target_timeout: int | None = None
+    """Seconds one attempt of a target may take; None takes the run's."""
+    max_parallel: int | None = None
+    """The most targets of one run that are handled at once, over all workers; None is unlimited."""
+    start_within: timedelta | None = None
+    """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
+    limit: str | None = None
+    """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
+    limit_running: int | None = None
+    """How many of the group's runs may run at once, if the schedule creates the group; None leaves it to the group."""
+    limit_rate: str | None = None
+    """How many of the group's attempts may start in a window (`Rate`), where it creates it; None leaves that, too."""
+    retention: str | None = None
+    """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
+
+    def __post_init__(self) -> None:
+        """Normalise names and refuse contradictions; raises InvalidPolicyError."""
+        if self.retention is not None:
+            object.__setattr__(self, "retention", str(Retention.parse(str(self.retention))))
+        object.__setattr__(self, "overlap", OverlapPolicy.of(self.overlap))
+        object.__setattr__(self, "fan_out", _member(FanOutPolicy, "fan_out", self.fan_out))
+        object.__setattr__(self, "overlap_until", _member(OverlapUntil, "overlap_until", self.overlap_until))
+        object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
+        object.__setattr__(self, "catch_up", _member(CatchUp, "catch_up", self.catch_up))
+        named: Any = self.environments
+        environments = (named,) if isinstance(named, str) else tuple(named)
+        object.__setattr__(self, "environments", environments)
+        object.__setattr__(self, "final_errors", tuple(self.final_errors))
+        require_limit("limit", self.limit)
+        object.__setattr__(self, "limit_rate", require_rate("limit_rate", self.limit_rate))
+        for name in ("catch_up_window", "start_within"):
+            object.__setattr__(self, name, _length(name, getattr(self, name)))
+        self._check_values()
+        self._check_combinations()
+
+    def _check_values(self) -> None:
+        _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
+        _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
+        _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
+        window, limit = self.catch_up_window, self.catch_up_limit
+        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive length")
+        within = self.start_within
+        is_within = within is None or (_is_positive(within) and within <= MAX_DELAY)
+        _require(is_within, "start_within", f"must be a positive length of at most {MAX_DELAY.days} days")
+        _require(
+            _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
+            "catch_up_limit",
+            f"must be a whole number from 1 to {MAX_CATCH_UP_LIMIT}",
+        )
+        for name in ("then", "max_consecutive_failures"):
+            about_runs = "is about runs; say it in retry"
+            _require(getattr(self.target_retry, name) is None, f"target_retry.{name}", about_runs)
+        for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel", "limit_running"):
+            value = getattr(self, name)
+            _require(value is None or _is_count(value, 1), name, "must be a whole number from 1, or None for no bound")
+
+    def _check_combinations(self) -> None:
+        _require(
+            self.buffer_limit is None or self.overlap is OverlapPolicy.BUFFER_ALL,
+            "buffer_limit",
+            f"caps overlap='buffer_all', but overlap is {self.overlap.value!r}",
+        )
+        for name, what in (("limit_running", "number"), ("limit_rate", "rate")):
+            is_of_group = self.limit is not None or getattr(self, name) is None
+            _require(is_of_group, name, f"is the {what} of a group; name that by limit, or remove it")
+        catches_all = self.missed is MissedPolicy.ALL
+        _require(
+            not catches_all or self.overlap in KEEPS_ALL,
+            "missed",
+            f"'all' would keep only one of the occurrences under overlap={self.overlap.value!r}; choose "
+            "overlap='buffer_all' (one after another) or 'allow_all'",
+        )
+        _require(
+            catches_all or self.catch_up_limit == DEFAULT_CATCH_UP_LIMIT,
+            "catch_up_limit",
+            "bounds missed='all' only; drop it or choose missed='all'",
+        )
+
+    @property
+    def window(self) -> timedelta | None:
+        """The greatest lateness at which an occurrence still fires; None is unlimited."""
+        if self.catch_up_window is None and self.missed is MissedPolicy.SKIP:
+            return SKIP_TOLERANCE
+        return self.catch_up_window
+
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether waiting runs continue when the schedule is deleted."""
+        return self.on_delete == "keep_runs"
+
+    def is_final(self, error: ErrorTypes) -> bool:
+        """Return whether `final_errors` has one of an error's own names, for which it is not tried again."""
+        return any(_names(entry, kind) for entry in self.final_errors for kind in error.own)
+
+    def kept_from(self, stored: Policies) -> Policies:
+        """Return these policies with the stored value where they leave it open: `then`, when attempts are used up."""
+        if self.retry.then is not None or stored.retry.then is None:
+            return self
+        return replace(self, retry=replace(self.retry, then=stored.retry.then))
+
+    def plain(self) -> dict[str, Any]:
+        """Return every policy as JSON-native values; spans are seconds. Open Job Spec's only where they are set."""
+        plain = {name: value for name, value in self._raw().items() if name not in _OJS or value != _DEFAULTS[name]}
+        plain["retry"]["then"] = plain["retry"]["then"] or FailurePolicy.CONTINUE.value
+        plain["target_retry"] = {name: v for name, v in plain["target_retry"].items() if name not in _OF_RUNS}
+        return plain
+
+    @staticmethod
+    def plain_of(text: str) -> dict[str, Any]:
+        """Return `loads(text).plain()`; lists show many schedules, most of which have the same text."""
+        values, mutable = _plain_of(text)
+        return {**values, **{name: copy(values[name]) for name in mutable}}
+
+    def _raw(self) -> dict[str, Any]:
+        raw: dict[str, Any] = json.loads(json.dumps(_plain(asdict(self))))
+        return raw
+
+    def dumps(self) -> str:
+        """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
+        kept = _without(self._raw(), _DEFAULTS)
+        stored = {_STORED_AS.get(name, name): value for name, value in kept.items()}
+        return json.dumps(stored, sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def loads(text: str) -> Policies:
+        """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
+        given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
+        retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
+        target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
+        return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
+
+
+@lru_cache(maxsize=4096)
+def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the values, and which of them a caller could change."""
+    values = Policies.loads(text).plain()
+    return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
+
+
+_STORED_AS = {"catch_up": "resume"}
+"""The policies that have another name in the text of a row."""
+_NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
+_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread", "start_within"})
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _plain(value)
+        if isinstance(value, dict)
+        else value.total_seconds()
+        if isinstance(value, timedelta)
+        else value
+        for name, value in values.items()
+    }
+
+
+def _without(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is as by default, and objects that are empty then."""
+    kept = {
+        name: _without(value, defaults[name]) if isinstance(value, dict) else value for name, value in values.items()
+    }
+    return {name: value for name, value in kept.items() if value != ({} if isinstance(value, dict) else defaults[name])}
+
+
+def _values(kind: type[Policies] | type[RetryPolicy], given: dict[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    return {name: _span(value) if name in _SPANS else value for name, value in given.items() if name in known}
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _names(entry: str, kind: str) -> bool:
+    return kind.startswith(entry[:-1]) if entry.endswith(".*") else kind == entry
+
+
+def rule_against(retry: RetryPolicy, error: ErrorTypes) -> str | None:
+    """Return the rule by which an attempt that went wrong so is the last one; None when no rule says that."""
+    if entry := _first_naming(retry.give_up_on, error):
+        return f"give_up_on names {entry}"
+    if not retry.retry_on or error == LOST or _first_naming(retry.retry_on, error):
+        return None
+    return "retry_on does not name it"
+
+
+def _first_naming(entries: Any, error: ErrorTypes) -> str | None:
+    """Return the first entry that names an error, or a class that it derives from."""
+    return next((entry for entry in entries if any(_names(entry, kind) for kinds in error for kind in kinds)), None)
+
+
+def _error_names(name: str, given: Any) -> tuple[str, ...]:
+    """Return the names of errors that are given as classes or names, one or several."""
+    listed = [given] if isinstance(given, (str, type)) else given
+    is_list = isinstance(listed, Sequence) and len(listed) <= MAX_ERROR_TYPES
+    _require(is_list, name, f"must be a list of at most {MAX_ERROR_TYPES} classes of errors, or their names")
+    for one in listed:
+        is_error = isinstance(one, type) and issubclass(one, BaseException)
+        is_name = isinstance(one, str) and 0 < len(one) <= _MAX_ERROR_NAME and one.isprintable() and " " not in one
+        _require(is_error or is_name, name, f"{one!r} is neither a class of errors nor the name of one")
+    return tuple(dict.fromkeys(one if isinstance(one, str) else _error_name(one) for one in listed))
+
+
+def _error_name(kind: type[BaseException]) -> str:
+    """Return the name by which a policy keeps a class: with its module, unless that is `builtins` or `__main__`.
+
+    Another process may know the main module of this one by another name.
+    """
+    own, with_module = error_names(kind)
+    return own if kind.__module__ in {"builtins", "__main__"} else with_module
+
+
+def error_names(kind: type[BaseException]) -> tuple[str, str]:
+    """Return the names of a class of errors: alone, and with its module."""
+    return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _length(name: str, value: SpanLike | None) -> timedelta | None:
+    try:
+        return None if value is None else to_span(value)
+    except InvalidDurationError as error:
+        raise InvalidPolicyError(name, error.reason) from error
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, timedelta) and value > timedelta(0)
+
+
+def _require(holds: bool, name: str, reason: str) -> None:
+    if not holds:
+        raise InvalidPolicyError(name, reason)
+
+
+def _member(kind: type[_Member], name: str, value: _Member | str) -> _Member:
+    try:
+        return kind(str(value).strip().lower())
+    except ValueError:
+        raise InvalidPolicyError(name, f"{value!r} is not one of {', '.join(kind)}") from None
+
+
+_OF_RUNS = frozenset({"then", "max_consecutive_failures"})
+_OJS = frozenset({"retry_spread", "final_errors", "dead_letter", "on_delete"})
+_DEFAULTS = Policies()._raw()

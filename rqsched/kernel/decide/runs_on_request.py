@@ -1,0 +1,319 @@
+"""Runs on request, by a manual trigger, a backfill or a retry; none of them moves the schedule's times. Pure.
+
+A retry gives a run that has ended without success one more attempt: the run keeps its uid, its number and its ended
+attempts. A retry on request counts neither for `max_runs` nor for consecutive failures. It waits its turn: it never
+ends another run, whatever the overlap policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+from rqsched.errors import RunStateError
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.ids import backfill_instance_id, iso_utc
+from rqsched.kernel.decide.model import (
+    BLOCKED,
+    ENDED_IN_VAIN,
+    OPEN,
+    Change,
+    Run,
+    RunKind,
+    RunStatus,
+    Schedule,
+    ScheduleStatus,
+)
+from rqsched.kernel.decide.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
+from rqsched.kernel.decide.policy import OverlapPolicy, count_failed
+from rqsched.kernel.decide.results import BackfillRow
+from rqsched.when.spec import Spec
+
+RERUN = "rerun"
+"""Why an occurrence that has a run is run again: that run had failed, and the backfill was asked to."""
+PRUNED = "pruned"
+"""Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
+
+
+class Trigger(NamedTuple):
+    """A manual start on request."""
+
+    uid: str
+    """The uid of the run it may start, drawn before the first attempt."""
+    overlap: OverlapPolicy | None = None
+    """Another policy than the schedule's; None takes the schedule's."""
+    is_forced: bool = False
+    """Start although the schedule is paused."""
+    idempotency_key: str | None = None
+    """The same key gives the same run; None gives each trigger its own."""
+
+
+def decide_trigger(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    request: Trigger,
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+) -> tuple[Change, StartResult]:
+    """Start a run now, as the overlap policy allows; the grid does not move. A refusal is a result with an event."""
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
+    if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
+        result = refuse(builder, now, audit.REMAINING_EXHAUSTED)
+    elif not can_start:
+        result = refuse(builder, now, audit.NOT_TRIGGERABLE)
+    else:
+        start = StartRequest(
+            RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
+        )
+        result = apply_overlap(builder, start)
+    return builder.build(request.uid), result
+
+
+def decide_backfill(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    occurrences: Sequence[datetime],
+    *,
+    now: datetime,
+    backfill_uid: str,
+    ran: frozenset[datetime],
+    stood_for: frozenset[datetime] = frozenset(),
+    failed: Sequence[Run] = (),
+    pruned_to: datetime | None = None,
+    overlap: OverlapPolicy | None = None,
+    context: CommandContext | None = None,
+) -> tuple[Change, list[BackfillRow]]:
+    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
+
+    An occurrence all of whose nominal instants are among `stood_for` has run on another day. The runs in `failed` are
+    retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` count as run: their runs may
+    have been deleted.
+    """
+    builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
+    policy = for_backfill(overlap or schedule.policies.overlap)
+    again = {} if schedule.status is ScheduleStatus.DELETED else {run.occurrence_at: run for run in failed}
+    rows, spec = list[BackfillRow](), schedule.declared
+    for nominal in occurrences:
+        if nominal in again:
+            run = attempt_again(builder, again[nominal], reason="backfill", overlap=overlap)
+            outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
+            rows.append(BackfillRow(nominal, run.instance_id, outcome, RERUN, run.uid))
+            continue
+        if (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
+            rows.append(known)
+            continue
+        if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
+            reason = audit.REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else audit.NOT_TRIGGERABLE
+            rows.append(BackfillRow(nominal, None, "skipped", reason))
+            break
+        nominals = tuple(at for at in spec.nominals_of(nominal) if at not in stood_for)
+        request = StartRequest(
+            RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal, nominals=nominals
+        )
+        result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
+        rows.append(_row(nominal, result))
+    drain(builder)
+    change = builder.build()
+    return change, [_after_drain(row, builder, change) for row in rows]
+
+
+def decide_stop_backfill(
+    schedule: Schedule,
+    *,
+    now: datetime,
+    backfill_uid: str,
+    start_at: datetime,
+    end_at: datetime,
+    attempted: int,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+) -> Change:
+    """Record that somebody stopped a backfill after so many occurrences of its range; nothing else changes."""
+    builder = ChangeBuilder(schedule, now=now, context=context)
+    builder.record(
+        audit.BACKFILL_STOPPED,
+        backfill_id=backfill_uid,
+        start_at=start_at,
+        end_at=end_at,
+        stopped_at=now,
+        attempted=attempted,
+        reason=reason,
+    )
+    return builder.build()
+
+
+def _already_run(
+    spec: Spec,
+    nominal: datetime,
+    ran: frozenset[datetime],
+    stood_for: frozenset[datetime],
+    pruned_to: datetime | None,
+) -> BackfillRow | None:
+    if nominal in ran or (stood_for and all(at in stood_for for at in spec.nominals_of(nominal) or (nominal,))):
+        return BackfillRow(nominal, None, "already_run")
+    if pruned_to is not None and nominal <= pruned_to:
+        return BackfillRow(nominal, None, "already_run", PRUNED)
+    return None
+
+
+def _row(nominal: datetime, result: StartResult) -> BackfillRow:
+    outcome = "started" if result.outcome == "triggered" else result.outcome
+    if result.run is None:
+        return BackfillRow(nominal, None, outcome, result.reason)
+    return BackfillRow(nominal, result.run.instance_id, outcome, result.reason, result.run.uid)
+
+
+def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
+    """Return what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
+    if row.outcome != "buffered" or row.run_uid is None:
+        return row
+    if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
+        return replace(row, outcome="started")
+    return replace(row, outcome="skipped", reason=audit.REMAINING_EXHAUSTED) if change.drops_buffer else row
+
+
+def preview_backfill(
+    schedule: Schedule,
+    nominals: Iterable[datetime],
+    *,
+    ran: frozenset[datetime],
+    stood_for: frozenset[datetime] = frozenset(),
+    failed: Sequence[Run] = (),
+    pruned_to: datetime | None = None,
+    room: int | None = None,
+) -> list[BackfillRow]:
+    """Return what a backfill would do with each occurrence; nothing is decided.
+
+    `ran` are those that have a run, `stood_for` as in `decide_backfill`, `failed` runs that would be retried, `room`
+    how many may still start.
+    """
+    rows, spec = [], schedule.declared
+    again = {run.occurrence_at: run for run in failed}
+    for nominal in nominals:
+        if nominal in again:
+            rows.append(BackfillRow(nominal, again[nominal].instance_id, "would_start", RERUN, again[nominal].uid))
+        elif (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
+            rows.append(known)
+        elif room == 0:
+            rows.append(BackfillRow(nominal, None, "skipped", audit.REMAINING_EXHAUSTED))
+        else:
+            room = None if room is None else room - 1
+            rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))
+    return rows
+
+
+def decide_retry_on_request(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    run: Run,
+    *,
+    now: datetime,
+    reason: str | None = None,
+    context: CommandContext | None = None,
+    failed_targets: bool = False,
+    operation: str | None = None,
+) -> Change:
+    """Give a run one more attempt, now or when the runs ahead of it have ended; raises RunStateError.
+
+    A blocked run is offered to the workers now. `runs` are the schedule's open runs. With `failed_targets` the run may
+    have succeeded, and must have targets that did not.
+    """
+    require_retryable(schedule, run, failed_targets=failed_targets)
+    builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
+    if run.is_blocked:
+        _offer(builder, run, reason)
+    else:
+        attempt_again(builder, run, reason=reason)
+    return builder.build(operation)
+
+
+def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
+    """Offer a blocked run now, under its next delivery number; it is the same attempt, which has not begun."""
+    builder.queue_run(run.uid, delivery=run.delivery + 1)
+    builder.record(
+        audit.RUN_RETRY_REQUESTED,
+        run,
+        outcome="offered",
+        previous_status=BLOCKED,
+        reason=reason,
+    )
+
+
+def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = False) -> None:
+    """Check that a run can be run again; raises RunStateError, which says what to do instead."""
+    if schedule.status is ScheduleStatus.DELETED:
+        raise RunStateError(run.uid, run.status.value, "retry", "Its schedule is deleted; create it again.")
+    if failed_targets:
+        if run.status in OPEN:
+            raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
+        if not count_failed(json.loads(run.target_counts or "{}")):
+            raise RunStateError(
+                run.uid, run.status.value, "retry", "None of its targets has failed: leave failed_targets out."
+            )
+        return
+    if run.status not in ENDED_IN_VAIN and not run.is_blocked:
+        raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
+
+
+def _hint(run: Run) -> str:
+    if run.status is RunStatus.SUCCEEDED:
+        return "Trigger the schedule for another run."
+    if run.status is RunStatus.RETRYING and run.retry_at is not None:
+        return f"It is tried again by itself at {iso_utc(run.retry_at)}; cancel it to retry it at once."
+    return "It has not ended; cancel it first, or wait for its end."
+
+
+def attempt_again(
+    builder: ChangeBuilder, run: Run, *, reason: str | None = None, overlap: OverlapPolicy | None = None
+) -> Run:
+    """Make the next attempt pending, or let it wait while the overlap policy allows no run beside an unfinished one.
+
+    `overlap` is another policy than the schedule's.
+    """
+    is_backfill = run.kind is RunKind.BACKFILL
+    own = overlap or builder.schedule.policies.overlap
+    policy = for_backfill(own) if is_backfill else own
+    blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished(run.kind)
+    again = builder.set_run(
+        run.uid,
+        status=RunStatus.BUFFERED,
+        attempt=run.attempt + 1,
+        asked_attempt=run.attempt + 1,
+        delivery=1,
+        token=None,
+        worker=None,
+        overlap=run.overlap if is_backfill else own.value,
+        queued_at=None,
+        start_by=None,
+        expired_at=None,
+        started_at=None,
+        ended_at=None,
+        retry_at=None,
+        heartbeat_at=None,
+        dispatched_at=None,
+        target_counts=None,
+        long_at=None,
+        limit_group=builder.schedule.limit_group,
+        limit_at=None,
+        granted_at=None,
+        passed_at=None,
+        is_rated=False,
+    )
+    if not blocking:
+        again = builder.queue_run(run.uid)
+    builder.record(
+        audit.RUN_RETRY_REQUESTED,
+        again,
+        outcome="buffered" if blocking else "started",
+        previous_status=run.status.value,
+        blocking_run_id=blocking[0].uid if blocking else None,
+        reason=reason,
+    )
+    return again

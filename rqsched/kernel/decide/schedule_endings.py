@@ -1,0 +1,107 @@
+"""How a schedule ends: done, dead or deleted. Pure.
+
+In this order: due occurrences get their outcome, the status changes, waiting runs are dropped.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.model import Run, Schedule, ScheduleStatus
+from rqsched.kernel.decide.occurrences import miss_end, missed_end, write_off
+from rqsched.when.steps import answered
+
+EXHAUSTED = "max_runs_exhausted"
+"""The reason of a schedule whose `max_runs` are used up."""
+SPEC_ENDED = "spec_ended"
+"""The reason of a schedule whose spec has no further occurrence."""
+
+
+def complete(builder: ChangeBuilder, reason: str) -> None:
+    """Set the schedule done and record why."""
+    write_off(builder, audit.REMAINING_EXHAUSTED)
+    _stop(builder, ScheduleStatus.DONE, reason)
+    dropped = builder.drop_buffer()
+    builder.record(audit.COMPLETED, reason=reason, completed_at=builder.now, dropped_buffered=dropped)
+
+
+def complete_if_over(builder: ChangeBuilder) -> None:
+    """Set an active schedule done when its spec has no further occurrence and no run waits.
+
+    It stays active, for reconcile to look again, when its further occurrences are all excluded or skipped on request.
+    It also stays active when it comes after another schedule, when its calendar is gone, and when only a newer release
+    knows its timing.
+    """
+    schedule = builder.schedule
+    has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
+    is_waiting = schedule.buffer_depth or schedule.backfill_waiting
+    if not schedule.is_active or has_next or is_waiting or not schedule.spec.is_known:
+        return
+    if schedule.upstream_id is not None:
+        return
+    if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
+        return
+    if answered(_is_over, schedule, builder.now, otherwise=False):
+        complete(builder, SPEC_ENDED)
+
+
+def _is_over(schedule: Schedule, now: datetime) -> bool:
+    """Return whether no occurrence is ahead, also none that is excluded."""
+    since = max(now, schedule.evaluated_to, schedule.timing_changed_at)
+    has_more = not schedule.spec.is_from_completion and schedule.timeline.next_after(since) is not None
+    return not has_more and not schedule.spec.is_all_excluded_after(now)
+
+
+def end_if_exhausted(builder: ChangeBuilder) -> None:
+    """End a schedule whose `max_runs` are used up: done, or deleted where that was asked for."""
+    if builder.schedule.remaining != 0:
+        return
+    if builder.schedule.has_ended:
+        # The waiting runs of a backfill cannot start any more when its schedule has ended.
+        if dropped := builder.drop_buffer():
+            builder.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=builder.now, dropped_buffered=dropped)
+    elif builder.schedule.policies.on_exhausted == "delete":
+        delete(builder, EXHAUSTED)
+    else:
+        complete(builder, EXHAUSTED)
+
+
+def delete(builder: ChangeBuilder, reason: str | None) -> None:
+    """Delete softly: waiting runs and waiting retries end unless the policies keep them; started ones continue.
+
+    Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
+    """
+    is_owners = reason != EXHAUSTED
+    keeps = is_owners and builder.schedule.policies.keeps_runs
+    write_off(builder, "deleted" if is_owners else audit.REMAINING_EXHAUSTED)
+    _stop(builder, ScheduleStatus.DELETED, reason)
+    builder.set(deleted_at=builder.now)
+    dropped = None if keeps else builder.drop_buffer()
+    if is_owners and not keeps:
+        builder.drops_retries = True
+    builder.record(audit.DELETED, reason=reason, deleted_at=builder.now, dropped_buffered=dropped)
+
+
+def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
+    """Set the schedule dead after `run` failed for good."""
+    write_off(builder, audit.NOT_TRIGGERABLE)
+    _stop(builder, ScheduleStatus.DEAD, reason)
+    dropped = builder.drop_buffer()
+    builder.record(
+        audit.DIED,
+        run,
+        reason=reason,
+        died_at=builder.now,
+        error=run.error,
+        consecutive_failures=builder.schedule.consecutive_failures,
+        dropped_buffered=dropped,
+    )
+
+
+def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) -> None:
+    if (end := missed_end(builder.schedule)) is not None:
+        miss_end(builder, end, status.value)
+    builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
+    builder.set(resume_at=None, resume_catch_up=None, skips=None, missed_run_uid=None)

@@ -1,0 +1,318 @@
+"""How a run ends: every end of an attempt is decided here, whichever process saw it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from rqsched.errors import error_line
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.delays import base_of, retry_at
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import (
+    EXPECTING,
+    EXPIRED,
+    FAILURES,
+    Change,
+    Run,
+    RunKind,
+    RunStatus,
+    Schedule,
+    ScheduleStatus,
+    dumps,
+)
+from rqsched.kernel.decide.occurrences import next_occurrence
+from rqsched.kernel.decide.overlap import drain
+from rqsched.kernel.decide.payload import storable
+from rqsched.kernel.decide.policy import (
+    LOST,
+    NO_TYPES,
+    ErrorTypes,
+    FanOutPolicy,
+    OverlapUntil,
+    count_failed,
+    rule_against,
+)
+from rqsched.kernel.decide.schedule_endings import EXHAUSTED, complete, die
+
+MAX_ERROR = 8_192
+"""Characters of an error that are kept as the error of a run or a target."""
+MAX_ATTEMPT_ERROR = 600
+"""Characters of an error that are kept in the list of attempts."""
+MAX_ATTEMPTS_KEPT = 50
+"""The newest attempts of a run that are listed."""
+
+
+class AttemptOutcome(StrEnum):
+    """The outcome of one attempt."""
+
+    SUCCEEDED = "succeeded"
+    """The workflow returned."""
+    FAILED = "failed"
+    """It raised, took too long or could not be imported."""
+    LOST = "lost"
+    """Its process vanished; repeated as a failure is."""
+    CANCELLED = "cancelled"
+    """Cancelled on request; not repeated."""
+    TERMINATED = "terminated"
+    """Killed on request; not repeated."""
+    EXPIRED = "expired"
+    """It was not started in time; not repeated."""
+    DISPATCHED = "dispatched"
+    """The workflow returned, and targets of its are open: the run goes on until the last of them has ended."""
+    TARGETS_ENDED = "targets_ended"
+    """The last target has ended; not repeated as a whole."""
+
+
+class AttemptResult(NamedTuple):
+    """The end of one attempt as its observer reports it."""
+
+    outcome: AttemptOutcome
+    """The outcome."""
+    result: str | None = None
+    """JSON of the returned value; None unless it succeeded."""
+    error: str | None = None
+    """The error, for people; beyond 8 KiB its middle is cut out."""
+    is_final: bool = False
+    """No further attempt, whatever the retry policy says."""
+    error_types: ErrorTypes = NO_TYPES
+    """The names by which policies of retries may know the error."""
+    details: str | None = None
+    """JSON of the error as an external worker sent it; it is listed with the attempt."""
+    dead_letter: bool | None = None
+    """Whether a run that ends by this is kept among the dead letters; None leaves it to its policies."""
+    target_counts: str | None = None
+    """JSON: the targets that have ended, by status; None unless all have."""
+    reason: str | None = None
+    """Why somebody cancelled or terminated it; None says nothing."""
+    context: CommandContext | None = None
+    """Who did; None says nothing."""
+
+
+def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
+    """Return whether the end of an attempt changes only its run and schedule row, while the schedule stays as it is.
+
+    False for a failure, which has more to decide than a success, and when the schedule has fired by now, as its row has
+    changed.
+    """
+    has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
+    has_fired = schedule.due_at is not None and schedule.due_at <= now
+    is_success = attempt_result.outcome is AttemptOutcome.SUCCEEDED
+    return is_success and not has_waiting and not has_fired and schedule.followed_at is None
+
+
+def is_of_one_run(change: Change) -> bool:
+    """Return whether a Change writes nothing but its schedule's row and that of one run."""
+    more = change.new_runs or change.events or change.dead_letters or change.drops_buffer or change.drops_retries
+    return not more and len(change.changed_runs) == 1
+
+
+def decide_settle(
+    schedule: Schedule, runs: Iterable[Run], run: Run, attempt_result: AttemptResult, *, now: datetime
+) -> Change:
+    """End one attempt: outcome, counters, retry or exhaustion, the drain, the next time after a completion.
+
+    `run` is one of `runs`, the schedule's open runs; the caller has fenced it.
+    """
+    builder = ChangeBuilder(schedule, runs, now=now)
+    if attempt_result.outcome is AttemptOutcome.DISPATCHED:
+        builder.set_run(run.uid, dispatched_at=now, result=attempt_result.result)
+        if schedule.policies.overlap_until is OverlapUntil.DISPATCHED:
+            drain(builder)
+        return builder.build()
+    if attempt_result.outcome is AttemptOutcome.TARGETS_ENDED:
+        attempt_result = _judge_targets(builder, run, attempt_result)
+    _list_attempt(builder, run, attempt_result)
+    outcome = attempt_result.outcome
+    if outcome is AttemptOutcome.SUCCEEDED:
+        if schedule.definition.notifications != "{}":  # an ordinary run takes no step for it
+            note_long(builder, run)
+        _succeed(builder, run, attempt_result)
+    elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
+        _fail(builder, run, attempt_result)
+    elif outcome is AttemptOutcome.EXPIRED:
+        _expire(builder, run)
+    else:
+        error = attempt_result.error and cut_error(attempt_result.error)
+        builder.end_run(run.uid, RunStatus(outcome.value), error=error)
+        _record_stop(builder, run, attempt_result)
+    if not builder.run(run.uid).is_unfinished:
+        # A `from_completion` schedule counts from now; one that cannot be evaluated here is planned by a pass that can.
+        if builder.schedule.awaiting_run_uid == run.uid and schedule.spec.is_known:
+            builder.set(awaiting_run_uid=None)
+            builder.plan(next_occurrence(builder.schedule, builder.now))
+        drain(builder)
+    return builder.build()
+
+
+def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> AttemptResult:
+    """Record how the targets ended, and return what that means for the run."""
+    counts: dict[str, int] = json.loads(attempt_result.target_counts or "{}")
+    builder.set_run(run.uid, target_counts=attempt_result.target_counts)
+    is_failure = FanOutPolicy(builder.schedule.policies.fan_out).fails(counts)
+    outcome = AttemptOutcome.FAILED if is_failure else AttemptOutcome.SUCCEEDED
+    _record_end(builder, run, audit.FAN_OUT_ENDED, outcome=outcome.value, targets=counts)
+    error = _describe_failures(counts, attempt_result.error) if is_failure else None
+    return attempt_result._replace(outcome=outcome, error=error, is_final=True)
+
+
+def _describe_failures(counts: Mapping[str, int], example: str | None) -> str:
+    """Say how many targets failed, and the first line of one of their errors."""
+    first = error_line(example)
+    return f"{count_failed(counts)} of {sum(counts.values())} targets failed{f', such as: {first}' if first else ''}"
+
+
+def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    outcome = attempt_result.outcome
+    entry = {
+        "attempt": run.attempt,
+        "started_at": run.started_at and iso_utc(run.started_at) if outcome is not AttemptOutcome.EXPIRED else None,
+        "ended_at": iso_utc(builder.now),
+        "outcome": attempt_result.outcome.value,
+        "error": attempt_result.error and cut_error(attempt_result.error, MAX_ATTEMPT_ERROR),
+    }
+    if run.dispatched_at is not None:
+        entry["dispatched_at"] = iso_utc(run.dispatched_at)
+    if attempt_result.details is not None:
+        entry["details"] = json.loads(attempt_result.details)
+    entries = [*json.loads(run.attempts), entry][-MAX_ATTEMPTS_KEPT:]
+    builder.set_run(run.uid, attempts=dumps(entries))
+
+
+def note_long(builder: ChangeBuilder, run: Run) -> None:
+    """Record, once for a run, that its attempt takes longer than expected; never for a backfilled run."""
+    span = builder.schedule.expect_duration
+    if span is None or run.long_at is not None or run.kind is RunKind.BACKFILL:
+        return
+    if run.status is RunStatus.RUNNING and run.started_at is not None and builder.now - run.started_at > span:
+        builder.set_run(run.uid, long_at=builder.now)
+        _record_end(builder, run, audit.RUN_LONG, expect_duration_seconds=span.total_seconds())
+
+
+def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Count a success; `max_successes` end the schedule. Only a success that ends a reported state has an event."""
+    builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
+    schedule = builder.schedule
+    # A run that has succeeded already had only its failed targets handled again.
+    has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
+    successes = schedule.success_count + (not has_succeeded)
+    was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
+    if run.attempt > 1 or was_told:
+        failures, since = schedule.consecutive_failures, schedule.overdue_since
+        _record_end(builder, run, audit.RUN_SUCCEEDED, consecutive_failures=failures, overdue_since=since)
+    builder.set(
+        success_count=successes,
+        consecutive_failures=0,
+        last_outcome=RunStatus.SUCCEEDED.value,
+    )
+    span = schedule.expect_success_within
+    if span is not None and run.kind is not RunKind.BACKFILL:  # a backfilled run says nothing about now
+        overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
+        builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
+    enough = builder.schedule.policies.max_successes
+    if enough is not None and successes >= enough and not builder.schedule.has_ended:
+        complete(builder, "total_repeats_reached")
+
+
+def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
+    schedule = builder.schedule
+    policies, retry = schedule.policies, schedule.policies.retry
+    is_lost = attempt_result.outcome is AttemptOutcome.LOST
+    is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
+    ended_by = rule_against(retry, LOST if is_lost else attempt_result.error_types)
+    error = cut_error(attempt_result.error or attempt_result.outcome.value)
+    builder.set(error_count=schedule.error_count + 1, last_error=error)
+    interval, spread = base_of(schedule.spec), policies.retry_spread
+    again_at = retry_at(retry, run.attempt, now=builder.now, interval=interval, salt=run.uid, spread=spread)
+    may_repeat = again_at is not None and not is_final and not is_withdrawn(schedule)
+    if again_at is not None and may_repeat and ended_by is None:
+        unblocked = {"blocked_at": None, "blocked_reason": None}
+        builder.set_run(run.uid, status=RunStatus.RETRYING, retry_at=again_at, error=error, **unblocked)
+        outcome = attempt_result.outcome.value
+        _record_end(builder, run, audit.RUN_RETRYING, error=error, outcome=outcome, retry_at=again_at)
+        return
+    status = RunStatus.LOST if is_lost else RunStatus.FAILED
+    failed = builder.end_run(run.uid, status, error=error)
+    if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
+        builder.dead_letters.append(run.uid)
+    failures = schedule.consecutive_failures + (not run.is_asked)  # of what an operator asked for, nothing dies
+    builder.set(consecutive_failures=failures, last_outcome=status.value)
+    event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
+    reason = ended_by if may_repeat else None
+    _record_end(builder, run, event_type, error=error, consecutive_failures=failures, reason=reason)
+    if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
+        die(builder, failed, "retries_exhausted")
+
+
+def _expire(builder: ChangeBuilder, run: Run) -> None:
+    """End a run whose attempt was not started in time; that is no failure of its workflow, so it is not counted as one.
+
+    Its status is `cancelled`; `expired_at` tells it from one that somebody cancelled.
+    """
+    error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
+    builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)
+    builder.set(last_outcome=EXPIRED, last_error=error)
+    builder.record(audit.RUN_EXPIRED, run, error=error, queued_at=run.queued_at, start_by=run.start_by)
+
+
+def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
+    """Record who cancelled or terminated a run, and why; nothing where neither was said.
+
+    The context belongs to this event alone: what starts because the run has ended was not asked for.
+    """
+    context = attempt_result.context.to_json() if attempt_result.context is not None else {}
+    if not context and attempt_result.reason is None:
+        return
+    is_cancelled = attempt_result.outcome is AttemptOutcome.CANCELLED
+    _record_end(
+        builder,
+        run,
+        audit.RUN_CANCELLED if is_cancelled else audit.RUN_TERMINATED,
+        previous_status=run.status.value,
+        reason=attempt_result.reason,
+        command_context=context or None,
+    )
+
+
+def has_failed_last(schedule: Schedule) -> bool:
+    """Return whether the newest run that ended has failed, was lost or expired; a restart forgets nothing."""
+    return schedule.consecutive_failures > 0 or schedule.last_outcome in _IN_VAIN
+
+
+_IN_VAIN = frozenset({*FAILURES, EXPIRED})
+
+
+def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:
+    """Record what became of an attempt of a run: which one, the error's first line, and how long it took so far."""
+    duration = run.started_at and round((builder.now - run.started_at).total_seconds(), 3)
+    builder.record(
+        event_type,
+        run,
+        error=cut_error(error_line(error), MAX_ATTEMPT_ERROR) or None,
+        duration_seconds=duration,
+        **more,
+    )
+
+
+def is_withdrawn(schedule: Schedule) -> bool:
+    """Return whether its owner deleted it and its runs with it.
+
+    The last of `max_runs` may delete it too, and still has all its attempts.
+    """
+    is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
+    return is_deleted and not schedule.policies.keeps_runs
+
+
+def cut_error(error: str, limit: int = MAX_ERROR) -> str:
+    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end.
+
+    Characters that no database stores are escaped.
+    """
+    error, head = storable(error), limit // 3
+    return error if len(error) <= limit else f"{error[:head]}\n... [cut] ...\n{error[head - limit :]}"

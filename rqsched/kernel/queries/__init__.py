@@ -1,0 +1,1 @@
+"""Queries: what lists, pages and counts read, by noun. They lock nothing and decide nothing."""

@@ -1,0 +1,179 @@
+"""Pages of lists: where one ends, as an opaque text, and how much of what is stored one request may hold in memory."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.errors import InvalidLimitError
+from rqsched.kernel.decide.ids import first_uid_at, is_uid
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.store.dialect import Dialect, dialect_of
+
+T = TypeVar("T")
+Row = TypeVar("Row", bound=tuple[Any, ...])
+PAGE_CHARACTERS = 2_000_000
+"""The most stored text of one page over HTTP. A larger row makes a page of its own."""
+
+
+def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:
+    """Return the statement that reads how large the rows of another one are."""
+    texts = tuple(column for column in statement.selected_columns if isinstance(column.type, sa.Text))
+    return statement.with_only_columns(_size(texts, dialect))
+
+
+def cut_to_size(
+    connection: Connection,
+    statement: sa.Select[Row],
+    most: int | None,
+    sizes: sa.Select[Any] | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[sa.Select[Row], int | None]:
+    """Cut a statement to the rows whose texts fit into so many characters, the first one in any case.
+
+    Asks the database for lengths only; also returns to how many rows it was cut, None when all fit. `sizes` is what
+    `measuring` built of the statement before, and `given` what is bound in it.
+    """
+    if most is None:
+        return statement, None
+    sizes = measuring(statement, dialect_of(connection)) if sizes is None else sizes
+    total = 0
+    for number, size in enumerate(connection.execute(sizes, given).scalars().all()):
+        total += size
+        if number and total > most:
+            return statement.limit(number), number
+    return statement, None
+
+
+@lru_cache(maxsize=64)
+def _size(texts: tuple[sa.ColumnElement[Any], ...], dialect: Dialect) -> sa.ColumnElement[int]:
+    """Return how long some texts are together."""
+    found: sa.ColumnElement[int] = sa.literal(0)
+    for text in texts:
+        found = found + sa.func.coalesce(dialect.text_size(text), 0)
+    return found
+
+
+def write_cursor(at: datetime | str, uid: str) -> str:
+    """Render a position as an opaque text."""
+    text = at if isinstance(at, str) else at.isoformat()
+    return base64.urlsafe_b64encode(json.dumps([text, uid]).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
+    """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
+    try:
+        at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
+    except (ValueError, TypeError, binascii.Error):
+        raise malformed_cursor() from None
+    is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
+    if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
+        raise malformed_cursor()
+    return position
+
+
+def bind_cursor(cursor: str | None, *of: object) -> str | None:
+    """Return a cursor that only the next page `of` the same list accepts: of its order, namespace or schedule."""
+    return None if cursor is None else f"{cursor}~{_digest(of)}"
+
+
+def unbind_cursor(cursor: str | None, *of: object) -> str | None:
+    """Return what `bind_cursor` bound; raises InvalidLimitError for a cursor of another list."""
+    if cursor is None:
+        return None
+    found, _, digest = cursor.rpartition("~")
+    if not digest.isalnum() or len(digest) != 2 * _DIGEST:
+        raise malformed_cursor()
+    if digest != _digest(of):
+        raise InvalidLimitError(
+            "cursor", "is of another list; pass the next_cursor of the page before, with the same sort and namespace"
+        )
+    return found
+
+
+def unbind_number(cursor: str | None, *of: object) -> int | None:
+    """Return the number that `bind_cursor` bound; raises InvalidLimitError."""
+    text = unbind_cursor(cursor, *of)
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise malformed_cursor()
+    return None if text is None else int(text)
+
+
+_DIGEST = 5
+
+
+def _digest(of: tuple[object, ...]) -> str:
+    return blake2b(repr(of).encode(), digest_size=_DIGEST).hexdigest()
+
+
+def malformed_cursor() -> InvalidLimitError:
+    """Return the error of a cursor that no page has given."""
+    return InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
+
+
+def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
+    """Return a page; `cut` says that more follow than were read."""
+    items = found[:limit]
+    return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
+
+
+def page_by_uid(
+    connection: Connection, statement: sa.Select[Any], uid: sa.ColumnElement[str], after: str | None, limit: int
+) -> tuple[Sequence[Any], str | None]:
+    """Read the rows behind a uid in the order of uids; also the uid behind which the next page begins, None for none.
+
+    The statement selects the uid under that name.
+    """
+    if after is not None:
+        statement = statement.where(uid > after)
+    rows = connection.execute(statement.order_by(uid).limit(limit)).all()
+    return rows, rows[-1].uid if len(rows) == limit else None
+
+
+def page_by_due_time(
+    connection: Connection,
+    statement: sa.Select[Any],
+    table: sa.Table,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> tuple[Sequence[Any], tuple[datetime, str] | None]:
+    """Read the rows of a table after a due time and uid, in that order; also return the place after which the next page
+    begins.
+
+    The statement selects `due_at` and `uid` under these names.
+    """
+    key = table.c.due_at, table.c.uid
+    if after is not None:
+        statement = statement.where(sa.tuple_(*key) > bound_to(key, after))
+    rows = connection.execute(statement.order_by(*key).limit(limit)).all()
+    return rows, (rows[-1].due_at, rows[-1].uid) if len(rows) == limit else None
+
+
+def bound_to(columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.Tuple:
+    """Return the values of some columns as one that is compared with the tuple of these."""
+    return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(values, columns, strict=True)))
+
+
+def newest_since(
+    connection: Connection, table: sa.Table, start: datetime, most: int
+) -> tuple[sa.ColumnElement[bool], datetime]:
+    """Return the condition of the `most` newest rows of a table since `start`, and since when these are.
+
+    Uids begin with the time: the primary key is in the order of creation.
+    """
+    newest = sa.select(table.c.uid, table.c.created_at).where(table.c.uid >= first_uid_at(start))
+    first = connection.execute(newest.order_by(table.c.uid.desc()).offset(most - 1).limit(1)).first()
+    if first is None:
+        return table.c.uid >= first_uid_at(start), start
+    return table.c.uid >= first.uid, first.created_at

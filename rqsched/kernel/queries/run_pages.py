@@ -1,0 +1,314 @@
+"""Pages of the runs of all schedules, in an order and by filters.
+
+A page is read along an index that has its order: the uids, in order of creation; the failed runs; the runs that have
+not ended; or the numbers of one schedule. No index holds a workflow, a success or the text of an error: each fire would
+write to it. So a page ends after `most_looked_at` runs, with what it found by then and where the next page begins,
+whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide.ids import first_uid_at, is_uid
+from rqsched.kernel.decide.model import BLOCKED, UNFINISHED, Run, RunStatus
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.queries.pages import (
+    bind_cursor,
+    bound_to,
+    cut_to_size,
+    malformed_cursor,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
+from rqsched.kernel.queries.runs import is_one_of, to_show
+from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
+from rqsched.kernel.store.tables import (
+    HAS_FAILED,
+    IS_DELETED,
+    IS_LIVE,
+    IS_UNFINISHED,
+    constant,
+    of_schedule,
+    runs,
+    schedules,
+)
+
+SORTS = ("created", "-created", "-ended")
+"""The orders of a list: by when runs were created, or failed and lost ones alone by when they ended."""
+MOST_LOOKED_AT = 5_000
+"""How many runs one page looks at for those that match."""
+_MOST_AT_ONCE = 20_000
+"""How many runs one transaction of several looks at."""
+_INCARNATIONS = 20
+"""In how many incarnations of an id one page looks."""
+_BEYOND = 2**59
+"""A number that no run has."""
+
+
+class RunFilters(NamedTuple):
+    """The filters of a list of runs in a namespace; a run must match each filter that is given."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    statuses: Sequence[str] = ()
+    """The statuses, of which `blocked` means blocked pending runs; empty is any."""
+    schedule_id: str | None = None
+    """The id of their schedules, deleted ones included; None is any."""
+    workflow: str | None = None
+    """The workflow they execute; None is any."""
+    since: datetime | None = None
+    """Created then or later, or ended where the list is in that order; None is any time."""
+    until: datetime | None = None
+    """Created, or ended, before; None is any time."""
+    error: str | None = None
+    """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
+    run."""
+
+
+class FoundRuns(NamedTuple):
+    """A page of runs."""
+
+    items: list[tuple[str, Run]]
+    """The runs, each with the id of its schedule."""
+    following: str | None
+    """The cursor of the next page; None after the last one."""
+    is_cut: bool
+    """Whether it has looked at as many runs as it may and more may match: the page may be short, or empty."""
+
+
+def fill_runs(
+    database: Database,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    sort: str | None = None,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[tuple[str, Run]]:
+    """Read a page of runs in as many bounded transactions as it takes: only the last page is short.
+
+    A page bounded by `most` may be short, too. Without an order it is `-created`, and `-ended` where an error is given.
+    """
+    found: list[tuple[str, Run]] = []
+    sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
+    of = "runs", filters.namespace, filters.schedule_id, sort
+    cursor = unbind_cursor(cursor, *of)
+    while True:
+        read = partial(search_runs, filters=filters, sort=sort, limit=limit - len(found), most=most, is_slim=is_slim)
+        page = database.read(partial(read, cursor=cursor, most_looked_at=looked_at))
+        found, cursor = found + page.items, page.following
+        if cursor is None or not page.is_cut or len(found) == limit or (found and most is not None):
+            return Page(found, bind_cursor(cursor, *of))
+        looked_at = min(2 * looked_at, _MOST_AT_ONCE)
+
+
+def search_runs(
+    connection: Connection,
+    filters: RunFilters,
+    *,
+    limit: int,
+    cursor: str | None,
+    sort: str = "-created",
+    most: int | None = None,
+    most_looked_at: int = MOST_LOOKED_AT,
+    is_slim: bool = False,
+) -> FoundRuns:
+    """Read a page in one of SORTS after a cursor, of at most `most` characters (`cut_to_size`).
+
+    Where an error's text is looked for, only failed and lost runs match. Slim runs have no arguments, memo, search
+    attributes, lineage, attempts and result. Raises InvalidLimitError for a cursor of another list.
+    """
+    items: list[tuple[str, Run]] = []
+    following: str | None = None
+    select = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).add_columns(of_schedule(schedules.c.schedule_id, runs))
+    select = select.where(*_conditions(filters, sort))
+    for walk in _walks(connection, filters, sort, cursor):
+        last = walk.last(connection, most_looked_at)
+        upto = [] if last is None else [walk.is_up_to(last)]
+        statement = select.where(*walk.within, *upto).order_by(*walk.direction).limit(limit + 1 - len(items))
+        statement, cut = cut_to_size(connection, statement, most)
+        items += [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
+        if len(items) > limit or cut is not None:
+            items = items[:limit]
+            return FoundRuns(_shown(connection, items), walk.cursor_at(items[-1][1]), is_cut=False)
+        if last is not None:
+            following = None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
+            break
+        following = walk.following
+    return FoundRuns(_shown(connection, items), following, is_cut=following is not None)
+
+
+def _shown(connection: Connection, items: Sequence[tuple[str, Run]]) -> list[tuple[str, Run]]:
+    shown = to_show(connection, [run for _, run in items])
+    return [(name, run) for (name, _), run in zip(items, shown, strict=True)]
+
+
+def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
+    """Return what a run that is looked at must meet."""
+    found = [of_schedule(schedules.c.namespace, runs) == filters.namespace]
+    if filters.statuses:
+        found.append(is_one_of(filters.statuses))
+    if filters.schedule_id is not None:
+        found.append(of_schedule(schedules.c.schedule_id, runs) == filters.schedule_id)
+    if filters.workflow is not None:
+        found.append(runs.c.workflow == filters.workflow)
+    if filters.error is not None:
+        found += [HAS_FAILED, runs.c.error.icontains(filters.error, autoescape=True)]
+    if sort != "-ended":
+        found += [] if filters.since is None else [runs.c.created_at >= filters.since]
+        found += [] if filters.until is None else [runs.c.created_at < filters.until]
+    return found
+
+
+def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk, last: Sequence[Any]) -> bool:
+    """Return whether nothing that was created before, or after, the last run that was looked at can match."""
+    bound = {"created": filters.until, "-created": filters.since}.get(sort)
+    if bound is None:
+        return False
+    created_at = walk.created_at(connection, last)
+    return created_at >= bound if sort == "created" else created_at < bound
+
+
+class _Walk(NamedTuple):
+    """An index along which runs are looked at, from a place on."""
+
+    within: list[sa.ColumnElement[bool]]
+    """What bounds it: the condition of the index, the time, and where it begins."""
+    order: tuple[sa.Column[Any], ...]
+    """The columns of its order."""
+    is_descending: bool
+    """Whether it is walked backwards."""
+    schedule_uid: str = ""
+    """The incarnation whose runs these are; empty of all."""
+    following: str | None = None
+    """The cursor of what follows at its end; None when nothing does, or the next walk does."""
+
+    @property
+    def direction(self) -> list[sa.ColumnElement[Any]]:
+        """The ORDER BY terms."""
+        return [column.desc() if self.is_descending else column.asc() for column in self.order]
+
+    def _compared(self, place: Sequence[Any]) -> tuple[Any, Any]:
+        if len(self.order) == 1:
+            return self.order[0], place[0]
+        return sa.tuple_(*self.order), bound_to(self.order, place)
+
+    def is_after(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that a run lies behind a place."""
+        key, bound = self._compared(place)
+        return key < bound if self.is_descending else key > bound  # type: ignore[no-any-return]
+
+    def is_up_to(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that a run lies at a place or before it."""
+        key, bound = self._compared(place)
+        return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
+
+    def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
+        """Read the place of the last of so many runs, in the index alone; None when there are fewer."""
+        statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
+        return connection.execute(statement.offset(most - 1).limit(1)).first()
+
+    def created_at(self, connection: Connection, place: Sequence[Any]) -> datetime:
+        """Read when the run at a place was created."""
+        is_there = (column == value for column, value in zip(self.order, place, strict=True))
+        found: datetime = connection.execute(sa.select(runs.c.created_at).where(*self.within, *is_there)).scalar_one()
+        return found
+
+    def cursor_at(self, run: Run) -> str:
+        """Return where the page after a run begins, also one of an incarnation that was walked before."""
+        place = [getattr(run, column.name) for column in self.order]
+        return self._replace(schedule_uid=self.schedule_uid and run.schedule_uid).cursor(place)
+
+    def cursor(self, place: Sequence[Any]) -> str:
+        """Return a place as a text."""
+        if len(place) == 2:
+            return write_cursor(place[0], place[1])
+        return f"{self.schedule_uid}.{place[0]}" if self.schedule_uid else str(place[0])
+
+
+def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
+    """Yield the walks of a page, one after another; none for a text that no row can have and a driver refuses."""
+    if sort not in SORTS:
+        raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
+    if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
+        return
+    if sort == "-ended":
+        yield _by_end(filters, cursor)
+    elif filters.schedule_id is not None:
+        yield from _by_number(connection, filters, cursor, is_descending=sort == "-created")
+    else:
+        yield _by_uid(filters, cursor, is_descending=sort == "-created")
+
+
+def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
+    walk = _Walk([HAS_FAILED], (runs.c.ended_at, runs.c.uid), is_descending=True)
+    walk.within.extend([] if filters.since is None else [runs.c.ended_at >= filters.since])
+    walk.within.extend([] if filters.until is None else [runs.c.ended_at < filters.until])
+    walk.within.extend([] if cursor is None else [walk.is_after(read_cursor(cursor))])
+    return walk
+
+
+def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
+    """Walk in the order of uids, which begin with the time; if the filters mean runs that have not ended, along the
+    index of these.
+
+    SQLite would take an index of another order for a condition that is bound.
+    """
+    meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
+    is_open = len(meant) == 1 and meant <= UNFINISHED
+    within: list[sa.ColumnElement[bool]] = []
+    if is_open:
+        within.append(IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))))
+    walk = _Walk(within, (runs.c.uid,), is_descending)
+    within.extend([] if filters.since is None else [runs.c.uid >= first_uid_at(filters.since)])
+    within.extend([] if filters.until is None else [runs.c.uid <= _last_uid_at(filters.until)])
+    if cursor is not None:
+        if not is_uid(cursor):
+            raise malformed_cursor()
+        within.append(walk.is_after((cursor,)))
+    return walk
+
+
+def _last_uid_at(instant: datetime) -> str:
+    """Return the highest uid of an instant's millisecond: the instant is the first ten of its characters."""
+    return first_uid_at(instant)[:10].ljust(26, "Z")
+
+
+def _by_number(
+    connection: Connection, filters: RunFilters, cursor: str | None, *, is_descending: bool
+) -> Iterator[_Walk]:
+    """Walk through the runs of each incarnation of an id: each was deleted before the next one was created."""
+    uid, _, number = (cursor or "").partition(".")
+    if cursor is not None and not (is_uid(uid) and number.isascii() and number.isdigit() and len(number) <= 18):
+        raise malformed_cursor()
+    found = _incarnations(connection, filters, uid, is_descending=is_descending)
+    for place, one in enumerate(found[:_INCARNATIONS]):
+        is_last = place + 1 == _INCARNATIONS and len(found) > _INCARNATIONS
+        following = f"{found[_INCARNATIONS]}.{_BEYOND if is_descending else 0}" if is_last else None
+        walk = _Walk([runs.c.schedule_uid == one], (runs.c.number,), is_descending, one, following)
+        if one == uid:
+            walk.within.append(walk.is_after((int(number),)))
+        yield walk
+
+
+def _incarnations(connection: Connection, filters: RunFilters, start: str, *, is_descending: bool) -> list[str]:
+    """Read the uids of an id's incarnations from one on, one more than a page looks at."""
+    named = schedules.c.namespace == filters.namespace, schedules.c.schedule_id == filters.schedule_id
+    bound = [schedules.c.uid <= start if is_descending else schedules.c.uid >= start] if start else []
+    keys = schedules.c.created_at, schedules.c.uid
+    of_id = sa.select(schedules.c.uid).where(*named, *bound)
+    gone = of_id.where(IS_DELETED).order_by(*(key.desc() if is_descending else key.asc() for key in keys))
+    found = [*connection.execute(of_id.where(IS_LIVE)).scalars()]
+    found += connection.execute(gone.limit(_INCARNATIONS + 1)).scalars()
+    return sorted(found, reverse=is_descending)

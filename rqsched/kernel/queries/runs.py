@@ -1,0 +1,592 @@
+"""Queries that list, count and find runs, and dead letters: failed runs that are kept to be listed.
+
+Every query is bounded, whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.features.limits.store import with_places
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, TargetStatus
+from rqsched.kernel.decide.results import Page
+from rqsched.kernel.queries.pages import (
+    bind_cursor,
+    cut_to_size,
+    malformed_cursor,
+    newest_since,
+    page_of,
+    read_cursor,
+    unbind_cursor,
+    write_cursor,
+)
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.rows import (
+    RUN_COLUMNS,
+    SELECT_RUNS,
+    SELECT_RUNS_WITH_SCHEDULES,
+    SELECT_SLIM_RUNS,
+    SELECT_SLIM_SCHEDULES,
+    to_run,
+    to_run_and_schedule,
+    to_runs_and_schedules,
+    to_schedules_with_last,
+    with_upstreams,
+)
+from rqsched.kernel.store.tables import (
+    HAS_FAILED,
+    HAS_JOB,
+    IS_BACKFILLED,
+    IS_DEAD_LETTER,
+    IS_EXPIRED,
+    IS_LIVE,
+    IS_OCCURRENCE,
+    IS_OPEN,
+    IS_OPEN_TARGET,
+    IS_UNFINISHED,
+    SHOWN_STATUS,
+    WAITS_FOR_CODE,
+    constant,
+    is_outside,
+    of_schedule,
+    runs,
+    schedules,
+    targets,
+)
+from rqsched.when.moved import REACH
+
+
+def list_runs(
+    connection: Connection,
+    schedule_uid: str,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    statuses: Sequence[str] = (),
+    backfill_uid: str | None = None,
+    is_live: bool = False,
+    most: int | None = None,
+    is_slim: bool = False,
+) -> Page[Run]:
+    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones.
+
+    `is_live` leaves out the runs of backfills, and `backfill_uid` takes those of one alone.
+    `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
+    """
+    statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
+    if statuses:
+        statement = statement.where(is_one_of(statuses))
+    if backfill_uid is not None:
+        statement = statement.where(runs.c.backfill_uid == backfill_uid)
+    if is_live:
+        statement = statement.where(~IS_BACKFILLED)
+    if cursor is not None:
+        if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
+            raise malformed_cursor()
+        statement = statement.where(runs.c.number < int(cursor))
+    statement, cut = cut_to_size(connection, statement.order_by(runs.c.number.desc()).limit(limit + 1), most)
+    found = to_show(connection, [to_run(row) for row in connection.execute(statement)])
+    return page_of(found, limit, lambda run: str(run.number), cut)
+
+
+def to_show(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs with the shown values that are in other rows: runs that need them cost one more query."""
+    return with_upstreams(connection, with_places(connection, found))
+
+
+def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a run has one of these statuses.
+
+    `blocked` means blocked pending runs, `expired` expired cancelled ones.
+    """
+    is_one = runs.c.status.in_([name for name in statuses if name not in {BLOCKED, EXPIRED}])
+    more = [(BLOCKED, WAITS_FOR_CODE), (EXPIRED, IS_EXPIRED)]
+    return sa.or_(is_one, *(condition for name, condition in more if name in statuses))
+
+
+def find_run_in(connection: Connection, namespace: str, uid: str) -> Run | None:
+    """Read a run of any schedule of a namespace by its uid."""
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    is_there = sa.select(schedules.c.uid).where(*is_parent).exists()
+    row = connection.execute(SELECT_RUNS.where(runs.c.uid == uid.upper(), is_there)).first()
+    return None if row is None else to_show(connection, [to_run(row)])[0]
+
+
+def find_run_with_schedule(connection: Connection, namespace: str, uid: str) -> tuple[Schedule, Run] | None:
+    """Read a run of any schedule of a namespace by its uid, with its schedule."""
+    is_this = runs.c.uid == uid.upper(), schedules.c.namespace == namespace
+    row = connection.execute(SELECT_RUNS_WITH_SCHEDULES.where(*is_this)).first()
+    if row is None:
+        return None
+    run, schedule = to_run_and_schedule(connection, row)
+    return schedule, run
+
+
+def find_run_of(connection: Connection, schedule_uid: str, run: str) -> Run | None:
+    """Read one run of a schedule by uid, number or instance id."""
+    by_name: sa.ColumnElement[bool] = (runs.c.uid == run.upper()) | (runs.c.instance_id == run)
+    if run.isascii() and run.isdigit() and len(run) <= 18:
+        by_name = runs.c.number == int(run)
+    row = connection.execute(SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, by_name)).first()
+    return None if row is None else to_show(connection, [to_run(row)])[0]
+
+
+class FailedRuns(NamedTuple):
+    """The filters of failed and lost runs; a run must match each filter that is given."""
+
+    since: datetime
+    """Ended at or after this instant."""
+    namespace: str
+    """The namespace of their schedules."""
+    until: datetime | None = None
+    """Ended before this instant; None for no limit."""
+    schedule_id: str | None = None
+    """The id of their schedule; None for all."""
+    workflow: str | None = None
+    """The workflow they executed; None for any."""
+
+
+_SELECT_NAMED = sa.select(*RUN_COLUMNS, schedules.c.schedule_id).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+
+
+def _named(rows: Iterable[Sequence[Any]]) -> list[tuple[str, Run]]:
+    """Read runs, each with the id of its schedule, which is the last column."""
+    return [(row[-1], to_run(row[:-1])) for row in rows]
+
+
+def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[tuple[str, Run]]:
+    """Read failed and lost runs of schedules that are not deleted, oldest end first, with the ids of the schedules."""
+    statement = _SELECT_NAMED.where(HAS_FAILED, runs.c.ended_at >= wanted.since)
+    statement = statement.where(IS_LIVE, schedules.c.namespace == wanted.namespace)
+    if wanted.until is not None:
+        statement = statement.where(runs.c.ended_at < wanted.until)
+    if wanted.schedule_id is not None:
+        statement = statement.where(schedules.c.schedule_id == wanted.schedule_id)
+    if wanted.workflow is not None:
+        statement = statement.where(runs.c.workflow == wanted.workflow)
+    rows = connection.execute(statement.order_by(runs.c.ended_at, runs.c.uid).limit(limit))
+    return _named(rows)
+
+
+class FailureMark(NamedTuple):
+    """The facts by which failed and lost runs are grouped."""
+
+    schedule_uid: str
+    """Its schedule."""
+    uid: str
+    """Its uid."""
+    error: str
+    """The beginning of its error's text; for a traceback, whose end has the error, `Traceback` and the end."""
+
+
+def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailureMark]:
+    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all of them."""
+    order = runs.c.ended_at.desc(), runs.c.uid.desc()
+    last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
+    begin = connection.execute(last.offset(_FAILED_AMONG - 1).limit(1)).scalar() or since
+    text = sa.func.coalesce(runs.c.error, "")
+    is_long = sa.func.length(text) > _SHOWN_OF_ERROR
+    end = "Traceback " + sa.func.substr(text, sa.func.length(text) - _SHOWN_OF_ERROR)
+    shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
+    statement = (
+        sa.select(runs.c.schedule_uid, runs.c.uid, shown)
+        .where(HAS_FAILED, runs.c.ended_at >= begin, *_of_namespace(connection, namespace))
+        .order_by(*order)
+    )
+    return [FailureMark(*row) for row in connection.execute(statement.limit(limit)).all()]
+
+
+_FAILED_AMONG = 5_000
+"""How many of the newest failures of all namespaces are looked at for those of one."""
+_SHOWN_OF_ERROR = 300
+
+
+class FailedRun(NamedTuple):
+    """A run that failed or was lost."""
+
+    schedule_id: str
+    """The id of its schedule."""
+    uid: str
+    """Its uid."""
+    number: int
+    """Its number within the schedule."""
+    ended_at: datetime
+    """When it ended."""
+    error: str | None
+    """Its error, whole."""
+
+
+def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, FailedRun]:
+    """Read some runs that failed or were lost, by their uids."""
+    columns = of_schedule(schedules.c.schedule_id, runs), *(runs.c[name] for name in FailedRun._fields[1:])
+    found = connection.execute(sa.select(*columns).where(runs.c.uid.in_(uids), HAS_FAILED)) if uids else ()
+    return {run.uid: run for run in (FailedRun(*row) for row in found)}
+
+
+def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
+    """Read the runs a namespace created last, newest first, each with the id of its schedule.
+
+    The runs of a busy namespace are among the newest of all; only for a quiet one its schedules are read.
+    """
+    newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
+    statement = _SELECT_NAMED.where(schedules.c.namespace == namespace).order_by(newest).limit(limit)
+    of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT)
+    found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
+    rows = found if len(found) == limit else connection.execute(statement)
+    return _named(rows)
+
+
+_LOOKED_AT = 200
+"""How many of the newest runs of all namespaces are looked at for those of one."""
+
+
+class LatestRun(NamedTuple):
+    """The newest run in the description of a schedule."""
+
+    schedule_uid: str
+    """The schedule."""
+    status: RunStatus
+    """The status of the run."""
+    attempt: int
+    """The attempt that was begun last."""
+    blocked_at: datetime | None
+    """When a worker could not find its workflow."""
+    blocked_reason: str | None
+    """The worker that could not find its code, and the reason."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for a worker that can find its workflow."""
+        return self.blocked_at is not None and self.status is RunStatus.PENDING
+
+
+_SELECT_LATEST = sa.select(
+    runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason
+).where(runs.c.uid.in_(sa.bindparam("uids", expanding=True)))
+
+
+def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
+    """Read what is said of the newest run of each schedule, by the schedule's uid."""
+    uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
+    if not uids:
+        return {}
+    rows = connection.execute(_SELECT_LATEST, {"uids": uids}).all()
+    return {uid: LatestRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
+
+
+class RunOutline(NamedTuple):
+    """One run, as much of it as a chart needs."""
+
+    uid: str
+    """Its uid."""
+    schedule_uid: str
+    """Its schedule's incarnation."""
+    number: int
+    """Its number within the schedule."""
+    status: str
+    """The status of the run."""
+    kind: str
+    """The origin of the run."""
+    occurrence_at: datetime
+    """The nominal time."""
+    due_at: datetime | None
+    """When it was to start."""
+    started_at: datetime | None
+    """When the newest attempt began."""
+    ended_at: datetime | None
+    """When it ended."""
+    attempt: int
+    """The newest attempt."""
+
+
+_OUTLINE = [runs.c[name] for name in RunOutline._fields]
+
+
+def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
+    """Read the newest live runs of each schedule, oldest first, by the schedule's uid; those of backfills are none."""
+    if not uids:
+        return {}
+    each = []
+    for uid in uids:
+        live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == uid, ~IS_BACKFILLED)
+        each.append(sa.select(live.order_by(runs.c.number.desc()).limit(count).subquery()))
+    found: dict[str, list[RunOutline]] = {uid: [] for uid in uids}
+    for row in connection.execute(sa.union_all(*each)):
+        found[row.schedule_uid].append(RunOutline(*row))
+    return {uid: sorted(outlines, key=lambda run: run.number) for uid, outlines in found.items()}
+
+
+def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most: int) -> dict[str, dict[str, int]]:
+    """Count the runs of each backfill by status, of its first `most`; one without runs is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for uid in backfill_uids:
+        first = sa.select(runs.c.status).where(runs.c.backfill_uid == uid).order_by(runs.c.number).limit(most)
+        of_one = first.subquery()
+        counted = connection.execute(sa.select(of_one.c.status, sa.func.count()).group_by(of_one.c.status))
+        if counts := {row[0]: row[1] for row in counted}:
+            found[uid] = counts
+    return found
+
+
+def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime, end: datetime) -> Run | None:
+    """Read the run of the first occurrence in [start, end) that has one; a trigger's run stands for no occurrence."""
+    within = runs.c.occurrence_at >= start, runs.c.occurrence_at < end
+    found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *within)
+    row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
+    return None if row is None else to_run(row)
+
+
+def run_standing_for(connection: Connection, schedule_uid: str, nominal: datetime) -> Run | None:
+    """Read the run on another day that stands for a nominal instant, which was moved to it."""
+    near = runs.c.occurrence_at > nominal - REACH, runs.c.occurrence_at < nominal + REACH
+    named = runs.c.nominals.contains(f'"{iso_utc(nominal)}"', autoescape=True)
+    found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *near, named)
+    row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
+    return None if row is None else to_run(row)
+
+
+def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[RunOutline | None, RunOutline | None]:
+    """Read the runs of a schedule before and after the one of a number; None where there is none (any more)."""
+    of_schedule, column = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid), runs.c.number
+    before = of_schedule.where(column < number).order_by(column.desc())
+    after = of_schedule.where(column > number).order_by(column.asc())
+    earlier, later = (
+        [RunOutline(*row) for row in connection.execute(statement.limit(1))] for statement in (before, after)
+    )
+    return next(iter(earlier), None), next(iter(later), None)
+
+
+class Outcome(NamedTuple):
+    """Runs of one queue or time that are alike."""
+
+    key: Any
+    """The queue or the time, as it was asked for."""
+    is_backfilled: bool
+    """Whether a backfill asked for them."""
+    status: str
+    """Their final status, `expired` for runs that were not started in time, or their current one."""
+    runs: int
+    """How many."""
+    late: list[int]
+    """How many microseconds after they were due they started: live runs whose first attempt is their newest."""
+
+
+BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
+"""The key of `outcomes` for the queue that a run names; None is the default one."""
+
+
+def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.ColumnElement[bool], datetime]:
+    """Return the condition of the `most` newest of all runs since `start`, and since when these are."""
+    return newest_since(connection, runs, start, most)
+
+
+def outcomes(
+    connection: Connection, namespace: str, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
+) -> list[Outcome]:
+    """Count the runs of a namespace among some by what `key` says of each; SQL does, because rows are slow to read."""
+    microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
+    late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
+    is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
+    listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
+    by = key, is_backfilled, SHOWN_STATUS
+    statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed)
+    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would be another one
+    rows = connection.execute(statement.where(is_among, *_of_namespace(connection, namespace)).group_by(*names))
+    return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one]) for row in rows]
+
+
+def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
+    """Say that runs are of a namespace; nothing where there is no other one, as asking for each run takes a third."""
+    # Compare both ends of the index: a plan made without the values would read all schedules for `<` and `>`.
+    ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
+    known = {*connection.execute(sa.select(*ends)).one()}
+    return [of_schedule(schedules.c.namespace, runs) == namespace] if known - {namespace} else []
+
+
+def slot_of_creation(connection: Connection, start: datetime, width: timedelta) -> sa.ColumnElement[int]:
+    """Say in which of some slots of whole seconds a run was made; before the first one it is negative."""
+    since = dialect_of(connection).microseconds(runs.c.created_at) - int(start.timestamp()) * 1_000_000
+    step = width // timedelta(microseconds=1)
+    return sa.case((since < 0, -1), else_=since // step)
+
+
+class Waiting(NamedTuple):
+    """Runs or targets that wait on one queue of the main Redis."""
+
+    queue: str | None
+    """Its name; None is the default one."""
+    number: int
+    """How many."""
+    since: datetime | None
+    """Since when the first of them waits for a worker; None where all wait for their code instead."""
+
+
+def waiting_by_queue(
+    connection: Connection, namespace: str | None, most: int, frozen: Collection[str] = ()
+) -> list[Waiting]:
+    """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
+
+    Only the `most` oldest runs, and targets, of all namespaces are read. A queue may appear twice. Runs of `frozen`
+    namespaces, which wait for a thaw, are left out.
+    """
+    found: list[Waiting] = []
+    is_meant = _IS_PENDING_IN_RQ if not frozen else sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
+    for table, is_waiting in ((runs, is_meant), (targets, _IS_PENDING_TARGET)):
+        oldest = (
+            sa.select(*(table.c[name] for name in ("uid", "queue", "schedule_uid", "queued_at", "blocked_at")))
+            .where(is_waiting, table.c.connection.is_(None))
+            .order_by(table.c.uid)
+            .limit(most)
+            .subquery()
+        )
+        since = sa.func.min(sa.case((oldest.c.blocked_at.is_(None), oldest.c.queued_at)))
+        statement = sa.select(oldest.c.queue, sa.func.count(), since).group_by(oldest.c.queue)
+        if namespace is not None:
+            joined = oldest.join(schedules, schedules.c.uid == oldest.c.schedule_uid)
+            statement = statement.select_from(joined).where(schedules.c.namespace == namespace)
+        found += [Waiting(*row) for row in connection.execute(statement)]
+    return found
+
+
+def waiting(
+    connection: Connection, limit: int, namespace: str | None = None, frozen: Collection[str] = ()
+) -> list[tuple[Schedule, Run]]:
+    """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first.
+
+    The runs are those in a namespace, or in all namespaces but the `frozen` ones.
+    """
+    statuses = [status.value for status in (RunStatus.PENDING, RunStatus.RETRYING, RunStatus.BUFFERED)]
+    is_meant = [IS_OPEN, runs.c.status.in_(statuses), *is_outside(frozen)]
+    is_meant += [] if namespace is None else [schedules.c.namespace == namespace]
+    statement = SELECT_RUNS_WITH_SCHEDULES.where(*is_meant).order_by(runs.c.uid)
+    found = to_runs_and_schedules(connection, connection.execute(statement.limit(limit)).all())
+    return [(schedule, run) for run, schedule in found]
+
+
+def running(connection: Connection, namespace: str | None, most: int) -> list[tuple[Schedule, datetime]]:
+    """Read the schedules (slim) whose live runs execute, and since when each run does; the `most` oldest runs."""
+    is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
+    statement = (
+        SELECT_SLIM_SCHEDULES.add_columns(runs.c.started_at)
+        .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
+        .where(is_running, ~IS_BACKFILLED, runs.c.started_at.is_not(None))
+        .order_by(runs.c.uid)
+        .limit(most)
+    )
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
+    return to_schedules_with_last(connection, connection.execute(statement).all())
+
+
+_IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq") & HAS_JOB
+"""On its queue: who is in line of a group waits for no worker yet."""
+_IS_PENDING_TARGET = (
+    IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.queued_at.is_not(None)
+)
+
+
+def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> list[tuple[Schedule, str | None]]:
+    """Read why runs of a namespace, or of all, are blocked, each with its schedule (slim), longest first."""
+    statement = (
+        SELECT_SLIM_SCHEDULES.add_columns(runs.c.blocked_reason)
+        .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
+        .where(WAITS_FOR_CODE)
+        .order_by(runs.c.blocked_at, runs.c.uid)
+        .limit(limit)
+    )
+    if namespace is not None:
+        statement = statement.where(dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
+    return to_schedules_with_last(connection, connection.execute(statement).all())
+
+
+class RunName(NamedTuple):
+    """The names of a run."""
+
+    number: int
+    """Its number within its schedule."""
+    schedule_id: str
+    """The id of its schedule."""
+    started_at: datetime | None
+    """When its newest attempt began."""
+
+
+def names_of_runs(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, RunName]:
+    """Return the names of the runs in a namespace, by uid."""
+    statement = (
+        sa.select(runs.c.uid, runs.c.number, schedules.c.schedule_id, runs.c.started_at)
+        .join(schedules, schedules.c.uid == runs.c.schedule_uid)
+        .where(runs.c.uid.in_(uids), schedules.c.namespace == namespace)
+    )
+    return {uid: RunName(*rest) for uid, *rest in connection.execute(statement)} if uids else {}
+
+
+class DeadLetters(NamedTuple):
+    """The filters of a list of dead letters."""
+
+    namespace: str
+    """The namespace of their schedules."""
+    queue: str | None
+    """The queue they were on; None shows all."""
+    default_queue: str
+    """The queue of runs that name none."""
+
+
+def page_of_dead_letters(
+    connection: Connection, wanted: DeadLetters, *, limit: int, cursor: str | None, offset: int = 0
+) -> Page[tuple[Run, Schedule]]:
+    """Read a page of dead letters with their schedules."""
+    statement, of = _SELECT_DEAD_LETTERS.where(*_are_wanted(wanted)), ("dead letters", wanted.namespace, wanted.queue)
+    if (place := unbind_cursor(cursor, *of)) is not None:
+        instant, uid = read_cursor(place)
+        bound = sa.tuple_(sa.literal(instant, runs.c.dead_letter_at.type), sa.literal(uid, runs.c.uid.type))
+        statement = statement.where(sa.tuple_(runs.c.dead_letter_at, runs.c.uid) < bound)
+    statement = statement.order_by(runs.c.dead_letter_at.desc(), runs.c.uid.desc()).limit(limit + 1).offset(offset)
+    rows = connection.execute(statement).all()
+    kept = rows[:limit]
+    following = write_cursor(kept[-1].dead_letter_at, kept[-1][0]) if len(rows) > limit else None
+    return Page(to_runs_and_schedules(connection, kept), bind_cursor(following, *of))
+
+
+def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:
+    """Count the dead letters that all pages show together."""
+    statement = sa.select(sa.func.count()).select_from(_DEAD_LETTERS).where(*_are_wanted(wanted))
+    return connection.execute(statement).scalar_one()
+
+
+def find_dead_letter(connection: Connection, uid: str, *, namespace: str) -> tuple[Run, Schedule] | None:
+    """Read one dead letter with its schedule; None when there is none in the namespace."""
+    statement = _SELECT_DEAD_LETTERS.where(IS_DEAD_LETTER, runs.c.uid == uid, schedules.c.namespace == namespace)
+    row = connection.execute(statement).first()
+    return None if row is None else to_run_and_schedule(connection, row)
+
+
+def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> bool:
+    """Take a run off the dead letters; returns whether it was one of the namespace."""
+    is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
+    statement = sa.update(runs).where(
+        runs.c.uid == uid, IS_DEAD_LETTER, sa.select(schedules.c.uid).where(*is_parent).exists()
+    )
+    return connection.execute(statement.values(dead_letter_at=None)).rowcount == 1
+
+
+def take_off_dead_letters(connection: Connection, uids: Sequence[str]) -> None:
+    """Take runs off the dead letters that are run again; their schedule is locked."""
+    retried = dialect_of(connection).one_of(runs.c.uid, uids)
+    connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
+
+
+_DEAD_LETTERS = runs.join(schedules, schedules.c.uid == runs.c.schedule_uid)
+_SELECT_DEAD_LETTERS = SELECT_RUNS_WITH_SCHEDULES.add_columns(runs.c.dead_letter_at)
+
+
+def _are_wanted(wanted: DeadLetters) -> list[sa.ColumnElement[bool]]:
+    found = [IS_DEAD_LETTER, schedules.c.namespace == wanted.namespace]
+    if wanted.queue is not None:
+        found.append(sa.func.coalesce(runs.c.queue, wanted.default_queue) == wanted.queue)
+    return found

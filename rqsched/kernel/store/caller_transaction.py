@@ -1,0 +1,279 @@
+"""The caller's transaction: writes that an application makes with its own rows, and when they have committed.
+
+We write into it and never end it, never change a setting of its connection, and never repeat anything in it. The
+callbacks are called once the transaction is over, however it ended. SQLAlchemy's own `commit` event comes before COMMIT
+is sent, so they wait for `after_commit` of a Session, and on a Connection for its next transaction or its return to the
+pool, whichever is first.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
+
+from rqsched.errors import (
+    DatabasePrivilegeError,
+    DatabaseUnavailableError,
+    InvalidTypeError,
+    TransactionConflictError,
+    WrongDatabaseError,
+)
+from rqsched.kernel.decide.option_table import CommonOptions
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import is_conflict, is_refused, is_transient, reason_of, sqlstate_of
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import database_metadata
+
+if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for others it is a tenth of a second
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session, scoped_session
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[[], None])
+_KEY = "rqsched_after_commit"
+"""The key of the callbacks that wait for a commit, in the `info` of connections and sessions."""
+_NO_TABLE, _NO_TABLE_WORDS = "42P01", "no such table"
+_NO_TRANSACTION = "25P01"
+
+
+class Waiting(dict[object, Callable[[], None]]):
+    """The callbacks for the end of a Connection's transaction, each under a key."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = weakref.ref(connection)
+
+    def call(self) -> None:
+        """Call each callback once; in a thread if the Connection was not closed but collected as garbage.
+
+        A collection may interrupt whatever this thread was doing, with the locks that it held.
+        """
+        while self:
+            publish = self.popitem()[1]
+            if self._connection() is None:
+                threading.Thread(target=publish, name="rqsched-after-commit", daemon=True).start()
+            else:
+                publish()
+
+
+class CallerTransaction(Protocol):
+    """A transaction that the application began and will end."""
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Lend the connection that holds it."""
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        """Return what is called after the commit under `key`: what waits there already, else what `make` returns."""
+
+
+SessionLike: TypeAlias = (
+    "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallerTransaction"
+)
+"""The values of `session=`; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
+ConnectionLike: TypeAlias = "Connection | AsyncConnection"
+"""The values of `connection=` besides the name of a Redis."""
+
+
+class WritingOptions(CommonOptions, total=False):
+    """The options of a schedule, with which a caller's own transaction can be given."""
+
+    connection: str | ConnectionLike | None
+    """A name: the named Redis of its runs. A SQLAlchemy Connection: the transaction in which this is written."""
+
+
+def caller_transaction(connection: object = None, session: object = None) -> CallerTransaction | None:
+    """Return the transaction that a caller names, by its connection or its session; None without either.
+
+    Raises InvalidTypeError for both, and for anything else.
+    """
+    if connection is not None and session is not None:
+        raise InvalidTypeError("session", "and connection were both given; give the one that holds your transaction")
+    given, field = (session, "session") if connection is None else (connection, "connection")
+    if given is None:
+        return None
+    if is_async(given):
+        raise InvalidTypeError(field, f"{type(given).__name__} needs an AsyncScheduler, or its run_sync()")
+    if isinstance(given, Connection):
+        return _OfConnection(given)
+    if _has_methods(given, "connection", "when_over"):
+        return cast("CallerTransaction", given)
+    if _has_methods(given, "connection", "flush"):
+        return _OfSession(cast("Session | scoped_session[Any]", given))
+    wanted = "Connection" if field == "connection" else "Session"
+    raise InvalidTypeError(field, f"{type(given).__name__} is not a SQLAlchemy {wanted}; give one")
+
+
+def split_transaction(
+    options: Mapping[str, Any], session: SessionLike | None
+) -> tuple[CallerTransaction | None, dict[str, Any]]:
+    """Return the caller's transaction, if one is given, and the options without it."""
+    given = options.get("connection")
+    if given is None or isinstance(given, str):
+        return caller_transaction(None, session), dict(options)
+    return caller_transaction(given, session), {name: value for name, value in options.items() if name != "connection"}
+
+
+def is_async(given: object) -> bool:
+    """Tell whether this is one of SQLAlchemy's asynchronous connections or sessions."""
+    return _has_methods(given, "run_sync")
+
+
+def _has_methods(given: object, *names: str) -> bool:
+    return all(callable(getattr(given, name, None)) for name in names)
+
+
+def perform(
+    connection: Connection,
+    database_id: str,
+    work: Callable[[Connection], T],
+    *,
+    is_writing: bool = True,
+    creates: int = 0,
+) -> T:
+    """Run `work` in the caller's transaction, whole or not at all: what fails leaves nothing behind in it.
+
+    Raises WrongDatabaseError before anything is written when it is a transaction of another database than
+    `database_id`, and TransactionConflictError when another transaction was first. `work` is tried again only for
+    each of the `creates` schedules that another transaction may create first: the next try finds that schedule.
+    """
+    try:
+        if is_writing and dialect_of(connection).has_one_writer:
+            _take_write_lock(connection)
+        for _ in range(creates):
+            with suppress(IntegrityError):
+                return _in_savepoint(connection, database_id, work)
+        return _in_savepoint(connection, database_id, work)
+    except DBAPIError as error:
+        _raise_translated(error)
+        raise
+
+
+def _in_savepoint(connection: Connection, database_id: str, work: Callable[[Connection], T]) -> T:
+    with connection.begin_nested():
+        _require_database(connection, database_id)
+        return work(connection)
+
+
+def _take_write_lock(connection: Connection) -> None:
+    """Make the first statement a write: a transaction that reads first may not be allowed to write any more.
+
+    It changes no row. Afterwards a transaction must be open, or each statement would be committed by itself.
+    """
+    connection.execute(sa.update(database_metadata).where(sa.false()).values(value=""))
+    if not cast("Any", connection.connection.driver_connection).in_transaction:
+        raise _autocommit()
+
+
+def _require_database(connection: Connection, database_id: str) -> None:
+    found = metadata.find_value(connection, metadata.DATABASE_ID)
+    if found != database_id:
+        raise _wrong_database(f"has the id {found}, not {database_id}")
+
+
+def _wrong_database(what: str) -> WrongDatabaseError:
+    return WrongDatabaseError(
+        f"the connection is to another database than the scheduler's: it {what}. Give one to the database of "
+        "RQSCHED_DATABASE_URL (and its schema, where your search_path names another), or call without it: then the "
+        "operation is a transaction of its own."
+    )
+
+
+def _autocommit() -> InvalidTypeError:
+    return InvalidTypeError(
+        "connection", "is in autocommit, so nothing would be rolled back; begin a transaction, or call without it"
+    )
+
+
+def _raise_translated(error: DBAPIError) -> None:
+    """Raise the error of rqsched for a driver's error; an unknown one is left as it is."""
+    reason, state = reason_of(error), sqlstate_of(error)
+    if state == _NO_TRANSACTION:
+        raise _autocommit() from error
+    if state == _NO_TABLE or reason.startswith(_NO_TABLE_WORDS):
+        raise _wrong_database("has no tables of rqsched") from error
+    if isinstance(error, IntegrityError) or is_conflict(error):
+        raise TransactionConflictError(reason) from error
+    if is_refused(error):
+        raise DatabasePrivilegeError((), reason) from error
+    if is_transient(error):
+        raise DatabaseUnavailableError(f"your transaction cannot go on ({reason}); repeat it later.") from error
+
+
+class _OfConnection:
+    """The transaction of a Connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        yield self._connection
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        return cast("F", _waiting(connection).setdefault(key, make()))
+
+
+class _OfSession:
+    """The transaction of an ORM Session, also of one that `scoped_session` finds."""
+
+    def __init__(self, session: Session | scoped_session[Any]) -> None:
+        # Events of a scoped_session would be those of every session it ever makes.
+        self._session = cast("Session", cast("Any", session)() if hasattr(session, "registry") else session)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        yield self._session.connection()
+
+    def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
+        waiting = _waiting(connection)
+        if not sa.event.contains(self._session, "after_commit", _at_session_commit):
+            sa.event.listen(self._session, "after_commit", _at_session_commit)
+        self._session.info.setdefault(_KEY, weakref.WeakKeyDictionary())[connection] = waiting
+        return cast("F", waiting.setdefault(key, make()))
+
+
+def _waiting(connection: Connection) -> Waiting:
+    """Return what waits for the end of this connection's transaction, and see to it that the end is noticed."""
+    for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
+        if not sa.event.contains(connection, name, notice):
+            sa.event.listen(connection, name, notice)
+    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool: an engine may get another at any time
+        sa.event.listen(Pool, "checkin", _at_checkin)
+    waiting = connection.info.get(_KEY)
+    if waiting is None:
+        waiting = connection.info[_KEY] = Waiting(connection)
+    return cast("Waiting", waiting)
+
+
+def _at_session_commit(session: Session) -> None:
+    """Call what waited, COMMIT having been answered; the release of a savepoint comes here too, and ends nothing."""
+    for connection, waiting in list(session.info.get(_KEY, {}).items()):
+        if not connection.in_transaction():
+            waiting.call()
+
+
+def _at_begin(connection: Connection) -> None:
+    """Call what waited for the transaction before this one, which is over."""
+    if _KEY in connection.info:
+        connection.info[_KEY].call()
+
+
+def _at_rollback(connection: Connection) -> None:
+    """Forget the waiting callbacks: the writes are undone. A lost connection keeps them, as it may have committed."""
+    if not connection.invalidated:
+        connection.info.get(_KEY, {}).clear()
+
+
+def _at_checkin(_: object, entry: ConnectionPoolEntry) -> None:
+    """Call the waiting callbacks: a transaction that did not commit has been rolled back by now."""
+    waiting = entry.info.pop(_KEY, None)
+    if waiting is not None:
+        waiting.call()

@@ -1,0 +1,750 @@
+"""The reads of decisions under the lock, the one writer of Changes, and the purge of a schedule.
+
+Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
+uid; transactions that keep it never deadlock.
+
+PostgreSQL is asked about a single schedule in one statement, because each statement is a wait. Rare cases are left to
+the statements of a batch: the functions that write in one statement return whether they have written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.kernel.decide.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, read_instants
+from rqsched.kernel.decide.policy import REPLACING, OverlapPolicy
+from rqsched.kernel.store.database import without_limits
+from rqsched.kernel.store.dialect import POSTGRES, Dialect, dialect_of
+from rqsched.kernel.store.metadata import is_frozen
+from rqsched.kernel.store.named_calendars import NAMING, with_contents
+from rqsched.kernel.store.rows import (
+    ROW_VERSION,
+    SCHEDULE_COLUMNS,
+    SELECT_RUNS,
+    SELECT_RUNS_WITH_SCHEDULES,
+    SELECT_SCHEDULES,
+    event_columns,
+    event_rows,
+    insert_rows,
+    run_columns,
+    run_differences,
+    run_values,
+    schedule_columns,
+    schedule_differences,
+    schedule_values,
+    to_run,
+    to_run_and_schedule,
+    to_runs_and_schedules,
+    to_schedule,
+    to_schedules,
+    update_rows,
+    with_upstreams,
+)
+from rqsched.kernel.store.tables import (
+    COMES_AFTER,
+    HAS_FAILED,
+    IS_LIVE,
+    IS_OCCURRENCE,
+    IS_OPEN,
+    IS_OPEN_LIVE,
+    IS_OPEN_UNFINISHED,
+    IS_OWED,
+    audit_events,
+    backfills,
+    constant,
+    counted,
+    deliveries,
+    hours,
+    idempotency_keys,
+    is_held_by,
+    runs,
+    schedules,
+    targets,
+    uncounted,
+    upstream_ends,
+)
+from rqsched.when.moved import REACH
+
+_Names: TypeAlias = tuple[str, ...]
+
+
+def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
+    """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that another transaction holds."""
+    wanted = sorted(set(uids))
+    if not wanted:
+        return []
+    dialect = dialect_of(connection)
+    found = connection.execute(_lock_schedules(dialect, skip_locked), {"among": dialect.listed(wanted)})
+    return to_schedules(connection, found.all())
+
+
+@lru_cache(maxsize=4)
+def _lock_schedules(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_SCHEDULES.where(dialect.among(schedules.c.uid)).order_by(schedules.c.uid)
+    return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=schedules)
+
+
+def lock_to_fire(
+    connection: Connection, uids: Iterable[str], *, skip_locked: bool = False
+) -> tuple[dict[str, Schedule], set[str]]:
+    """Lock and read schedules as `lock` does, by uid; also return the uids of schedules whose namespace is frozen."""
+    dialect = dialect_of(connection)
+    given = {"among": dialect.listed(sorted(uids))}
+    found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
+    locked = [to_schedule(None, row[:-1]) for row in found]
+    if any([NAMING in one.definition.spec for one in locked]):  # noqa: C419 - as few calls as there can be
+        locked = with_contents(connection, locked)
+    return {one.uid: one for one in locked}, {one.uid for one, row in zip(locked, found, strict=True) if row[-1]}
+
+
+@lru_cache(maxsize=4)
+def _lock_to_fire(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    return _lock_schedules(dialect, skip_locked).add_columns(is_frozen(schedules.c.namespace))
+
+
+def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:
+    """Lock and read one schedule; None when there is no such row, or another transaction holds it (`skip_locked`)."""
+    row = connection.execute(_LOCK_FREE if skip_locked else _LOCK, {"uid": uid}).first()
+    return None if row is None else to_schedule(connection, row)
+
+
+# A statement that is built once is a third of the work: naming a hundred columns takes longer than their round trip.
+_FIND = SELECT_SCHEDULES.where(schedules.c.uid == sa.bindparam("uid"))
+_FIND_NAMED = SELECT_SCHEDULES.where(
+    schedules.c.namespace == sa.bindparam("named_in"), schedules.c.schedule_id == sa.bindparam("named"), IS_LIVE
+)
+_LOCK = _FIND.with_for_update(key_share=True)
+_LOCK_FREE = _FIND.with_for_update(key_share=True, skip_locked=True)
+
+
+def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
+    """Lock and read, by id, the not-deleted schedules of these identities."""
+    return _named(connection, _lock_named(dialect_of(connection)), namespace, schedule_ids)
+
+
+def find_all_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
+    """Read, by id, the not-deleted schedules of these identities without locking them."""
+    return _named(connection, _find_named(dialect_of(connection)), namespace, schedule_ids)
+
+
+@lru_cache(maxsize=2)
+def _find_named(dialect: Dialect) -> sa.Select[Any]:
+    # A row that was deleted while its lock was awaited must be left out: IS_LIVE stands here, too.
+    return SELECT_SCHEDULES.where(is_named(dialect), IS_LIVE).order_by(schedules.c.uid)
+
+
+@lru_cache(maxsize=2)
+def _lock_named(dialect: Dialect) -> sa.Select[Any]:
+    return _find_named(dialect).with_for_update(key_share=True, of=schedules)
+
+
+def _named(
+    connection: Connection, statement: sa.Select[Any], namespace: str, schedule_ids: Sequence[str]
+) -> dict[str, Schedule]:
+    found = connection.execute(statement, given_names(connection, namespace, schedule_ids))
+    return {schedule.schedule_id: schedule for schedule in to_schedules(connection, found.all())}
+
+
+def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
+    """Return the condition that a schedule of the namespace `named_in` is not deleted and has an id `among` these.
+
+    Each id is looked up by the index: without statistics, or with a plan made without the ids, PostgreSQL takes a
+    namespace for a few rows, and would compare all of them with all the ids.
+    """
+    named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
+    if not dialect.has_statistics:
+        return (schedules.c.namespace == named_in) & dialect.among(schedules.c.schedule_id)
+    of_id = sa.select(schedules.c.uid).where(schedules.c.namespace == named_in, IS_LIVE).correlate_except(schedules)
+    return schedules.c.uid.in_(dialect.of_each(of_id, schedules.c.schedule_id))
+
+
+def given_names(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of `is_named`."""
+    return {"named_in": namespace, "among": dialect_of(connection).listed(schedule_ids)}
+
+
+def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
+    """Read the not-deleted schedule of this identity without locking it."""
+    row = connection.execute(_FIND_NAMED, {"named_in": namespace, "named": schedule_id}).first()
+    return None if row is None else to_schedule(connection, row)
+
+
+def find(connection: Connection, uid: str) -> Schedule | None:
+    """Read a schedule, deleted or not, without locking it."""
+    row = connection.execute(_FIND, {"uid": uid}).first()
+    return None if row is None else to_schedule(connection, row)
+
+
+def find_all(connection: Connection, uids: Sequence[str]) -> list[Schedule]:
+    """Read schedules, deleted or not, in uid order without locking them."""
+    dialect = dialect_of(connection)
+    statement = SELECT_SCHEDULES.where(dialect.among(schedules.c.uid)).order_by(schedules.c.uid)
+    return to_schedules(connection, connection.execute(statement, {"among": dialect.listed(uids)}).all())
+
+
+def open_runs(
+    connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
+) -> dict[str, list[Run]]:
+    """Read the runs a decision about these locked schedules must see.
+
+    These are the unfinished runs (backfilled ones only when asked for: no live decision depends on them), the first
+    waiting run of each kind and, where the schedule lets none start, the first that an operator asked for. The set of
+    these runs changes only under the locks of the schedules, so their rows need no lock unless the decision ends them:
+    see `lock_open_runs`.
+    """
+    found: dict[str, list[Run]] = defaultdict(list)
+    if not locked:
+        return found
+    dialect = dialect_of(connection)
+    given = {"among": dialect.listed(schedule.uid for schedule in locked)}
+    for row in connection.execute(_open_runs(dialect, with_backfill), given):
+        found[row.schedule_uid].append(to_run(row))
+    for schedule in locked:
+        if schedule.buffer_depth or schedule.backfill_waiting:
+            found[schedule.uid] += _first_waiting(connection, schedule)
+    return found
+
+
+@lru_cache(maxsize=4)
+def _open_runs(dialect: Dialect, with_backfill: bool) -> sa.Select[Any]:
+    statement = SELECT_RUNS.where(IS_OPEN_UNFINISHED if with_backfill else IS_OPEN_LIVE)
+    found = dialect.of_each(statement, runs.c.schedule_uid)
+    return found.order_by(found.selected_columns.uid)
+
+
+def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
+    kinds = [
+        *([runs.c.kind != RunKind.BACKFILL.value] if schedule.buffer_depth else []),
+        *([runs.c.kind == RunKind.BACKFILL.value] if schedule.backfill_waiting else []),
+    ]
+    waiting = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
+    )
+    if schedule.buffer_depth and not schedule.lets_waiting_start:
+        kinds.append((runs.c.kind != RunKind.BACKFILL.value) & (runs.c.asked_attempt == runs.c.attempt))
+    first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
+    found = {row.uid: to_run(row) for statement in first for row in connection.execute(statement)}
+    return with_upstreams(connection, [*found.values()])  # the event of a start names the upstream run
+
+
+def open_runs_for_start(
+    connection: Connection,
+    locked: Sequence[Schedule],
+    *,
+    overlap: OverlapPolicy | None = None,
+    with_backfill: bool = False,
+    skip_locked: bool = False,
+) -> dict[str, list[Run]]:
+    """Read the runs of `open_runs`, by schedule uid, and lock the ones that a start may end.
+
+    `overlap` is another policy than the schedules' own. With `skip_locked` a schedule is left out when another
+    transaction holds a run that would have to be locked; other starts lock no rows, so that a claim or a heartbeat at
+    that moment does not delay them.
+    """
+    read = open_runs(connection, locked, with_backfill=with_backfill)
+    found = {schedule.uid: read[schedule.uid] for schedule in locked}
+    ending = {one.uid: found.pop(one.uid) for one in locked if (overlap or one.policies.overlap) in REPLACING}
+    return found | lock_open_runs(connection, ending, skip_locked=skip_locked) if ending else found
+
+
+def lock_open_runs(
+    connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
+) -> dict[str, list[Run]]:
+    """Lock the runs that `open_runs` read, by schedule uid, and read them anew: for a decision that ends unfinished
+    runs.
+
+    With `skip_locked` a schedule is left out when another transaction holds one of its runs. Never leave out only the
+    run: a decision that does not see it would take the schedule for idle.
+    """
+    unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
+    wanted = sorted(run for uids in unfinished.values() for run in uids)
+    locked = {run.uid: run for run in _lock_runs(connection, wanted, skip_locked=skip_locked)}
+    return {
+        uid: [locked.get(run.uid, run) for run in listed]
+        for uid, listed in found.items()
+        if all(run in locked for run in unfinished[uid])
+    }
+
+
+def _lock_runs(connection: Connection, uids: Sequence[str], *, skip_locked: bool = False) -> list[Run]:
+    if not uids:
+        return []
+    dialect = dialect_of(connection)
+    found = connection.execute(_lock_runs_of(dialect, skip_locked), {"among": dialect.listed(uids)})
+    return [to_run(row) for row in found.all()]
+
+
+@lru_cache(maxsize=4)
+def _lock_runs_of(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
+    statement = SELECT_RUNS.where(dialect.among(runs.c.uid)).order_by(runs.c.uid)
+    return statement.with_for_update(key_share=True, skip_locked=skip_locked, of=runs)
+
+
+def lock_with_schedule(
+    connection: Connection, run_uid: str, *, skip_locked: bool = False
+) -> tuple[Schedule, Run] | None:
+    """Lock a run after its schedule, in the order that never deadlocks.
+
+    Returns None when there is no such run, or another transaction holds one of the two (`skip_locked`).
+    """
+    known = find_run(connection, run_uid)
+    schedule = None if known is None else lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
+    found = [] if schedule is None else _lock_runs(connection, [run_uid], skip_locked=skip_locked)
+    return (schedule, found[0]) if schedule is not None and found else None
+
+
+def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tuple[Schedule, Run, list[Run]] | None:
+    """Lock the schedule of a running run; returns it, the run and the other runs of `open_runs`.
+
+    None when the run does not run (any more). The run needs no lock: while it runs, its status changes under its
+    schedule's lock only.
+    """
+    schedule = lock_one(connection, schedule_uid)
+    if schedule is None:
+        return None
+    named = {"schedule_uid": schedule_uid, "run_uid": run_uid}
+    found = [to_run(row) for row in connection.execute(UNFINISHED_WITH, named)]
+    mine = next((run for run in found if run.uid == run_uid and run.status is RunStatus.RUNNING), None)
+    if mine is None:
+        return None
+    waiting = _first_waiting(connection, schedule) if schedule.buffer_depth or schedule.backfill_waiting else []
+    return schedule, mine, [run for run in found if run is not mine] + waiting
+
+
+UNFINISHED_WITH = SELECT_RUNS.where(
+    runs.c.schedule_uid == sa.bindparam("schedule_uid"),
+    IS_OPEN_UNFINISHED,
+    (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
+).order_by(runs.c.uid)
+"""The unfinished runs that a live decision sees, and one more, backfilled or not."""
+
+
+def find_run(connection: Connection, uid: str) -> Run | None:
+    """Read a run without locking it."""
+    row = connection.execute(_FIND_RUN, {"uid": uid}).first()
+    return None if row is None else to_run(row)
+
+
+def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str, tuple[Schedule, Run | None]]:
+    """Read, by uid, the schedules of Changes that each are `is_one_of_each`, with the run that each has started.
+
+    A schedule whose run is not there is left out.
+    """
+    dialect, found = dialect_of(connection), dict[str, tuple[Schedule, Run | None]]()
+    started = [run.uid for change in changes for run in change.new_runs]
+    others = [change.after.uid for change in changes if not change.new_runs]
+    if started:
+        rows = connection.execute(_find_started(dialect), {"among": dialect.listed(started)}).all()
+        found |= {schedule.uid: (schedule, run) for run, schedule in to_runs_and_schedules(connection, rows)}
+    if others:
+        rows = connection.execute(_find_each(dialect), {"among": dialect.listed(others)}).all()
+        found |= {schedule.uid: (schedule, None) for schedule in to_schedules(connection, rows)}
+    return found
+
+
+@lru_cache(maxsize=2)
+def _find_started(dialect: Dialect) -> sa.Select[Any]:
+    return SELECT_RUNS_WITH_SCHEDULES.where(dialect.among(runs.c.uid))
+
+
+@lru_cache(maxsize=2)
+def _find_each(dialect: Dialect) -> sa.Select[Any]:
+    return SELECT_SCHEDULES.where(dialect.among(schedules.c.uid))
+
+
+def find_with_schedule(connection: Connection, run_uid: str) -> tuple[Schedule, Run] | None:
+    """Read a run and its schedule without locking them."""
+    row = connection.execute(_FIND_WITH_SCHEDULE, {"uid": run_uid}).first()
+    if row is None:
+        return None
+    run, schedule = to_run_and_schedule(connection, row)
+    return schedule, run
+
+
+_FIND_RUN = SELECT_RUNS.where(runs.c.uid == sa.bindparam("uid"))
+_FIND_RUN_BY_NUMBER = SELECT_RUNS.where(
+    runs.c.schedule_uid == sa.bindparam("of_schedule"), runs.c.number == sa.bindparam("number")
+)
+_FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("uid"))
+
+
+def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
+    """Read the `number`-th run of a locked schedule; while that is locked, only a pending or running one changes."""
+    row = connection.execute(_FIND_RUN_BY_NUMBER, {"of_schedule": schedule_uid, "number": number}).first()
+    return None if row is None else to_run(row)
+
+
+def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: str) -> Run | None:
+    """Read the run an earlier trigger with this key started."""
+    statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key)
+    row = connection.execute(statement).first()
+    return None if row is None else to_run(row)
+
+
+def occurrences_run(
+    connection: Connection, since: Mapping[str, datetime], until: datetime | None = None
+) -> dict[str, frozenset[datetime]]:
+    """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
+
+    Schedules are read together by the hour of `since`: a schedule that looks back a week must not make the others do
+    so.
+    """
+    by_hour: dict[datetime, dict[str, datetime]] = defaultdict(dict)
+    for uid, at in since.items():
+        by_hour[at.replace(minute=0, second=0, microsecond=0)][uid] = at
+    found: dict[str, set[datetime]] = defaultdict(set)
+    dialect = dialect_of(connection)
+    statement = _occurrences_of(dialect, until is not None)
+    for asked in by_hour.values():
+        given = {"among": dialect.listed(asked), "since": min(asked.values())}
+        for uid, occurrence_at in connection.execute(statement, given if until is None else given | {"until": until}):
+            found[uid].add(occurrence_at)
+    return {uid: frozenset(instants) for uid, instants in found.items()}
+
+
+@lru_cache(maxsize=4)
+def _occurrences_of(dialect: Dialect, has_end: bool) -> sa.Select[Any]:
+    statement = sa.select(runs.c.schedule_uid, runs.c.occurrence_at)
+    statement = statement.where(IS_OCCURRENCE, runs.c.occurrence_at >= sa.bindparam("since"))
+    if has_end:
+        statement = statement.where(runs.c.occurrence_at < sa.bindparam("until"))
+    return dialect.of_each(statement, runs.c.schedule_uid)
+
+
+def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None:
+    """Read up to which occurrence runs of a schedule were deleted; None when none was."""
+    found = sa.select(schedules.c.pruned_to).where(schedules.c.uid == schedule_uid)
+    at: datetime | None = connection.execute(found).scalar_one_or_none()
+    return at
+
+
+def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
+    """Return the nominal instants of [since, until) of a schedule that have a run, on whatever day."""
+    statement = sa.select(runs.c.occurrence_at, runs.c.nominals).where(
+        runs.c.schedule_uid == schedule.uid,
+        IS_OCCURRENCE,
+        runs.c.occurrence_at >= since - REACH,
+        runs.c.occurrence_at < until + REACH,
+    )
+    found = set[datetime]()
+    for occurrence_at, nominals in connection.execute(statement):
+        found |= {*read_instants(nominals)} or {occurrence_at}
+    return frozenset(at for at in found if since <= at < until)
+
+
+def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
+    """Read the failed and lost runs of a schedule's occurrences in [since, until); its lock keeps them so."""
+    statement = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule_uid,
+        IS_OCCURRENCE,
+        runs.c.occurrence_at >= since,
+        runs.c.occurrence_at < until,
+        HAS_FAILED,
+    )
+    return [to_run(row) for row in connection.execute(statement.order_by(runs.c.uid))]
+
+
+def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
+    """Read which of these schedules exist, without locking them."""
+    if not uids:
+        return set()
+    is_one = dialect_of(connection).one_of(schedules.c.uid, uids)
+    return set(connection.execute(sa.select(schedules.c.uid).where(is_one)).scalars())
+
+
+def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
+    """Read the runs of a schedule that wait on a queue."""
+    statement = SELECT_RUNS.where(
+        runs.c.schedule_uid == schedule_uid, IS_OPEN, runs.c.status == constant(RunStatus.PENDING)
+    )
+    return [to_run(row) for row in connection.execute(statement.limit(_MOST_PENDING))]
+
+
+_MOST_PENDING = 100
+
+
+def write(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
+
+    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
+    statement where that is possible (PostgreSQL).
+    """
+    if len(changes) == 1 and dialect_of(connection).joins_writes and write_one(connection, changes[0]):
+        return
+    new = [change.after for change in changes if change.before is None]
+    if new:
+        insert_rows(connection, schedules, schedule_columns(new))
+        dialect = dialect_of(connection)
+        connection.execute(note_followed(dialect), {"among": dialect.listed(one.uid for one in new)})
+    _write_schedules(connection, [change for change in changes if change.before is not None])
+    _write_runs(connection, changes)
+    for change in changes:
+        if change.drops_buffer or change.drops_retries:
+            _write_drops(connection, change)
+        if change.dead_letters:
+            kept = sa.update(runs).where(runs.c.uid.in_(change.dead_letters))
+            connection.execute(kept.values(dead_letter_at=change.after.updated_at))
+    insert_rows(connection, audit_events, event_columns(changes))
+
+
+def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
+    touched = [schedule_differences(change.before, change.after) for change in changes if change.before is not None]
+    names = sorted(set().union(*touched))
+    moved = [change.after for change, found in zip(changes, touched, strict=True) if found]
+    update_rows(connection, schedules, schedule_columns(moved, ["uid", *names]))
+
+
+def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
+    new = [run for change in changes for run in change.new_runs]
+    if new:
+        # A duplicate key must never stop a chain; a decision under the lock meets none.
+        columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
+        insert_rows(connection, runs, columns, or_ignore=True)
+    pairs = [pair for change in changes for pair in change.changed_runs]
+    touched = [run_differences(before, after) for before, after in pairs]
+    # Write in the order of uids, as the rows are locked; two Changes of one run keep their order.
+    moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
+    update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
+
+
+def _write_drops(connection: Connection, change: Change) -> None:
+    drops = (RunStatus.BUFFERED, change.drops_buffer), (RunStatus.RETRYING, change.drops_retries)
+    is_dropped = runs.c.status.in_([status.value for status, is_dropped in drops if is_dropped])
+    values = {"status": "cancelled", "ended_at": change.after.updated_at, "retry_at": None, "error": _DROPPED}
+    connection.execute(sa.update(runs).where(runs.c.schedule_uid == change.after.uid, is_dropped).values(**values))
+
+
+_DROPPED = "dropped: the schedule ended before it could start"
+
+
+BELONGINGS = (
+    counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
+)  # fmt: skip
+"""The tables of a schedule's rows. `counted` goes first: then the counting of its runs has ended and begins no more."""
+_LONGEST = timedelta(minutes=10)
+"""How long one DELETE of a purge may take: a schedule may have any number of rows."""
+
+
+def purge_schedule(connection: Connection, uid: str) -> None:
+    """Delete a locked schedule's row with its runs, targets, backfills, deliveries, audit events, idempotency keys."""
+    with without_limits(connection, for_at_most=_LONGEST):
+        for table in BELONGINGS:
+            connection.execute(sa.delete(table).where(table.c.schedule_uid == uid))
+        connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.upstream_uid == uid, ~IS_OWED))
+        connection.execute(sa.delete(schedules).where(schedules.c.uid == uid))
+
+
+def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
+    """Take the next delivery number of pending runs whose delivery is dead; returns those still pending then.
+
+    A run that another transaction holds is left out: it is being claimed, or its process is frozen.
+    """
+    deliveries = {run.uid: (run.attempt, run.delivery) for run in dead}
+    locked = _lock_runs(connection, sorted(deliveries), skip_locked=True)
+    again = [
+        replace(run, delivery=run.delivery + 1)
+        for run in locked
+        if run.status is RunStatus.PENDING and (run.attempt, run.delivery) == deliveries[run.uid]
+    ]
+    update_rows(connection, runs, run_columns(again, ["uid", "delivery"]))
+    return again
+
+
+def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
+    """Read a schedule without locking it, if none of its runs is unfinished (backfilled ones apart) or waits.
+
+    Returns it and its row's version. While the row has that version, there is no such run: to add or reopen a run
+    writes the row.
+    """
+    row = connection.execute(_READ_IDLE, {"uid": uid}).first()
+    if row is None:
+        return None
+    *columns, version = row
+    schedule = to_schedule(connection, columns)
+    return None if schedule.buffer_depth or schedule.backfill_waiting else (schedule, version)
+
+
+def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
+    """Write a Change of one schedule that only moves it, starts a run and records events; returns False for any other.
+
+    The schedule is locked, or a `version` of its row is given. With a version, nothing is written and False returned if
+    the row has another version by now, or another transaction holds it.
+    """
+    before = change.before
+    if before is None or not is_one_of_each(change):
+        return False
+    names = tuple(sorted(schedule_differences(before, change.after)))
+    if not names:
+        return False
+    of_run, given = _rest_of(change)
+    given |= _given("s", schedule_values(change.after, names)) | {"s_uid": change.after.uid}
+    if version is not None:
+        given["b_version"] = version
+    statement = _write_one(names, of_run, len(change.events), is_as_read=version is not None)
+    return connection.execute(statement, given).first() is not None
+
+
+_READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
+    schedules.c.uid == sa.bindparam("uid"),
+    ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
+)
+_MOST_EVENTS = 3
+"""How many audit events one statement takes: few numbers, so that few statements are prepared."""
+
+
+def is_one_of_each(change: Change) -> bool:
+    """Return whether a Change has few events, at most one new run, and touches no run that there is."""
+    more = change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters
+    return 1 <= len(change.events) <= _MOST_EVENTS and len(change.new_runs) <= 1 and not more
+
+
+def _rest_of(change: Change) -> tuple[_Names, dict[str, Any]]:
+    """Return the columns of the new run, empty without one, and the parameters for it and the events."""
+    given: dict[str, Any] = {}
+    for place, row in enumerate(event_rows(change)):
+        given |= _given(f"e{place}", row)
+    started = [{name: value for name, value in run_values(run).items() if value is not None} for run in change.new_runs]
+    for row in started:
+        given |= _given("r", row)
+    return tuple(started[0]) if started else (), given
+
+
+def _given(prefix: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_{name}": value for name, value in row.items()}
+
+
+def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.BindParameter[Any]]:
+    return {name: sa.bindparam(f"{prefix}_{name}", type_=table.c[name].type) for name in names}
+
+
+@lru_cache(maxsize=2)
+def note_followed(dialect: Dialect) -> sa.Update:
+    """Note with new schedules (bound as `among`) that others come after theirs.
+
+    Each is looked up, and none where no schedule comes after another, whatever the planner takes the table for.
+    """
+    # The first of an index, where a planner without statistics would read the table to find that there is none.
+    first = sa.select(sa.func.min(schedules.c.namespace)).where(COMES_AFTER).correlate(None).scalar_subquery()
+    new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
+    found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
+    move = sa.update(schedules).where(first.is_not(None), schedules.c.uid.in_(found))
+    return move.values(followed_at=schedules.c.created_at)
+
+
+def is_followed(
+    namespace: sa.ColumnElement[str] = schedules.c.namespace,
+    schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
+) -> sa.ColumnElement[bool]:
+    """Say that a schedule comes after that of an id, which may have been deleted and be created again."""
+    other = schedules.alias()
+    is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
+    is_live = other.c.status != constant(ScheduleStatus.DELETED)
+    return sa.exists().where(other.c.namespace == namespace, *is_after, is_live)
+
+
+@lru_cache(maxsize=1024)
+def _write_one(of_schedule: _Names, of_run: _Names, events: int, *, is_as_read: bool) -> sa.Insert:
+    is_this = schedules.c.uid == sa.bindparam("s_uid")
+    if is_as_read:
+        is_version = sa.bindparam("b_version") == ROW_VERSION
+        free = sa.select(schedules.c.uid).where(is_this, is_version)
+        locked = free.with_for_update(key_share=True, skip_locked=True).cte("locked")
+        is_this = schedules.c.uid == locked.c.uid
+    move = sa.update(schedules).where(is_this)
+    moved = move.values(_bound("s", schedules, of_schedule)).returning(schedules.c.uid).cte("moved")
+    return _recorded(moved, of_run, events)
+
+
+def _recorded(written: sa.CTE, of_run: _Names, events: int) -> sa.Insert:
+    """Write the events and the new run of a schedule if its row was written; returns a row then."""
+    events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
+    *others, recorded = (_if_written(sa.insert(audit_events), values, written) for values in events_of)
+    # Not several VALUES, which SQLAlchemy compiles anew each time.
+    recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
+    if of_run:
+        # A duplicate key must never stop a chain; a decision about the row as it is meets none.
+        start = POSTGRES.insert(runs).on_conflict_do_nothing()
+        recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), written).cte("started"))
+    return recorded.returning(audit_events.c.sequence)
+
+
+def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], schedule: sa.CTE) -> sa.Insert:
+    """Let an INSERT write its row if that of the schedule was written."""
+    selected = values | {"schedule_uid": schedule.c.uid}
+    return insert.from_select(list(selected), sa.select(*selected.values()))
+
+
+class Sees(NamedTuple):
+    """Columns of the single statement that ends a run; it sees them as they were before the end."""
+
+    columns: tuple[sa.Label[Any], ...] = ()
+    """Columns that are built once, when the process starts; their names are distinct."""
+    given: Mapping[str, Any] = {}
+    """The values of their parameters."""
+
+
+NOTHING = Sees()
+Seen: TypeAlias = Mapping[str, Any]
+"""The values of such columns by their names."""
+
+
+def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, token: str, version: str) -> Seen | None:
+    """Write a Change of one schedule and one running run, if the schedule's row still has that `version`.
+
+    The `token` must still hold the run, too; else nothing is written, and None returned. This is one statement, which
+    locks the schedule before the run as every decision does. It returns the values that it `sees`. PostgreSQL only.
+    """
+    ((before, after),) = change.changed_runs
+    of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))
+    of_run = tuple(sorted(run_differences(before, after) | _OF_RUN))
+    given = _given("s", schedule_values(change.after, of_schedule)) | _given("r", run_values(after, of_run))
+    given |= {"b_schedule": change.after.uid, "b_version": version, "b_run": after.uid, "b_token": token}
+    given |= sees.given
+    ended = connection.execute(_end_alone(of_schedule, of_run, sees.columns), given).first()
+    if ended is None:
+        return None
+    return {column.name: value for column, value in zip(sees.columns, ended[1:], strict=True)}
+
+
+_OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
+_OF_RUN = {"attempts", "ended_at", "result", "status"}
+"""Always written, also where they do not change: so nearly every success is the same statement."""
+
+
+@lru_cache(maxsize=64)
+def _end_alone(of_schedule: _Names, of_run: _Names, seen: tuple[sa.Label[Any], ...]) -> sa.Update:
+    is_as_read = sa.bindparam("b_version") == ROW_VERSION
+    locked = (
+        sa.select(schedules.c.uid)
+        .where(schedules.c.uid == sa.bindparam("b_schedule"), is_as_read)
+        .with_for_update(key_share=True)
+        .cte("locked")
+    )
+    ended = (
+        sa.update(runs)
+        .where(
+            runs.c.schedule_uid == locked.c.uid,
+            # By the value: a plan for any row of `locked` may look among the open runs of all schedules.
+            runs.c.schedule_uid == sa.bindparam("b_schedule"),
+            runs.c.uid == sa.bindparam("b_run"),
+            is_held_by(runs, sa.bindparam("b_token")),
+        )
+        .values({name: sa.bindparam(f"r_{name}", type_=runs.c[name].type) for name in of_run})
+        .returning(runs.c.schedule_uid)
+        .cte("ended")
+    )
+    return (
+        sa.update(schedules)
+        .where(schedules.c.uid == ended.c.schedule_uid)
+        .values({name: sa.bindparam(f"s_{name}", type_=schedules.c[name].type) for name in of_schedule})
+        .returning(schedules.c.uid, *seen)
+    )

@@ -1,0 +1,739 @@
+"""Engines and transactions: what differs between SQLite and PostgreSQL, and which failures are retried.
+
+A transaction is a function of a connection. It is repeated whole, from fresh state, when the failure was transient; it
+must therefore decide anew and never replay an old decision.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy.engine import Connection as Connection  # callers annotate with it, and import no SQLAlchemy
+from sqlalchemy.engine import Engine as Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rqsched.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    DatabaseLimitError,
+    DatabasePrivilegeError,
+    DatabaseReadOnlyError,
+    DatabaseUnavailableError,
+    SchemaError,
+)
+from rqsched.kernel.patience import call_patiently
+from rqsched.kernel.store.dialect import READ_ONLY, Dialect, dialect_of
+from rqsched.kernel.store.server_identity import IdentityReader, ServerIdentity, to_identity
+
+T = TypeVar("T")
+DatabaseError = SQLAlchemyError
+"""Any error of the database that is not translated into one of rqsched's."""
+ConstraintError = IntegrityError
+"""A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
+UNREACHABLE = (OperationalError, PoolTimeoutError)
+"""The errors raised while the database does not answer."""
+FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
+"""The errors of a read or a transaction that the database, not the caller, is to blame for."""
+_BUSY_TIMEOUT_MS = 15_000
+_CONFLICTS = ("40001", "40P01", "55P03")
+"""Serialization failure, deadlock, lock not available."""
+_OUTAGES = ("08", "25P03", "25P04", "53", "57", "58")
+"""Lost connections, transactions that were ended for being idle or too long, insufficient resources (a full disk),
+operator intervention (the server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
+_READ_ONLY_SERVER = "25006"
+"""A write met a read-only server: a standby, before or after a failover."""
+_TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
+_LACKS_PRIVILEGE = "42501"
+_LACKS_TABLE = ("42P01", "42703", "3F000")
+"""A table, a column or a schema that is not there, or that the user does not see."""
+_PROGRAM_LIMIT = "54000"
+"""A limit of the server itself, as when it refuses all writes because it has to be vacuumed first."""
+_WRITES_NOTHING = "UPDATE rqsched_facts SET value = value WHERE 0"
+_ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
+"""Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
+_REFUSALS = (
+    "password authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+    "failed to resolve host",
+    "Name or service not known",  # psycopg before 3.2.13 repeats what the system says: Linux, then macOS
+    "nodename nor servname provided",
+)
+"""How libpq and psycopg begin to say that the same URL will be refused again."""
+_SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_SQLITE_OUTAGES = (
+    *_SQLITE_LOCKED,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+)
+_SQLITE_READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+_NOT_IN_SQLITE = ("no such table", "no such column", "has no column")
+"""SQLite has no code for what is not there, and one language."""
+
+_IDENTITY = "rqsched_identity"
+"""Under which a connection keeps the identity of its server."""
+
+
+class Patience(NamedTuple):
+    """How long transient failures are retried, with a capped exponential backoff and jitter."""
+
+    total: timedelta = timedelta(seconds=10)
+    """After this long no further attempt is made."""
+    first: timedelta = timedelta(milliseconds=20)
+    """The first wait; each later one is twice as long."""
+    longest: timedelta = timedelta(seconds=1)
+    """The longest wait between two attempts."""
+    repeats_refusals: bool = False
+    """Also repeat statements that the server cancelled because they took too long, and statements that it refuses until
+    somebody helps, as without a privilege or a table: right for a few rows that must not be lost, wrong for a batch."""
+    waits_for_writes: bool = True
+    """Whether a server that takes no writes is waited for; otherwise one more connection is tried, and that is all."""
+
+    def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
+        """Return the tenacity loop; it re-raises the last error when the time is over."""
+        return tenacity.Retrying(
+            stop=self._is_over,
+            wait=tenacity.wait_exponential(multiplier=self.first.total_seconds(), max=self.longest.total_seconds())
+            + tenacity.wait_random(0, self.first.total_seconds()),
+            retry=tenacity.retry_if_exception(is_transient),
+            reraise=True,
+        )
+
+    def _is_over(self, state: tenacity.RetryCallState) -> bool:
+        """Say whether the time is over; a connection found lost gets one more attempt, on another.
+
+        A process that was frozen, or waited for a server that fell silent, has no time left when it notices.
+        """
+        error = state.outcome and state.outcome.exception()
+        was_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        if self.total and was_lost and state.attempt_number == 1:
+            return False
+        return (state.seconds_since_start or 0.0) >= self.total.total_seconds()
+
+
+class Lacking(NamedTuple):
+    """The privileges that the user of a database lacks."""
+
+    privileges: tuple[str, ...]
+    """The privileges as a GRANT names them, such as `UPDATE ON rqsched_runs`."""
+    user: str
+    """The user's name."""
+
+    @property
+    def text(self) -> str:
+        """The privileges with the GRANT to run; empty where nothing lacks."""
+        return " ".join(f"GRANT {one} TO {self.user};" for one in self.privileges)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed when it is tried again."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    state = sqlstate_of(error)
+    if state:
+        passes = state in _CONFLICTS or (state.startswith(_OUTAGES) and state not in _ABOUT_THE_STATEMENT)
+        return passes or _is_from_standby(error)
+    if _sqlite_code(error) in _SQLITE_OUTAGES:
+        return True
+    return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether a transaction failed because of another one: its lock, its write, or the wait for it."""
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    state = sqlstate_of(error)
+    return state in {*_CONFLICTS, "57014"} if state else _sqlite_code(error) in _SQLITE_LOCKED
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    """Return the primary result code of an error of SQLite; None for others."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _is_from_standby(error: BaseException) -> bool:
+    """Return whether a read-only server refused: a write, or a BEGIN that asks for READ WRITE as some drivers do."""
+    state = sqlstate_of(error)
+    if state != "0A000":
+        return state == _READ_ONLY_SERVER
+    # By the name of the server's function, which no language changes: the second is of PostgreSQL before 16.
+    where = getattr(getattr(getattr(error, "orig", None), "diag", None), "source_function", None)
+    return where in {"check_transaction_read_only", "check_XactReadOnly"}
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the database refuses until somebody helps: a privilege lacks, or a file of SQLite is read-only."""
+    return sqlstate_of(error) == _LACKS_PRIVILEGE or _sqlite_code(error) in _SQLITE_READ_ONLY
+
+
+def _lacks_table(error: BaseException) -> bool:
+    """Return whether a table or a column is not there, or the user may not look into its schema."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return sqlstate_of(error) in _LACKS_TABLE or (
+        _sqlite_code(error) == sqlite3.SQLITE_ERROR and any(words in str(error.orig) for words in _NOT_IN_SQLITE)
+    )
+
+
+def _passes_by_waiting(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed when it is tried again, but not for a promotion."""
+    return is_transient(error) and not _is_from_standby(error)
+
+
+def _on_any_server(attempt: Callable[[], T]) -> T:
+    """Try once more where a standby refused: over a new connection, which may reach the primary."""
+    try:
+        return attempt()
+    except DBAPIError as error:
+        if not _is_from_standby(error):
+            raise
+    return attempt()
+
+
+def _passes_with_help(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed when somebody helps: nothing is wrong with what it writes."""
+    is_stopped = sqlstate_of(error) in {"57014", _PROGRAM_LIMIT}
+    return is_transient(error) or is_refused(error) or is_stopped or _lacks_table(error)
+
+
+@lru_cache(maxsize=32)
+def _retrying(patience: Patience, may_pass: Callable[[BaseException], bool]) -> tenacity.Retrying:
+    """Return the loop of a patience; it keeps nothing between two uses."""
+    return patience.retrying(may_pass)
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE of a driver's error; None where it has none, as SQLite's have."""
+    if not isinstance(error, DBAPIError):
+        return None
+    # asyncpg says sqlstate as psycopg does, psycopg2 pgcode.
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return None if state is None else str(state)
+
+
+def reason_of(error: SQLAlchemyError) -> str:
+    """Return the first line of what the driver says, without the password of the URL (drivers name host and user)."""
+    text = str(getattr(error, "orig", None) or error).strip()
+    first = text.partition("\n")[0].rstrip(" .:") or type(error).__name__
+    return " ".join(first.split())
+
+
+def with_connect_timeout(url: str, seconds: int) -> str:
+    """Return the URL with a timeout for connecting; a URL of SQLite, which has no server, stays as it is."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        parsed = parsed.update_query_dict({"connect_timeout": str(seconds)})
+    return parsed.render_as_string(hide_password=False)
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database; None for a database with a server."""
+    parsed = sa.make_url(url)
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+
+
+def _create_privately(path: Path, *connecting: object) -> None:
+    """Create an empty file that only its owner can read, unless there is one; SQLite gives its -wal and -shm that mode.
+
+    Special names of SQLite, such as that of a database in memory, and missing folders are left to SQLite.
+    """
+    del connecting
+    if str(path) in {".", ":memory:"} or str(path).startswith("file:"):
+        return
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def make_engine(
+    url: str,
+    pooler: str | None = None,
+    *,
+    named: str = "RQSCHED_DATABASE_URL",
+    examine: Callable[[Any], ServerIdentity] | None = None,
+    newest: Callable[[], ServerIdentity | None] = lambda: None,
+) -> Engine:
+    """Open an engine; no connection is made before it is used.
+
+    `pooler` is the setting `database_pooler`; `examine` and `newest` are explained at `postgres.make_engine`. Raises
+    ConfigError, which calls the URL what it is `named`, for an option that no connection to PostgreSQL could be made
+    with.
+    """
+    if sa.make_url(url).get_backend_name() == "sqlite":
+        connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+        engine = prepare_sqlite(sa.create_engine(url, connect_args=connect_args, hide_parameters=True))
+        if (path := sqlite_path(url)) is not None:
+            sa.event.listen(engine, "do_connect", partial(_create_privately, path))
+        return engine
+    from rqsched.kernel.store import postgres  # noqa: PLC0415 - its driver is an optional extra
+
+    return postgres.make_engine(url, pools_transactions=pooler is not None, named=named, examine=examine, newest=newest)
+
+
+@contextmanager
+def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
+    """Let each statement of the open transaction take `for_at_most`; None lifts every limit, those of locks too.
+
+    See `dialect.SESSION`; on SQLite, which has no such limits, nothing changes.
+    """
+    if not dialect_of(connection).has_server:
+        yield
+        return
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    limit = 0 if for_at_most is None else int(for_at_most.total_seconds() * 1_000)
+    for name in names if for_at_most is None else names[:1]:
+        connection.exec_driver_sql(f"SET LOCAL {name} = {limit}")
+    raw = cast("Any", connection.connection.driver_connection)
+    if not hasattr(raw, "answer_seconds"):  # opened as the application opens its own
+        yield
+        return
+    usual = raw.answer_seconds
+    raw.answer_seconds = None if for_at_most is None else usual + for_at_most.total_seconds()
+    try:
+        yield
+    finally:
+        raw.answer_seconds = usual
+
+
+def prepare_sqlite(engine: Engine) -> Engine:
+    """Let an engine's connections wait for locks, and write what is committed to the disk, as rqsched needs it."""
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
+    del entry
+    connection.isolation_level = None  # BEGIN is explicit: a read that upgrades to a write fails at once
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_read_only = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
+
+
+class Database:
+    """One SQL database, with an engine per process that is never shared across a fork."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: Patience | None = None,
+        open_engine: Callable[[], Engine] | None = None,
+        pooler: str | None = None,
+    ) -> None:
+        """Open an engine of the URL, or what `open_engine` opens in its place; forked processes keep it.
+
+        `pooler` is the setting `database_pooler`.
+        """
+        self.url = url
+        self.patience = patience or Patience()
+        self._pooler = pooler
+        self._open_engine = open_engine
+        opened = partial(make_engine, url, pooler, examine=self._examine, newest=self._find_newest)
+        self._engine = (open_engine or opened)()
+        self.dialect: Dialect = dialect_of(self._engine)
+        """The differences between SQLite and PostgreSQL."""
+        self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
+        """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
+        limits of our sessions."""
+        self.refuses_writes: bool | None = None if self.dialect.has_server else False
+        """Whether the server was a standby, or read-only, when it was last written to or asked; None before that."""
+        self.lacking = Lacking((), "")
+        """The privileges that its user lacked when `takes_writes` was asked last."""
+        self._pid = os.getpid()
+        self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.identity: ServerIdentity | None = None
+        """The identity of the server that the newest connection has reached; None before the first one, and on
+        SQLite."""
+        self.on_identity: list[Callable[[ServerIdentity], object]] = []
+        """Called with the identity of each new connection's server."""
+        self.recorded: Callable[[], ServerIdentity | None] = lambda: None
+        """Returns the server that the control queue belongs to, as Redis has it recorded; None where it is not known.
+        Asked for each new connection of a URL with several hosts."""
+        self._identities = IdentityReader()
+        if self.dialect.has_server:
+            sa.event.listen(self._engine, "connect", self._on_connect)
+            sa.event.listen(self._engine, "checkout", self._on_checkout)
+        self._open = threading.local()
+        self._keeper: tuple[int, int] | None = None
+        self._kept: Connection | None = None
+        _databases.add(self)
+
+    def apart(self) -> Database:
+        """Return the same database, reached over connections of its own."""
+        return Database(self.url, open_engine=self._open_engine, pooler=self._pooler)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process; after a fork its parent's, without its connections: what it compiled is kept."""
+        if self._pid != os.getpid():
+            self._engine.dispose(close=False)
+            self._pid = os.getpid()
+        return self._engine
+
+    def _on_connect(self, raw: Any, entry: ConnectionPoolEntry) -> None:
+        self._raw.add(raw)
+        found = getattr(raw, "identity", None)
+        if found is None:  # opened as the application opens its own
+            try:
+                found = self._examine(raw)
+            except BaseException:
+                raw.close()
+                raise
+        self._note(found, entry.info)
+
+    def _examine(self, raw: Any) -> ServerIdentity:
+        """Return which server a new connection has reached; raises OperationalError for an old primary."""
+        found = self._identities.of_new(raw)
+        if self.identity is not None and found.is_before(self.identity):
+            raise self._engine.dialect.loaded_dbapi.OperationalError(
+                f"an old primary answers: timeline {found.timeline} after {self.identity.timeline}; if it is the right "
+                "server (`rqsched db adopt`), start this process again"
+            )
+        return found
+
+    def _find_newest(self) -> ServerIdentity | None:
+        return self.recorded() or self.identity
+
+    def _note(self, found: ServerIdentity, info: Any) -> None:
+        info[_IDENTITY] = self.identity = found
+        for call in self.on_identity:
+            call(found)
+
+    def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
+        """Have the pool replace a connection that is known to be lost, or that leads to another server than the newest.
+
+        SQLAlchemy would set the isolation level of a lost one, and does not translate the errors that psycopg raises
+        there.
+        """
+        if raw.closed:
+            raise sa.exc.DisconnectionError
+        if entry.info.get(_IDENTITY) != self.identity and self._has_left(entry.info):
+            raise sa.exc.InvalidatePoolError
+
+    def _has_left(self, info: Any) -> bool:
+        """Return whether the newest connection has reached another server; the hosts of a URL may be replicas, too."""
+        known, newest = info.get(_IDENTITY), self.identity
+        return known is None or newest is None or not newest.is_same(known)
+
+    def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
+        """Ask which server answers now: behind a pooler another one may, over the same connection. Raises as `read`.
+
+        A server of an earlier timeline than the newest connection had is not connected to: it is an old primary.
+        """
+        if not self.dialect.has_server:
+            return None
+        return self._patiently(partial(self._once, self._ask_identity, is_alone=True), patience)
+
+    def _ask_identity(self, connection: Connection) -> ServerIdentity:
+        found = to_identity(connection.exec_driver_sql(self._identities.query).one())
+        self._note(found, connection.info)
+        return found
+
+    def transact(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        alone: Callable[[Connection], T | None] | None = None,
+        patience: Patience | None = None,
+    ) -> T:
+        """Run `work` in one transaction and commit; repeat it whole on transient failures.
+
+        If the server `takes_single_statements`, run `alone` first, without a transaction, and return its result unless
+        that is None. It is repeated on transient failures, too.
+
+        Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
+        Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
+        """
+        if alone is not None and self.takes_single_statements:
+            done = self.transact_alone(alone, patience=patience)
+            if done is not None:
+                return done
+        return self._patiently(partial(self._once, work), patience)
+
+    def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+        """Run `work` as `transact` does; each statement is a transaction of its own where `takes_single_statements`.
+
+        No BEGIN and no COMMIT travel to PostgreSQL beside them, and a process that freezes holds no lock in between.
+        """
+        if self._is_keeper:
+            # Once on the kept connection; when that has failed, on any.
+            once_more = partial(self._once, work, is_alone=True)
+            return self._patiently(partial(self._once_on_kept, work), patience, again=once_more)
+        return self._patiently(partial(self._once, work, is_alone=self.takes_single_statements), patience)
+
+    def keep_connection(self) -> None:
+        """Let this thread's `transact_alone` keep one connection instead of taking it from the pool each time.
+
+        For a claim or an end, the pool costs as much work as the statement does in SQLAlchemy. In a process that forks
+        for each run, the pool is half of the memory that the claim touches, and so copies. Other calls of the thread
+        use the same connection, by way of the pool.
+        """
+        if self.takes_single_statements:
+            self._keeper = (os.getpid(), threading.get_ident())
+
+    @property
+    def _is_keeper(self) -> bool:
+        return self._keeper is not None and self._keeper == (os.getpid(), threading.get_ident())
+
+    def _once_on_kept(self, work: Callable[[Connection], T]) -> T:
+        with self._counted():
+            connection = self._kept
+            is_newest = connection is None or connection.info.get(_IDENTITY) == self.identity
+            if connection is not None and not is_newest and self._has_left(connection.info):
+                self._give_back()  # another connection has reached another server: checked out again, it is replaced
+                connection = None
+            if connection is None:
+                connection = self._kept = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                with connection.begin():
+                    return work(connection)
+            except BaseException as error:
+                self._note_standby(connection, error)
+                self._give_back()
+                raise
+
+    def _give_back(self) -> None:
+        """Put what was kept back into the pool."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
+        """Run `work` on one consistent snapshot; it must not write."""
+        return self._patiently(partial(self._once, work, is_read_only=True), patience, is_read_only=True)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is inside a transaction of this database."""
+        return getattr(self._open, "depth", 0) > 0
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        depth = getattr(self._open, "depth", 0)
+        self._open.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._open.depth = depth
+
+    def _once(self, work: Callable[[Connection], T], *, is_read_only: bool = False, is_alone: bool = False) -> T:
+        if self._is_keeper:
+            self._give_back()
+        with self._counted(), self.engine.connect() as connection:
+            if is_read_only:
+                connection.execution_options(**self.dialect.snapshot)
+            elif is_alone:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                with connection.begin():
+                    return work(connection)
+            except DBAPIError as error:
+                self._note_standby(connection, error)
+                raise
+
+    def _note_standby(self, connection: Connection, error: BaseException) -> None:
+        """Remember that a server takes no writes; the next attempt asks anew which one does."""
+        if _is_from_standby(error):
+            connection.invalidate(error)
+        if _is_from_standby(error) or is_refused(error) or _lacks_table(error):
+            self.refuses_writes = True
+
+    def _patiently(
+        self,
+        attempt: Callable[[], T],
+        own: Patience | None,
+        *,
+        again: Callable[[], T] | None = None,
+        is_read_only: bool = False,
+    ) -> T:
+        patience = own or self.patience
+        may_pass = _passes_with_help if patience.repeats_refusals else is_transient
+        try:
+            if patience.waits_for_writes:
+                return call_patiently(_retrying(patience, may_pass), attempt, again)
+            return call_patiently(_retrying(patience, _passes_by_waiting), partial(_on_any_server, attempt), again)
+        except SQLAlchemyError as error:
+            if _is_from_standby(error):
+                raise DatabaseReadOnlyError(
+                    f"the database takes no writes ({reason_of(error)}): it is a standby, or read-only. "
+                    "Try again after its promotion, or set RQSCHED_DATABASE_URL to the primary."
+                ) from error
+            if may_pass(error):
+                self._raise_refusal(error, is_read_only=is_read_only)
+                raise DatabaseUnavailableError(
+                    f"the database does not answer ({reason_of(error)}); try again later."
+                ) from error
+            self._raise_refusal(error, is_read_only=is_read_only)
+            if sqlstate_of(error) in _ABOUT_THE_STATEMENT:
+                raise DatabaseLimitError(reason_of(error)) from error
+            raise
+
+    def _raise_refusal(self, error: SQLAlchemyError, *, is_read_only: bool) -> None:
+        """Raise what a refusal means: which privilege lacks, or that a table is not there, or a file is read-only."""
+        reason = reason_of(error)
+        if _sqlite_code(error) in _SQLITE_READ_ONLY:
+            raise DatabaseReadOnlyError(
+                f"the database takes no writes ({reason}): let the user of this process write to its file, and to the "
+                "folder that it is in."
+            ) from error
+        if is_refused(error) or _lacks_table(error):
+            lacking = self.find_lacking(is_read_only=is_read_only)
+            if is_refused(error) or lacking.privileges:
+                raise DatabasePrivilegeError(lacking.privileges, reason, user=lacking.user) from error
+            raise SchemaError(
+                f"the tables of the database are not those of this rqsched ({reason}); run `rqsched db upgrade`."
+            ) from error
+
+    def find_lacking(self, *, is_read_only: bool = False) -> Lacking:
+        """Read the privileges that the user of the database lacks to read and write, or to read only.
+
+        Returns nothing if they cannot be read; raises nothing.
+        """
+        if not self.dialect.has_server:
+            return Lacking((), "")
+        from rqsched.kernel.store import privileges  # noqa: PLC0415 - a process whose database refuses nothing never asks
+
+        try:
+            with self.engine.connect() as connection:
+                return Lacking(
+                    tuple(privileges.find_missing(connection, is_read_only=is_read_only)),
+                    privileges.find_user(connection),
+                )
+        except SQLAlchemyError:
+            return Lacking((), "its user")
+
+    def require_accepted(self) -> None:
+        """Raise ConfigError when the database refuses this process or its host has no address; for the start.
+
+        An outage is not an error here. In a running process a refusal is one, too: names vanish during a failover.
+        """
+        try:
+            self.engine.connect().close()  # the first connection of an engine asks the server a few things, too
+        except DBAPIError as error:
+            reason = reason_of(error)
+            if any(words in reason for words in _REFUSALS):
+                host = self._engine.url.host
+                where = f" (host {host})" if host and host not in reason else ""
+                raise ConfigError(f"RQSCHED_DATABASE_URL cannot be used: {reason}{where}. Correct it.") from error
+            if not is_transient(error):
+                raise
+
+    def now(self, host: datetime) -> datetime:
+        """Read the database's clock; SQLite has no clock and answers with the host's."""
+        if not self.dialect.has_server:
+            return host
+        query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
+        value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
+        return value.astimezone(UTC)
+
+    def takes_writes(self, *, patience: Patience | None = None) -> bool:
+        """Ask whether the database takes writes: not as a standby, nor while its transactions or files are read-only,
+        nor while its user lacks a privilege.
+
+        After a refusal, or such an answer, the next question goes over a new connection. Raises what `read` does.
+        """
+        self.lacking = self.find_lacking()
+        try:
+            if self.dialect.has_server:
+                query = sa.text(_TAKES_WRITES)
+                found = self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience)
+                lacks = any(not one.startswith("DELETE ") for one in self.lacking.privileges)
+                takes_writes = bool(found) and not lacks  # only pruning and deletions need DELETE alone
+            else:
+                # BEGIN IMMEDIATE alone is allowed in a file that is read-only.
+                self.transact(lambda connection: connection.exec_driver_sql(_WRITES_NOTHING), patience=patience)
+                takes_writes = True
+        except DatabaseReadOnlyError:
+            takes_writes = False
+        except SchemaError:
+            takes_writes = True  # the schema's own check says what is wrong
+        self.refuses_writes = not takes_writes
+        if not takes_writes:
+            self.close()
+        return takes_writes
+
+    def ping(self, *, patience: Patience | None = None) -> None:
+        """Return once the database has answered; raises what `read` does."""
+        self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
+
+    def encoding(self) -> str | None:
+        """Return how the server stores texts, as it calls that; None for SQLite, which stores every text."""
+        if not self.dialect.has_server:
+            return None
+        return str(self.read(lambda connection: connection.exec_driver_sql("SHOW server_encoding").scalar_one()))
+
+    def server_version(self) -> str:
+        """Return the name and the version of the database server."""
+        query = sa.text(self.dialect.version_query)
+        return f"{self.dialect.title} {self.read(lambda connection: connection.execute(query).scalar_one())}"
+
+    def leave_to_parent(self) -> None:
+        """Close, in a fork, what it has inherited of its parent's connections to a server: they end with the parent."""
+        if self._pid == os.getpid():
+            return
+        for raw in list(self._raw):
+            with suppress(Exception):  # a closed connection has no descriptor
+                os.close(raw.fileno())
+        self._raw.clear()
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        if self._is_keeper:
+            self._give_back()
+        if self._pid == os.getpid():
+            self._engine.dispose()
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_LARGE_BLOCK = 1 << 16
+"""Bytes whose allocation makes malloc sort the memory that the closed connections freed. A child that did so would copy
+each of those pages, a quarter of all that a work horse touches."""
+
+
+def _close_sqlite_before_fork() -> None:
+    """Close idle connections: a child that inherits an open file believes that it holds SQLite's locks, and does not.
+
+    Its commits would vanish with the write-ahead log when the last connection outside the child closes.
+    """
+    databases = [database for database in list(_databases) if not database.dialect.has_server]
+    for database in databases:
+        database.close()
+    if databases:
+        bytes(_LARGE_BLOCK)
+
+
+os.register_at_fork(before=_close_sqlite_before_fork)
+
+
+def close_all() -> None:
+    """Close every connection that a database of this process holds and nobody uses now."""
+    for database in list(_databases):
+        database.close()

@@ -1,0 +1,66 @@
+"""Idempotency keys of creates: which schedule a key made, and of what. Kept for a day, in the create's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.errors import IdempotencyConflictError
+from rqsched.kernel.decide.model import dumps
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import idempotency_keys as table
+
+KEPT = timedelta(days=1)
+"""How long a key returns its first result; after that it counts as new."""
+_PRUNED_AT_ONCE = 100
+"""The most expired keys one create deletes."""
+
+
+class Key(NamedTuple):
+    """An idempotency key, and the request it came with."""
+
+    namespace: str
+    """Keys of different namespaces are different keys."""
+    text: str
+    """The key as the caller sent it."""
+    digest: str
+    """The digest of the request: a different one under the same key is a conflict."""
+
+
+def digest_of(*parts: object) -> str:
+    """Compute the digest of a request's JSON-native parts."""
+    return hashlib.sha256(dumps(parts).encode()).hexdigest()
+
+
+def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
+    """Find the uid of the schedule a key made; raises IdempotencyConflictError when it was sent for something else."""
+    wanted = (table.c.namespace == key.namespace, table.c.key == key.text, table.c.created_at > now - KEPT)
+    row = connection.execute(sa.select(table.c.digest, table.c.schedule_uid).where(*wanted)).first()
+    if row is None:
+        return None
+    if row.digest != key.digest:
+        raise IdempotencyConflictError(key.text)
+    uid: str = row.schedule_uid
+    return uid
+
+
+def answer_of(connection: Connection, namespace: str, text: str, schedule_uid: str) -> str | None:
+    """Return what the create of a schedule under a key was answered; None when that was not kept."""
+    mine = table.c.namespace == namespace, table.c.key == text, table.c.schedule_uid == schedule_uid
+    found: str | None = connection.execute(sa.select(table.c.answer).where(*mine)).scalar()
+    return found
+
+
+def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime, answer: str | None = None) -> None:
+    """Record which schedule a key made, and what its create was answered; deletes some expired keys."""
+    old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
+    for row in connection.execute(old).all():
+        connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))
+    named = {"namespace": key.namespace, "key": key.text, "digest": key.digest}
+    connection.execute(
+        dialect_of(connection).insert(table).values(**named, schedule_uid=schedule_uid, created_at=now, answer=answer)
+    )

@@ -1,0 +1,142 @@
+"""The state of each instance of a machine, as its owner reports it. It knows no state machine library.
+
+A state is written as the ids of the active states, outermost first, separated by blanks: one word for a flat
+machine. Since when it is in it is the time at which this text last became another one.
+
+Every function works inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import machine_states as table
+
+KEPT_AS = "__rqsched_machine__"
+"""The attribute of a decorated class that holds its machine; it has a `name`."""
+
+
+def name_of(cls: type) -> str:
+    """Return the name under which the instances of a machine's class are stored."""
+    known = vars(cls).get(KEPT_AS)
+    return cls.__name__ if known is None else str(known.name)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceState:
+    """One instance's state as it was read."""
+
+    state: str
+    """The active states, outermost first."""
+    version: int
+    """Counts every change; `replace` requires that it is unchanged."""
+
+
+def put(
+    connection: Connection, machine: str, states: dict[str, str], now: datetime, entered_at: datetime | None = None
+) -> None:
+    """Set the states of instances by id, whether they are known or new.
+
+    An instance that is in its state already stays in it since when it was, unless `entered_at` says otherwise.
+    """
+    fixed: dict[str, Any] = {"machine": machine, "version": 1, "updated_at": now, "entered_at": entered_at or now}
+    rows = [
+        fixed | {"instance_id": instance_id, "state": state}
+        for instance_id, state in sorted(states.items())  # sort them, so that two writers do not deadlock
+    ]
+    if not rows:
+        return
+    new = dialect_of(connection).insert(table)
+    since = new.excluded.entered_at
+    changes = {
+        "state": new.excluded.state,
+        "updated_at": new.excluded.updated_at,
+        "entered_at": _kept_unless_moved(new.excluded.state, since) if entered_at is None else since,
+        "version": table.c.version + 1,
+    }
+    connection.execute(new.on_conflict_do_update(index_elements=["machine", "instance_id"], set_=changes), rows)
+
+
+def replace(
+    connection: Connection, machine: str, instance_id: str, known: InstanceState, state: str, now: datetime
+) -> bool:
+    """Set an instance's state if it is still the one that was read; False when another process was first.
+
+    Repeating the call after a lost answer finds the row as this call left it, and returns True again.
+    """
+    mine = {"state": state, "version": known.version + 1, "updated_at": now}
+    entered_at = _kept_unless_moved(sa.literal(state), sa.literal(now, table.c.entered_at.type))
+    is_known = _is(machine, instance_id), table.c.version == known.version
+    if connection.execute(sa.update(table).where(*is_known).values(**mine, entered_at=entered_at)).rowcount:
+        return True
+    is_mine = (table.c[name] == value for name, value in mine.items())
+    return connection.execute(sa.select(table.c.version).where(_is(machine, instance_id), *is_mine)).first() is not None
+
+
+def lock(connection: Connection, machine: str, instance_ids: Collection[str]) -> None:
+    """Lock the instances that are known, so that the time at which they enter a state is read after the wait."""
+    mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, sorted(instance_ids))
+    connection.execute(sa.select(table.c.version).where(*mine).order_by(table.c.instance_id).with_for_update())
+
+
+def forget(connection: Connection, machine: str, instance_id: str) -> bool:
+    """Delete an instance; False when it is not known."""
+    return bool(connection.execute(sa.delete(table).where(_is(machine, instance_id))).rowcount)
+
+
+def find(connection: Connection, machine: str, instance_id: str) -> InstanceState | None:
+    """Return an instance's state; None when the machine has no such instance."""
+    row = connection.execute(sa.select(table.c.state, table.c.version).where(_is(machine, instance_id))).first()
+    return None if row is None else InstanceState(*row)
+
+
+def known(connection: Connection, machine: str, instance_ids: Sequence[str]) -> set[str]:
+    """Return which of these instances belong to the machine."""
+    mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, instance_ids)
+    return set(connection.execute(sa.select(table.c.instance_id).where(*mine)).scalars())
+
+
+def states_in_use(connection: Connection, machine: str) -> list[str]:
+    """Return the states that at least one instance of the machine is in."""
+    statement = sa.select(table.c.state).where(table.c.machine == machine).distinct()
+    return sorted(connection.execute(statement).scalars())
+
+
+def entered_at(connection: Connection, machine: str, instance_id: str) -> datetime | None:
+    """Return since when an instance is in its state; None when the machine has no such instance."""
+    return connection.execute(sa.select(table.c.entered_at).where(_is(machine, instance_id))).scalar()
+
+
+def page_in(
+    connection: Connection,
+    machine: str,
+    states: Collection[str],
+    after: str,
+    limit: int,
+    entered_until: datetime | None = None,
+) -> list[str]:
+    """Return a page of the ids, after an id, of instances in one of these states.
+
+    With `entered_until`, only instances that have been in their state since then or longer.
+    """
+    is_in = dialect_of(connection).one_of(table.c.state, states)
+    mine = [table.c.machine == machine, table.c.instance_id > after, is_in]
+    if entered_until is not None:
+        mine.append(table.c.entered_at <= entered_until)
+    statement = sa.select(table.c.instance_id).where(*mine).order_by(table.c.instance_id).limit(limit)
+    return list(connection.execute(statement).scalars())
+
+
+def _kept_unless_moved(state: sa.ColumnElement[str], moved_at: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.case((table.c.state == state, table.c.entered_at), else_=moved_at)
+
+
+def _is(machine: str, instance_id: str) -> sa.ColumnElement[bool]:
+    return (table.c.machine == machine) & (table.c.instance_id == instance_id)

@@ -1,0 +1,264 @@
+"""Named values about the database as a whole: its id, the tzdata version next times were computed with.
+
+Also values that web processes share for some hours, under their own prefix, and named values about one namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.store.dialect import dialect_of
+from rqsched.kernel.store.tables import database_metadata, namespace_metadata
+
+DATABASE_ID = "database_id"
+"""The name of the value that tells this database from every other one."""
+TAKEN_OVER = "taken_over"
+"""The name of the time at which this database's server took over from another one, and of that one's identity."""
+MARK = "mark"
+"""The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
+WENT_BACK = "went_back"
+"""How the names of what its marks told begin; the side follows."""
+SESSION_KEY = "session_key"
+"""The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy draws its own."""
+HOLD = "hold"
+"""The name of the hold, while there is one: no claim begins an attempt then. The hold of a namespace is its freeze."""
+_RELEASED = "released"
+"""The name of the holds that were released last: later questions read them, and none of them is copied back from
+Redis."""
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LONGEST = 64
+"""The most characters of a name, as the table has it."""
+MOST_RELEASED = 100
+"""How many of them are kept."""
+_ALTERED = "altered"
+"""The name of the last changes of things that are no schedule."""
+MOST_ALTERED = 100
+"""How many of that are kept."""
+
+
+class Altered(NamedTuple):
+    """A change of something without audit events, as it is no schedule: the bounds of a group, or a calendar."""
+
+    at: datetime
+    """When."""
+    what: str
+    """In words: `limit tenant:42: 5 → 2 at once`."""
+    by: str | None
+    """Who; None where that is not known."""
+    source: str | None
+    """From where, as `CommandContext.source`."""
+    reason: str | None
+    """Why, in the words of who did."""
+
+
+def find_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
+    """Return the value of a name, here or of a namespace; None when it was never set."""
+    return connection.execute(_value_of(name, namespace)).scalar_one_or_none()
+
+
+def lock_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
+    """Return the value of a name, and keep others from changing it until the transaction ends."""
+    return connection.execute(_value_of(name, namespace).with_for_update()).scalar_one_or_none()
+
+
+def claim_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> str:
+    """Set a value unless the name has one; returns the value it has then."""
+    connection.execute(_insert(connection, name, value, namespace).on_conflict_do_nothing())
+    return find_value(connection, name, namespace) or value
+
+
+def set_hold(connection: Connection, hold: Hold) -> None:
+    """Set a hold of everything, or of its namespace, unless there is one or this one was released."""
+    if hold.uid not in _lock_released(connection, hold.namespace):
+        claim_value(connection, HOLD, hold.to_text(), hold.namespace)
+
+
+def drop_hold(
+    connection: Connection, ended: Sequence[Hold], *, text: str | None = None, namespace: str | None = None
+) -> None:
+    """Remove the hold, or only the one of this text, and remember that these were released, by whom and when."""
+    released = _lock_released(connection, namespace) | {one.uid: one for one in ended}
+    texts = [one.to_text() for one in [*released.values()][-MOST_RELEASED:]]
+    set_value(connection, _RELEASED, "\n".join(texts), namespace)
+    table, key = _place(HOLD, namespace)
+    is_it = sa.true() if text is None else table.c.value == text
+    connection.execute(sa.delete(table).where(*(table.c[name] == value for name, value in key.items()), is_it))
+
+
+def find_lasting(connection: Connection) -> dict[str, str]:
+    """Return the texts of the holds that last: that of everything by the name `*`, and of namespaces by theirs."""
+    of_all = sa.select(sa.literal_column("'*'", sa.Text), database_metadata.c.value)
+    of_each = sa.select(namespace_metadata.c.namespace, namespace_metadata.c.value)
+    where = database_metadata.c.name == HOLD, namespace_metadata.c.name == HOLD
+    found = connection.execute(of_all.where(where[0]).union_all(of_each.where(where[1])))
+    return {str(name): str(text) for name, text in found}
+
+
+def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
+    """Return the holds of namespaces (None: of everything), current and released ones, the newest first."""
+    found = list[Hold]()
+    for namespace in namespaces:
+        lasting = find_value(connection, HOLD, namespace)
+        found += [] if lasting is None else [Hold.from_text(lasting, "sql")]
+        found += reversed(_read_released(find_value(connection, _RELEASED, namespace) or ""))
+    return sorted(found, key=lambda one: one.since or _FIRST, reverse=True)
+
+
+def record_altered(
+    connection: Connection, what: str, clock: Callable[[], datetime], context: CommandContext, namespace: str | None
+) -> None:
+    """Remember that somebody altered something of a namespace, or what all share (None).
+
+    Others who alter something there wait until the transaction ends; `clock` is read after the wait for them.
+    """
+    claim_value(connection, _ALTERED, "[]", namespace)
+    known = _read_altered(lock_value(connection, _ALTERED, namespace))
+    kept = [Altered(clock(), what, context.principal, context.source, context.reason), *known][:MOST_ALTERED]
+    set_value(connection, _ALTERED, json.dumps(kept, default=datetime.isoformat), namespace)
+
+
+def find_altered(connection: Connection, *namespaces: str | None) -> list[Altered]:
+    """Return the last changes in namespaces (None: of shared things), the newest first."""
+    found = [one for namespace in namespaces for one in _read_altered(find_value(connection, _ALTERED, namespace))]
+    return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+def _read_altered(text: str | None) -> list[Altered]:
+    found = (Altered._make(row) for row in json.loads(text or "[]"))
+    return [one._replace(at=datetime.fromisoformat(str(one.at))) for one in found]
+
+
+def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Say that a namespace is frozen: what begins something asks in its own statement."""
+    is_hold = namespace_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
+    found = sa.select(1).where(namespace_metadata.c.namespace == namespace, is_hold)
+    return found.correlate_except(namespace_metadata).exists()
+
+
+def is_held(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Say that everything is held, or the namespace is frozen."""
+    everything = database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
+    return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)
+
+
+def lock_holds(connection: Connection, namespace: str | None) -> None:
+    """Let others who set or release a hold wait until the transaction ends; it begins, or is over, by then."""
+    _lock_released(connection, namespace)
+
+
+def _lock_released(connection: Connection, namespace: str | None) -> dict[str, Hold]:
+    """Read released holds by uid; others who set or release one wait until the transaction ends."""
+    claim_value(connection, _RELEASED, "", namespace)
+    return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED, namespace) or "")}
+
+
+def _read_released(texts: str) -> list[Hold]:
+    return [Hold.from_text(text) for text in texts.splitlines()]
+
+
+def set_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> None:
+    """Set a value, whatever it was before."""
+    statement, (_, key) = _insert(connection, name, value, namespace), _place(name, namespace)
+    connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_={"value": value}))
+
+
+def lock_of(connection: Connection, what: str, namespace: str) -> None:
+    """Hold what is named of a namespace until the transaction ends.
+
+    It writes a row. So a transaction fails if its snapshot is older than another's write; it does not read stale rows.
+    On SQLite a transaction that writes is alone anyway.
+    """
+    if not dialect_of(connection).has_one_writer:
+        digest = blake2b(namespace.encode(), digest_size=24).hexdigest()
+        set_value(connection, f"{what}:{digest}", "")
+
+
+def _place(name: str, namespace: str | None) -> tuple[sa.Table, dict[str, str]]:
+    """Return the table of a value, and what names it there."""
+    if namespace is None:
+        return database_metadata, {"name": name}
+    return namespace_metadata, {"namespace": namespace, "name": name}
+
+
+def _value_of(name: str, namespace: str | None) -> sa.Select[Any]:
+    table, key = _place(name, namespace)
+    return sa.select(table.c.value).where(*(table.c[part] == value for part, value in key.items()))
+
+
+def _insert(connection: Connection, name: str, value: str, namespace: str | None) -> Any:
+    table, key = _place(name, namespace)
+    return dialect_of(connection).insert(table).values(**key, value=value)
+
+
+def replace_value(connection: Connection, name: str, value: str, *, known: str | None, waits: bool = True) -> bool:
+    """Set a value if it is still the `known` one (None: if there is none); returns whether it is set now.
+
+    It also returns True when an earlier attempt, whose answer was lost, has set it. Unless it `waits`, it does not set
+    a value that another transaction holds.
+    """
+    if known is None:
+        return claim_value(connection, name, value) == value
+    row = database_metadata.c.name == name
+    if not waits:
+        free = sa.select(_FREE.c.name).where(_FREE.c.name == name).with_for_update(skip_locked=True)
+        row &= database_metadata.c.name == free.scalar_subquery()
+    replaced = sa.update(database_metadata).where(row, database_metadata.c.value == known).values(value=value)
+    return connection.execute(replaced).rowcount == 1 or find_value(connection, name) == value
+
+
+_FREE = database_metadata.alias("free")
+
+
+def of_queue(name: str, control_queue: str) -> str:
+    """Return the name of a value of one control queue: each queue has its own marks in its Redis."""
+    full = f"{name}:{control_queue}"
+    return full if len(full) <= _LONGEST else f"{name}:{blake2b(control_queue.encode(), digest_size=16).hexdigest()}"
+
+
+def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, dict[WentBack, str]]:
+    """Return the newest mark, None before the first, and what was recorded of each side that went back."""
+    names = {of_queue(f"{WENT_BACK}:{which.value}", control_queue): which for which in WentBack}
+    mark, statement = of_queue(MARK, control_queue), sa.select(database_metadata.c.name, database_metadata.c.value)
+    rows = connection.execute(statement.where(database_metadata.c.name.in_([mark, *names])))
+    found = {str(name): str(value) for name, value in rows}
+    return found.pop(mark, None), {names[name]: value for name, value in found.items()}
+
+
+def forget_went_back(connection: Connection) -> None:
+    """Delete what was recorded of sides that went back, and of a server that this one took over from."""
+    remove_values(connection, [*values_under(connection, f"{WENT_BACK}:"), TAKEN_OVER])
+
+
+def renew_id(connection: Connection, database_id: str) -> None:
+    """Make a copy a database of its own: it has another id, and no marks yet."""
+    set_value(connection, DATABASE_ID, database_id)
+    forget_went_back(connection)
+    remove_values(connection, [*values_under(connection, f"{MARK}:"), SESSION_KEY])
+
+
+def forget_namespace(connection: Connection, namespace: str) -> None:
+    """Delete every value of a namespace, its freeze among them."""
+    connection.execute(sa.delete(namespace_metadata).where(namespace_metadata.c.namespace == namespace))
+
+
+def values_under(connection: Connection, prefix: str) -> dict[str, str]:
+    """Read the values whose names begin with a prefix, by name."""
+    columns = database_metadata.c.name, database_metadata.c.value
+    found = sa.select(*columns).where(database_metadata.c.name.startswith(prefix, autoescape=True))
+    return {row.name: row.value for row in connection.execute(found)}
+
+
+def remove_values(connection: Connection, names: Iterable[str]) -> None:
+    """Delete the values of these names; a name without one is left out."""
+    is_one = dialect_of(connection).one_of(database_metadata.c.name, names)
+    connection.execute(sa.delete(database_metadata).where(is_one))

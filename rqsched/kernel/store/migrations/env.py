@@ -1,0 +1,25 @@
+"""The code that alembic runs around the migrations: it takes the open connection it is given, and its transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from rqsched.kernel.store.migrations import VERSION_TABLE
+from rqsched.kernel.store.tables import metadata
+
+
+def _is_ours(name: str | None, kind: str, parents: object) -> bool:
+    """Leave tables of the application alone when differences are looked for."""
+    del parents
+    return kind != "table" or name in metadata.tables
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    include_name=_is_ours,
+    render_as_batch=True,  # SQLite changes a table by copying it
+)
+with context.begin_transaction():
+    context.run_migrations()

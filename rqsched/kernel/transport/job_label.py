@@ -1,0 +1,80 @@
+"""The label of the job of a run or a target in RQ's own tools: names, never arguments.
+
+Nothing here decides anything: a job without a label is executed as well, because its id says everything.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from rqsched.kernel.decide.ids import iso_utc
+
+WORKFLOW = "rqsched.jobs.workflow"
+"""The prefix of the functions of run and target jobs; `rqsched.jobs` answers to every name below it."""
+DATABASE = "database"
+"""The name in a job's meta under which the id of the database stands that it belongs to."""
+SERVER = "server"
+"""The name in a job's meta under which the identity of that database's server stands."""
+_UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
+
+
+class JobLabel(NamedTuple):
+    """The label of one job: its schedule, its workflow and its nominal time."""
+
+    workflow: str
+    """The workflow that it executes."""
+    run: str
+    """The uid of the run."""
+    schedule: str | None = None
+    """The id of the schedule; None for a fan-out that was started by hand."""
+    namespace: str | None = None
+    """The namespace that holds the schedule."""
+    occurrence: datetime | None = None
+    """The nominal time of the run."""
+    attempt: int | None = None
+    """The attempt of the run."""
+    traceparent: str | None = None
+    """The span that asked for the run, under the name that instrumentations of RQ look for."""
+
+    @property
+    def description(self) -> str:
+        """The line that lists and logs show."""
+        return self.workflow if self.schedule is None else f"{self.schedule}: {self.workflow}"
+
+    def meta(self, database: str | None, server: str | None = None) -> dict[str, Any]:
+        """Return the values that programs read (`job.meta`), without unknown ones."""
+        known = {
+            "schedule": self.schedule,
+            "namespace": self.namespace,
+            "occurrence": None if self.occurrence is None else iso_utc(self.occurrence),
+            "attempt": self.attempt,
+            "run": self.run,
+            "traceparent": self.traceparent,
+            DATABASE: database,
+            SERVER: server,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@lru_cache(maxsize=1024)
+def function_of(workflow: str) -> str:
+    """Return the dotted path that a workflow's jobs name as their function.
+
+    Letters, digits, `_`, `-`, `:` and single inner dots stay. Every other character is written as the bytes of its
+    UTF-8, `%XX` each, so that different names stay different and no name breaks a line of a log.
+    """
+    return f"{WORKFLOW}.{_UNFIT.sub(_escaped, workflow)}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=1024)
+def call_of(function: str, serializer: Any) -> bytes:
+    """Write a call without arguments as RQ does."""
+    return zlib.compress(serializer.dumps((function, None, [], {})), 9)

@@ -1,0 +1,206 @@
+"""One RQ queue in one Redis, and how many jobs are put on it at once, in the format that RQ itself reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+from redis import Redis
+from rq import Queue, Retry
+from rq.job import Job
+
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.transport.client import for_rq
+from rqsched.kernel.transport.job_label import DATABASE, SERVER, JobLabel, call_of, function_of
+from rqsched.kernel.transport.lua import ARM, IS_LIVE
+
+STARTED_GRACE = timedelta(seconds=30)
+"""How long a job that RQ marked as started counts as live (docs/architecture.md, "Protocol")."""
+CHUNK = 100
+"""Jobs per script call: one call blocks Redis for less than two milliseconds."""
+_WAKE_SECONDS = 60
+"""After so long a wake that no dispatcher took expires."""
+
+
+class JobSpec(NamedTuple):
+    """One job to put on a queue."""
+
+    id: str
+    """The id of the RQ job; deterministic, so that the same job is never there twice."""
+    timeout: int
+    """Seconds RQ lets it run."""
+    due_at: datetime | None = None
+    """When it is to be promoted; None puts it on the list now."""
+    is_front: bool = False
+    """Whether it is pushed in front of the jobs that wait."""
+    label: JobLabel | None = None
+    """Its label in RQ's tools; None for its function and its database alone."""
+
+
+class JobKind(NamedTuple):
+    """The properties that the jobs of one queue share."""
+
+    func: str
+    """Dotted path of the function RQ calls, without arguments: the job's id says everything. A label has its own."""
+    result_ttl: int
+    """Seconds RQ keeps a job that succeeded."""
+    failure_ttl: int
+    """Seconds RQ keeps a job that failed."""
+    retry: Retry | None = None
+    """RQ's own retries of a job that raised; None for none."""
+
+
+class JobQueue:
+    """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
+
+    A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Nor is a job
+    whose score there is later than its due time and later than `latest` from now: no due job is put off so long, so SQL
+    has gone back and the id means another time now. A job that RQ started is live for `started_grace`. `owner` returns
+    the id of the database that the jobs belong to, for their meta; None while it is not known. `server_key` is the key
+    that holds the identity of that database's server, in the Redis that has it.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        serializer: str,
+        kind: JobKind,
+        *,
+        grace: timedelta,
+        latest: timedelta,
+        started_grace: timedelta = STARTED_GRACE,
+        is_exact: bool = False,
+        owner: Callable[[], str | None] | None = None,
+        server_key: str = "",
+        wake_key: str = "",
+    ) -> None:
+        self.redis = redis
+        self._grace = grace
+        self._latest = latest
+        self._started_grace = started_grace
+        self.queue = Queue(name, connection=for_rq(redis), serializer=serializer)
+        self._serializer: Any = self.queue.serializer
+        self.kind = kind
+        self._is_exact = is_exact
+        self._owner = owner
+        self.scheduled_key = str(self.queue.scheduled_job_registry.key)
+        """The scheduled set, where future jobs wait."""
+        self.list_key = str(self.queue.key)
+        """The list, where jobs wait for a worker."""
+        # No empty name for none: a user with rights to certain keys would be refused.
+        more = [key for key in (server_key, wake_key) if key]
+        self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *more]
+        self._has_server = bool(server_key)
+
+    def put(self, jobs: Sequence[JobSpec], *, now: datetime, server: str = "") -> int:
+        """Write the jobs that have no live one under their id; returns how many were written. Idempotent.
+
+        `server` is the identity of this process's database server. Raises ResponseError (`FOREIGN`) when another one is
+        recorded.
+        """
+        if not jobs:
+            return 0
+        owner = None if self._owner is None else self._owner()
+        are_alike = all(job.label is None and job.timeout == jobs[0].timeout for job in jobs)
+        shared = [*self._shared, *(self._own(jobs[0], owner, server) if are_alike else [])]
+        head = [*self._head(now), _WAKE_SECONDS, server if self._has_server else "", len(shared), *shared]
+        calls = []
+        for chunk in chunks(jobs, CHUNK):
+            owns = [[] if are_alike else self._own(job, owner, server) for job in chunk]
+            rows = [(job.id, _place(job, now), len(own), *own) for job, own in zip(chunk, owns, strict=True)]
+            calls.append([*head, *chain.from_iterable(rows)])
+        if len(calls) == 1:  # a pipeline would ask first whether Redis knows the script
+            return sum(self._arm(keys=self._keys, args=calls[0]))
+        with self.redis.pipeline(transaction=False) as pipe:
+            for arguments in calls:
+                self._arm(keys=self._keys, args=arguments, client=pipe)
+            return sum(sum(answers) for answers in pipe.execute())
+
+    def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
+        """Return for each id, with the time at which its job is due or None for now, whether its job is live."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for chunk in chunks(jobs, CHUNK):
+                flat = [text for name, due_at in chunk for text in (name, due_at.timestamp() if due_at else "")]
+                self._is_live(keys=self._keys, args=[*self._head(now), *flat], client=pipe)
+            return [bool(answer) for answers in pipe.execute() for answer in answers]
+
+    def remove(self, job_id: str) -> None:
+        """Remove a waiting job from the list, and its hash."""
+        with self.redis.pipeline() as pipe:
+            pipe.lrem(self.list_key, 1, job_id)
+            pipe.delete(Job.key_for(job_id))
+            pipe.execute()
+
+    def _head(self, now: datetime) -> list[Any]:
+        bounds = [(now - self._grace).timestamp(), (now + self._latest).timestamp()]
+        started_after = rq_time(now - self._started_grace)
+        return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
+
+    def _own(self, job: JobSpec, owner: str | None, server: str) -> list[Any]:
+        """Return the names and values of a job's hash that others of its kind may not have, the longest first.
+
+        The meta names the job's database and its server, for a worker that has another one. Links go without: bytes
+        count.
+        """
+        label = job.label
+        if label is not None:
+            call = call_of(function_of(label.workflow), self._serializer)
+            meta = self._serializer.dumps(label.meta(owner, server or None))
+            fields = ["data", call, "description", label.description, "meta", meta]
+        elif owner is not None:
+            named = {DATABASE: owner, SERVER: server} if server else {DATABASE: owner}
+            fields = [*self._call, "meta", self._serializer.dumps(named)]
+        else:
+            fields = self._call
+        return [*fields, "timeout", job.timeout]
+
+    @cached_property
+    def _arm(self) -> Any:
+        return self.redis.register_script(ARM)
+
+    @cached_property
+    def _is_live(self) -> Any:
+        return self.redis.register_script(IS_LIVE)
+
+    @cached_property
+    def _shared(self) -> list[Any]:
+        """The names and values that RQ itself writes for every job of this kind.
+
+        No value is longer than 64 bytes: Redis stores such hashes, those of links, in half the memory.
+        """
+        job = self.queue.create_job(
+            self.kind.func,
+            timeout=1,
+            description=self.kind.func,
+            result_ttl=self.kind.result_ttl,
+            failure_ttl=self.kind.failure_ttl,
+            retry=self.kind.retry,
+        )
+        fields = job.to_dict(include_meta=False, include_result=False)
+        return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
+
+    @cached_property
+    def _call(self) -> list[Any]:
+        """The names and values of a job without a label that say what it calls."""
+        return ["data", call_of(self.kind.func, self._serializer), "description", self.kind.func]
+
+
+_OWN = frozenset({"timeout", "created_at", "status", "enqueued_at", "data", "description"})
+"""Fields that differ from job to job: written by the script, or by `_own`."""
+
+
+def _place(job: JobSpec, now: datetime) -> str:
+    """Return where a job goes, as ARM takes it."""
+    if job.due_at is not None and job.due_at > now:
+        return repr(job.due_at.timestamp())
+    return "front" if job.is_front else "back"
+
+
+@lru_cache(maxsize=64)
+def rq_time(instant: datetime) -> str:
+    """Render an instant as RQ does; these texts sort by time."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,297 @@
+"""Telemetry: the state of processes in Redis, for operators alone. Nothing else depends on it.
+
+A worker adds our version to its RQ hash. A set names the dispatchers of a control queue, and one key per dispatcher
+expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the prunings of
+all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and `rqsched
+doctor` read them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple, cast
+
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.transport import redis_keys
+
+_log = logging.getLogger(__name__)
+
+INTERVAL = timedelta(seconds=5)
+"""How often a dispatcher sends a heartbeat."""
+EXPIRY = timedelta(seconds=15)
+"""How long a dispatcher counts as alive after its last heartbeat."""
+FOREIGN_FOR = timedelta(minutes=5)
+"""How long a worker with another database is shown after the last job it was given."""
+_RQ_WORKERS = "rq:workers"
+"""RQ's set of the keys of its workers."""
+WORKER_VERSION = "rqsched_version"
+"""The field of RQ's hash of a worker that holds our version."""
+DAMAGED_FOR = timedelta(hours=1)
+"""How long doctor names a runner that was damaged."""
+PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
+"""Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
+PRUNED = "pruned_"
+"""Begins the names of the sums of what was pruned; the table follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDispatcher:
+    """A dispatcher whose heartbeat has not expired."""
+
+    name: str
+    """`host:pid`."""
+    started_at: str
+    """ISO 8601 UTC."""
+    version: str = ""
+    """The version of rqsched; empty for a copy of the sources."""
+    silent_for: timedelta = timedelta(0)
+    """How long it has sent no heartbeat."""
+    environment: str = ""
+    """RQSCHED_ENV of its process, empty where it is not set."""
+    waits_for: str = ""
+    """The answer of SQL when it could not write; empty while it fires."""
+
+
+class DispatcherHeartbeat:
+    """Shows in Redis that one dispatcher is alive."""
+
+    def __init__(
+        self, redis: Redis, queue: str, now: Callable[[], datetime], *, environment: str | None = None
+    ) -> None:
+        """`environment` is RQSCHED_ENV of this process."""
+        self._redis = redis
+        self._now = now
+        self._environment = environment or ""
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
+        self._waits_key = redis_keys.dispatcher_waits(queue, name)
+        self.waits_for = self._told = ""
+        """The answer of SQL when it could not write; empty while it fires. The next `send` shows it."""
+        self._started_at: datetime | None = None
+        self._sent_at: datetime | None = None
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether it counts as alive, or did until its last heartbeat expired."""
+        return self._sent_at is not None
+
+    def send(self) -> None:
+        """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last one that says the same."""
+        now, waits_for = self._now(), self.waits_for
+        if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL and waits_for == self._told:
+            return
+        self._started_at = self._started_at or now
+        with self._redis.pipeline() as pipe:
+            pipe.sadd(self._names_key, self._name)
+            pipe.set(self._key, f"{iso_utc(self._started_at)} {_version()} {self._environment}", ex=EXPIRY)
+            if waits_for:
+                pipe.set(self._waits_key, waits_for, ex=EXPIRY)
+            elif self._told:
+                pipe.delete(self._waits_key)
+            pipe.execute()
+        self._sent_at, self._told = now, waits_for
+
+    def stop(self) -> None:
+        """Count as gone at once, until `send` is called again."""
+        with self._redis.pipeline() as pipe:
+            pipe.srem(self._names_key, self._name)
+            pipe.delete(self._key, self._waits_key)
+            pipe.execute()
+        self._sent_at = None
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("rqsched")
+    except PackageNotFoundError:  # a copy of the sources
+        return ""
+
+
+def show_worker_version(redis: Redis, key: str) -> None:
+    """Add our version to what RQ's worker shows of itself under `key`; it goes with the worker.
+
+    While Redis is away nothing is added, which harms nothing.
+    """
+    try:
+        redis.hset(key, WORKER_VERSION, _version())
+    except RedisError as error:
+        _log.debug("the version of a worker is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
+    """Return our version in each of RQ's workers; empty of RQ's own, and after a flush."""
+    if not keys:
+        return []
+    with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hget(key, WORKER_VERSION)
+        return [_text(value or "") for value in pipe.execute()]
+
+
+class LiveRqWorker(NamedTuple):
+    """The state that an RQ worker shows of itself, with the additions of rqsched's own workers."""
+
+    queues: list[str]
+    """The queues it listens on, in its order."""
+    version: str
+    """Our version in it; empty in RQ's own."""
+
+
+def live_workers(redis: Redis) -> list[LiveRqWorker]:
+    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each of them."""
+    keys = sorted(_text(key) for key in cast("Iterable[bytes | str]", redis.smembers(_RQ_WORKERS)))
+    with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hmget(key, "queues", WORKER_VERSION)
+        found = pipe.execute()
+    return [
+        LiveRqWorker(_text(queues).split(","), _text(version or "")) for queues, version in found if queues is not None
+    ]
+
+
+def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
+    """Return the live dispatchers of a control queue, by name; remove the ones whose heartbeat expired."""
+    names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(redis_keys.dispatchers(queue))))
+    if not names:
+        return []
+    keys = [redis_keys.dispatcher(queue, name) for name in names]
+    with redis.pipeline() as pipe:
+        pipe.mget(keys)
+        pipe.mget([redis_keys.dispatcher_waits(queue, name) for name in names])
+        for key in keys:
+            pipe.pttl(key)
+        values, waits, *left = pipe.execute()
+    silent = [name for name, value in zip(names, values, strict=True) if value is None]
+    if silent:
+        with suppress(ResponseError):  # one that takes no writes still says who is alive
+            redis.srem(redis_keys.dispatchers(queue), *silent)
+    return [
+        _live(name, _text(value), timedelta(milliseconds=milliseconds), _text(waits_for or ""))
+        for name, value, milliseconds, waits_for in zip(names, values, left, waits, strict=True)
+        if value is not None
+    ]
+
+
+def _live(name: str, value: str, left: timedelta, waits_for: str) -> LiveDispatcher:
+    started_at, _, rest = value.partition(" ")
+    number, _, environment = rest.partition(" ")
+    silent_for = max(EXPIRY - left, timedelta(0))
+    return LiveDispatcher(name, started_at, number, silent_for, environment, waits_for)
+
+
+def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
+    """Add a finished reconcile pass to the sums; while Redis is away the pass is not counted, which harms nothing."""
+    key = redis_keys.passes(queue)
+    try:
+        with redis.pipeline() as pipe:
+            for name, count in counts.items():
+                if count:
+                    pipe.hincrby(key, name, count)
+            pipe.hincrby(key, PASSES, 1)
+            pipe.hincrbyfloat(key, SECONDS, seconds)
+            pipe.hset(key, LAST_SECONDS, repr(seconds))
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a reconcile pass is not counted: %s", error, extra={"action": "telemetry_failed"})
+
+
+def record_pruned(redis: Redis, queue: str, counts: Mapping[str, int]) -> bool:
+    """Add what was pruned to the sums, by table; False while Redis is away, which harms nothing."""
+    key = redis_keys.passes(queue)
+    try:
+        with redis.pipeline() as pipe:
+            for name, count in counts.items():
+                if count:
+                    pipe.hincrby(key, f"{PRUNED}{name}", count)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a pruning is not counted: %s", error, extra={"action": "telemetry_failed"})
+        return False
+    return True
+
+
+def read_passes(redis: Redis, queue: str) -> dict[str, float]:
+    """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS, and
+    those over all prunings, by PRUNED and the table.
+    """
+    return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
+
+
+class Memory(NamedTuple):
+    """How full Redis is."""
+
+    used: int
+    """Bytes it holds."""
+    limit: int
+    """Bytes it may hold (`maxmemory`); 0 for no limit."""
+    policy: str
+    """Its behaviour at that limit (`maxmemory-policy`); noeviction refuses writes."""
+
+
+def read_memory(redis: Redis) -> Memory:
+    """Ask Redis how full it is."""
+    memory: Any = redis.info("memory")
+    return Memory(memory["used_memory"], memory["maxmemory"], memory["maxmemory_policy"])
+
+
+def record_foreign_worker(redis: Redis, owner: str, worker: str, *, now: datetime) -> None:
+    """Show that a worker with another database was given a job of the database `owner`."""
+    key, moment = redis_keys.foreign_workers(owner), now.timestamp()
+    try:
+        with redis.pipeline() as pipe:
+            pipe.zadd(key, {worker: moment})
+            pipe.zremrangebyscore(key, "-inf", moment - FOREIGN_FOR.total_seconds())
+            pipe.expire(key, FOREIGN_FOR)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a worker with another database is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def foreign_workers(redis: Redis, owner: str, *, now: datetime) -> list[str]:
+    """Return the workers with another database that were given jobs of the database `owner` lately, by name."""
+    found = redis.zrangebyscore(redis_keys.foreign_workers(owner), (now - FOREIGN_FOR).timestamp(), "+inf")
+    return sorted(_text(name) for name in cast("Iterable[bytes | str]", found))
+
+
+def record_damage(redis: Redis, runner: str, pid: int, why: str, *, now: datetime) -> None:
+    """Show that a runner could do its work no more and was replaced."""
+    key = redis_keys.damaged_runners()
+    try:
+        found = redis.hget(key, runner)
+        count = 1 + (json.loads(found)["count"] if found else 0)
+        with redis.pipeline() as pipe:
+            told = {"at": now.timestamp(), "count": count, "host": socket.gethostname(), "pid": pid, "why": why}
+            pipe.hset(key, runner, json.dumps(told))
+            pipe.expire(key, DAMAGED_FOR)
+            pipe.execute()
+    except RedisError as error:
+        _log.debug("a damaged runner is not shown: %s", error, extra={"action": "telemetry_failed"})
+
+
+def damaged_runners(redis: Redis, *, now: datetime) -> list[str]:
+    """Return the runners that were damaged lately, how often, and what each missed last, in words."""
+    since = (now - DAMAGED_FOR).timestamp()
+    told = []
+    for name, text in sorted(cast("dict[bytes | str, bytes]", redis.hgetall(redis_keys.damaged_runners())).items()):
+        found = json.loads(text)
+        if found["at"] >= since:
+            process = f"{_text(name)} on {found['host']}, pid {found['pid']}"
+            told.append(f"{process} ({found['why']}; {found['count']} in all)")
+    return told
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,705 @@
+"""The transport: how links and run jobs are stored in Redis, in the format that RQ itself reads. It knows no SQL.
+
+Everything here may be repeated, lost or done twice without harm, because SQL decides. A job's hash and its place
+(list or scheduled set) are written by one script, so no id is ever seen without its hash.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cached_property, lru_cache, partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import tenacity
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+from rq import Queue, Retry
+from rq.command import send_stop_job_command
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.job import Job
+from rq.serializers import resolve_serializer
+
+from rqsched.config import Settings, serializer_path
+from rqsched.errors import ConfigError
+from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.ids import LinkId, RetryLinkId, RunJobId
+from rqsched.kernel.decide.model import Change, Run, RunStatus, Schedule
+from rqsched.kernel.patience import call_patiently
+from rqsched.kernel.transport import redis_keys
+from rqsched.kernel.transport.breaker import RedisAwayError
+from rqsched.kernel.transport.client import require_no_cluster
+from rqsched.kernel.transport.job_label import JobLabel
+from rqsched.kernel.transport.job_queue import CHUNK, JobKind, JobQueue, JobSpec
+from rqsched.kernel.transport.lua import (
+    CLAIM_IDENTITY,
+    DROP_HOLD,
+    FOREIGN,
+    LEASE,
+    NEXT_LOOK,
+    PUSH_MARK,
+    RECORD_DATABASE_ID,
+    SET_HOLD,
+    TRY_WRITE,
+)
+from rqsched.kernel.transport.redelivery import mark_failed
+from rqsched.kernel.transport.refusal import is_transient, word_of
+
+_log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FIRE = "rqsched.jobs.fire"
+EXECUTE = "rqsched.jobs.execute"
+"""The functions that RQ calls; their paths are stored in Redis, so they are API."""
+LINK_TIMEOUT = 600
+"""Seconds RQ lets a link run."""
+REDIS_TIMER = 0.1
+"""Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
+_WAKE_SLICE = 0.01
+"""Seconds between two looks for a wake in the last moments before a link is due."""
+FIRST_LOOK_LIFE = 1_000
+"""Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
+FLUSH_MARKER_LIFE = 60 * 60 * 1000
+"""Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+_PROBE_LIFE = 60_000
+"""Milliseconds after which the key of a tried write expires."""
+MARKS_KEPT = 1_001
+"""How many marks Redis keeps: the newest and its predecessors, of four hours and more."""
+_MARKS_LIFE = 90 * 24 * 60 * 60
+"""Seconds after which the marks of a database that nobody uses any more expire."""
+_ATTEMPTS = 3
+_PATIENCE_SECONDS = 5
+"""After so long no call of Redis is made again: what timed out once, its client has repeated already."""
+LINK_STARTED_GRACE = timedelta(seconds=10)
+"""How long a link that RQ started counts as live. A link takes milliseconds. When one takes longer, another may be
+delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
+LONGEST_RETRY = timedelta(seconds=30)
+"""The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
+_LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
+
+
+Names = Mapping[str, tuple[str, str]]
+"""Namespace and id of schedules by their uid."""
+NO_NAMES: Names = MappingProxyType({})
+
+
+class Arm(NamedTuple):
+    """A link to arm, and when it is due."""
+
+    id: LinkId | RetryLinkId
+    """The main link of a schedule, or the retry link of a run."""
+    due_at: datetime
+    """When it fires; one in the past is put on the list at once."""
+
+
+class Recorded(NamedTuple):
+    """The owner of a control queue as Redis has it."""
+
+    database_id: str | None
+    """The id of the database; None after a flush."""
+    server: str | None
+    """The identity of its server; None after a flush, and where it has none."""
+
+
+class Standing(NamedTuple):
+    """How a server stands to the recorded one (`CLAIM_IDENTITY`)."""
+
+    outcome: str
+    """What was found."""
+    recorded: str
+    """The identity that is recorded now."""
+    before: str = ""
+    """The identity that was recorded before; empty for none."""
+
+
+class NextLook(NamedTuple):
+    """When a dispatcher is to look for due links again."""
+
+    due_at: float | None
+    """When the earliest link is due, in Unix seconds; None when there is none."""
+    is_first: bool
+    """Whether it looks first then, so that not all of them crowd about one link. Others look soon after it anyway."""
+
+
+class Transport:
+    """One control queue in one Redis, and the queues of runs there and on named connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        connections: Mapping[str, Redis] | None = None,
+    ) -> None:
+        """Open the queues; raises ConfigError for a serializer that cannot be used."""
+        for name in {settings.serializer, *settings.queue_serializers.values()}:
+            _require_serializer(name)
+        self.settings = settings
+        self.owner: Callable[[], str | None] | None = None
+        """Returns the id of the database whose runs and targets are enqueued; None while it is not known."""
+        self.server = ""
+        """The identity of this process's database server; empty while it is not known, and on SQLite."""
+        self.claim: Callable[[], object] | None = None
+        """Called when another one is recorded: raises WrongDatabaseError, or another is presented from then on."""
+        self.on_refused: Callable[[str, RedisError, str], object] = _do_nothing
+        """Called with what Redis refused and does not pass, the error, and more about its keys."""
+        self.on_accepted: Callable[[str], object] = _do_nothing
+        """Called with what is in `refused` when Redis has taken it."""
+        self.refused: Collection[str] = ()
+        """The command that Redis refused before."""
+        self.redis = redis
+        self.connections = dict(connections or {})
+        ttl = int(settings.run_ttl.total_seconds())
+        name = settings.control_queue
+        self.wake_key = redis_keys.wake(name)
+        """The list dispatchers block on."""
+        self.database_id_key = redis_keys.database_id(name)
+        """The key that names the database this control queue belongs to; missing after a flush."""
+        self.server_key = redis_keys.identity(name)
+        """The key that holds the identity of that database's server."""
+        self.first_look_key = redis_keys.first_look(name)
+        """The key that names the dispatcher that looks first when something is due."""
+        self.hold_key = redis_keys.hold(name)
+        """The key of the hash that holds everything while it has the field `*`."""
+        self.interval_key = redis_keys.reconcile_interval(name)
+        """The key that spreads periodic reconcile passes over workers."""
+        kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
+        serializer = settings.serializer_for(name)
+        self._latest = settings.grace + max(LONGEST_RETRY, settings.lease)
+        self._links = JobQueue(
+            redis, name, serializer, kind,
+            grace=settings.grace, latest=self._latest, started_grace=LINK_STARTED_GRACE,
+            server_key=self.server_key, wake_key=self.wake_key,
+        )  # fmt: skip
+        self.scheduled_key = self._links.scheduled_key
+        """The scheduled set of the control queue, where future links wait."""
+        self.list_key = self._links.list_key
+        """The list of the control queue, where late links wait."""
+        self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
+        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
+        self.is_held = False
+        """Whether everything was held when links were to be leased last."""
+        self._is_alone = False
+        self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
+
+    @property
+    def control(self) -> Queue:
+        """The control queue as RQ knows it; its `connection` is what RQ is given to read other things with."""
+        return self._links.queue
+
+    def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
+        """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
+
+        Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
+        """
+        arms, ready = list[Arm](), list[Run]()
+        for change in changes:
+            before, after = change.before, change.after
+            # A link that stays is armed already, unless the Change restates where it is.
+            if before is None or before is after or before.n != after.n:
+                arms += link_of(after)
+            for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
+                if run.status is RunStatus.RETRYING or is_waiting(run, now):
+                    arms.append(retry_of(run))
+                elif (
+                    run.status is RunStatus.PENDING
+                    and run.executor == "rq"
+                    and (run.limit_group is None or not run.is_in_line)
+                ):
+                    ready.append(run)
+        self.arm(arms, now=now)
+        names = {change.after.uid: (change.after.namespace, change.after.schedule_id) for change in changes}
+        self.deliver(ready, names, now=now)
+        for was, run in (pair for change in changes for pair in change.changed_runs):
+            has_job = was.executor == "rq" and not was.is_in_line
+            if run.status in {RunStatus.CANCELLED, RunStatus.TERMINATED} and has_job:
+                self._withdraw(was, run)
+
+    def arm(self, arms: Sequence[Arm], *, now: datetime) -> int:
+        """Arm the links that have no live job; returns how many were written."""
+        jobs = [JobSpec(str(arm.id), LINK_TIMEOUT, arm.due_at) for arm in arms]
+        if not jobs:
+            return 0
+        try:
+            written = self._patiently(self._links.put, jobs, now=now, server=self.server)
+        except ResponseError as error:
+            if not str(error).startswith(FOREIGN):
+                self._refuse(f"links of {self.name}", error, self._links)
+            self._claim_queue(error)
+            return self.arm(arms, now=now)
+        if self.refused:
+            self.on_accepted(f"links of {self.name}")
+        return written
+
+    @property
+    def name(self) -> str:
+        """The control queue in words."""
+        return f"control queue {self.control.name!r}"
+
+    def _refuse(self, what: str, error: RedisError, job_queue: JobQueue) -> None:
+        if not is_transient(error):
+            self.on_refused(what, error, self.keys_of(error, job_queue))
+
+    def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
+        """Return the keys that an error may be about, as Redis names none: of a queue and of the control queue.
+
+        For an error about types, return only the keys of a wrong type. `lists` are more keys.
+        """
+        one, name = job_queue or self._links, self.settings.control_queue
+        if word_of(error) == "NOPERM" and "a key" in str(error):
+            return f" (it needs {one.list_key}, {one.scheduled_key}, {Queue.redis_queues_keys} and the jobs' hashes)"
+        if word_of(error) != "WRONGTYPE":
+            return ""
+        types = dict.fromkeys(lists, "list") | {
+            one.scheduled_key: "zset", one.list_key: "list", Queue.redis_queues_keys: "set",
+            self.scheduled_key: "zset", self.list_key: "list", self.wake_key: "list", self.hold_key: "hash",
+            redis_keys.dispatchers(name): "set", redis_keys.passes(name): "hash",
+        }  # fmt: skip
+        try:
+            pipe = one.redis.pipeline(transaction=False)
+            for key in types:
+                pipe.type(key)
+            found = [_text(answer) for answer in pipe.execute()]
+        except RedisError:
+            return ""
+        rows = zip(types.items(), found, strict=True)
+        odd = [f"{key} is a {is_now}, not a {type_}" for (key, type_), is_now in rows if is_now not in {type_, "none"}]
+        return f" ({'; '.join(odd)})" if odd else ""
+
+    def _claim_queue(self, refusal: ResponseError) -> None:
+        """Claim the control queue for this process's server if that was refused; else raise the refusal."""
+        if self.claim is None or not str(refusal).startswith(FOREIGN):
+            raise refusal
+        self.claim()
+
+    def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
+        """Let a link that is armed be due at this time, if that is earlier."""
+        score = {str(link): due_at.timestamp()}
+        self._patiently(self.redis.zadd, self.scheduled_key, score, xx=True, lt=True)
+
+    def live_links(self, arms: Sequence[Arm], *, now: datetime) -> list[bool]:
+        """Return for each link whether it is live."""
+        links = [(str(arm.id), arm.due_at) for arm in arms]
+        return self._patiently(self._links.live, links, now=now) if links else []
+
+    def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
+        """Enqueue the jobs of pending runs that have no live one; returns how many were written.
+
+        RQ's tools show their schedules by `names`. A named connection that does not answer, or a queue that
+        takes no job, is logged and delays no other queue.
+        """
+        timeout = int(self.settings.run_timeout.total_seconds())
+        more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
+        written = 0
+        for job_queue, some in self._by_queue(runs):
+            jobs = []
+            for run in some:
+                namespace, schedule_id = names.get(run.schedule_uid, (None, None))
+                label = JobLabel(
+                    run.workflow, run.uid, schedule_id, namespace, run.occurrence_at, run.attempt, run.traceparent
+                )
+                seconds = (run.timeout or timeout) + more
+                jobs.append(JobSpec(str(job_id_of(run)), seconds, is_front=run.priority > 0, label=label))
+            written += self._put(job_queue, some[0].connection, jobs, now)
+        return written
+
+    def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
+        """Put jobs on a queue; a missing connection takes no job and delays no other queue."""
+        if job_queue is None:
+            _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
+            return 0
+        try:
+            written = self._patiently(job_queue.put, jobs, now=now, server=self.server)
+        except RedisError as error:
+            if isinstance(error, ResponseError) and str(error).startswith(FOREIGN):
+                self._claim_queue(error)
+                return self._put(job_queue, connection, jobs, now)
+            if job_queue.redis is self.redis and is_transient(error):
+                raise
+            text, where = "%d jobs wait for queue %s on connection %s: %s", connection or "default"
+            _log.error(text, len(jobs), job_queue.queue.name, where, error, extra={"action": "deliver_failed"})
+            self._refuse(queue_in_words(job_queue.queue.name, connection), error, job_queue)
+            return 0
+        if self.refused and jobs:
+            self.on_accepted(queue_in_words(job_queue.queue.name, connection))
+        return written
+
+    def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
+        """Return for each pending run whether its current delivery is live.
+
+        On a connection that is not configured or does not answer every delivery counts as live, and is left alone.
+        """
+        found: dict[str, bool] = {}
+        for job_queue, some in self._by_queue(runs):
+            found |= dict(zip((run.uid for run in some), self._live(job_queue, some, now), strict=True))
+        return [found[run.uid] for run in runs]
+
+    def _live(self, job_queue: JobQueue | None, runs: Sequence[Run], now: datetime) -> list[bool]:
+        if job_queue is None:
+            return [True] * len(runs)
+        try:
+            return self._patiently(job_queue.live, [(str(job_id_of(run)), None) for run in runs], now=now)
+        except RedisError as error:
+            if job_queue.redis is self.redis and is_transient(error):
+                raise
+            _log.warning(
+                "queue %s is not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"}
+            )
+            self._refuse(queue_in_words(job_queue.queue.name, runs[0].connection), error, job_queue)
+            return [True] * len(runs)
+
+    def _by_queue(self, runs: Iterable[Run]) -> list[tuple[JobQueue | None, list[Run]]]:
+        grouped: dict[tuple[str | None, str], list[Run]] = {}
+        for run in runs:
+            grouped.setdefault((run.connection, run.queue or self.settings.default_queue), []).append(run)
+        return [(self._job_queue(*key, self._run_kind), some) for key, some in grouped.items()]
+
+    def _job_queue(self, connection: str | None, name: str, kind: JobKind) -> JobQueue | None:
+        redis = self.redis if connection is None else self.connections.get(connection)
+        if redis is None:
+            return None
+        key = (connection, name, kind)
+        if key not in self._job_queues:
+            serializer, grace = self.settings.serializer_for(name), self.settings.grace
+            self._job_queues[key] = JobQueue(
+                redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self.owner,
+                server_key=self.server_key if redis is self.redis else "",
+            )  # fmt: skip
+        return self._job_queues[key]
+
+    def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
+        """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
+
+        Raises RedisError after short retries. A named connection that is not configured or does not answer is logged
+        and takes no job.
+        """
+        job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._target_kind)
+        return self._put(job_queue, connection, jobs, now)
+
+    def withdraw(self, runs: Iterable[Run]) -> None:
+        """Remove the jobs of pending runs from their queues; one that cannot be removed now is logged."""
+        for run in runs:
+            self._withdraw(run, run)
+
+    def mark_failed(self, run: Run) -> None:
+        """Mark the job of an attempt whose run was lost for good: a person may requeue it, like a failed job."""
+        job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
+        if job_queue is None:
+            return
+        try:
+            mark_failed(Job.fetch(job_id, connection=job_queue.queue.connection, serializer=job_queue.queue.serializer))
+        except NoSuchJobError:
+            return
+        except RedisError as error:
+            _log.warning("job %s is not marked as failed: %s", job_id, error, extra={"action": "mark_failed"})
+
+    def stop(self, run: Run) -> None:
+        """Ask the worker that executes a running attempt to kill its horse; what cannot be asked now is logged."""
+        self._withdraw(run, replace(run, status=RunStatus.TERMINATED))
+
+    def _withdraw(self, before: Run, after: Run) -> None:
+        """Withdraw the job of a run that was ended from outside: remove it from its queue, or stop its work horse."""
+        job_queue, job_id = self._by_queue([before])[0][0], str(job_id_of(before))
+        if job_queue is None:
+            return
+        try:
+            if before.status is RunStatus.PENDING:
+                job_queue.remove(job_id)
+            elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
+                send_stop_job_command(job_queue.queue.connection, job_id, serializer=job_queue.queue.serializer)
+        except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
+            # The run has ended in SQL: a job that starts or returns now is fenced out.
+            _log.warning(
+                "the job of run %s is not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"}
+            )
+
+    def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
+        """Lease due links and the entries of the list; they become due again by themselves when the lease ends.
+
+        None is taken while everything is held, and `is_held` tells that.
+        """
+        until = (now + lease).timestamp()
+        keys = [self.scheduled_key, self.list_key, self.server_key, self.hold_key]
+        args = [now.timestamp(), until, limit, self.server]
+        try:
+            taken = self._patiently(self._lease_script, keys=keys, args=args)
+        except ResponseError as error:
+            self._claim_queue(error)
+            return self.lease(now=now, lease=lease, limit=limit)
+        self.is_held = taken is None
+        return [_text(entry) for entry in taken or ()]
+
+    def read_hold(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
+        """Return the hold as `set_hold` kept it, None without one, and what `tell_frozen` told last.
+
+        They are read over another client where one is given.
+        """
+        found: Any = (redis or self.redis).hmget(self.hold_key, ["*", "*:frozen"])
+        hold, frozen = (None if one is None else _text(one) for one in found)
+        return hold, frozen
+
+    def tell_frozen(self, told: str | None) -> None:
+        """Announce a change of the frozen namespaces in SQL: `told` names them all, None says that there are none."""
+        if told is None:
+            self._patiently(lambda: self.redis.hdel(self.hold_key, "*:frozen"))
+        else:
+            self._patiently(lambda: self.redis.hset(self.hold_key, "*:frozen", told))
+
+    def set_hold(self, uid: str, text: str) -> None:
+        """Keep a hold, unless there is one or this one was released."""
+        self._patiently(self._set_hold_script, keys=[self.hold_key], args=[uid, text])
+
+    def drop_hold(self, uids: Sequence[str], *, text: str = "") -> None:
+        """Remove the hold, or only the one of this text, and remember that these were released."""
+        self._patiently(self._drop_hold_script, keys=[self.hold_key], args=[" ".join(uids), text])
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Remove links that have fired, their entries and their hashes together."""
+        names = list(ids)
+        hashes = [Job.key_for(name) for name in names]
+        if names:
+            pipeline = cast("Callable[[], Any]", self.redis.pipeline)
+            self._patiently(lambda: pipeline().zrem(self.scheduled_key, *names).delete(*hashes).execute())
+
+    def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
+        """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
+
+        A connection that does not answer is logged: SQL names these jobs no more, so a worker that gets one drops it.
+        """
+        try:
+            self.drop(links)
+            for (connection, queue), ids in jobs.items():
+                job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._run_kind)
+                if job_queue is None:
+                    continue
+                for chunk in chunks(ids, CHUNK):
+                    found = Job.fetch_many(chunk, job_queue.queue.connection, job_queue.queue.serializer)
+                    for job in filter(None, found):
+                        job.delete()
+        except RedisError as error:
+            _log.warning("jobs of deleted rows stay in Redis: %s", error, extra={"action": "jobs_not_removed"})
+
+    def put_back(self, due: Mapping[str, datetime]) -> None:
+        """Set another time at which leased links become due."""
+        if due:
+            scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
+            self._patiently(self.redis.zadd, self.scheduled_key, scores, xx=True)
+
+    def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
+        """Read when the earliest link is due, and whether the `dispatcher` of this name looks first then.
+
+        The first dispatcher stays first while it asks; when it is silent for `FIRST_LOOK_LIFE`, the next one that asks
+        takes over. A dispatcher that a wake told of an earlier link looks at once, for the others do not know of it.
+        """
+        keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
+        is_first, *due = self._patiently(self._next_look_script, keys=keys, args=args)
+        return NextLook(float(due[0]) if due else None, bool(is_first))
+
+    def wait_for_wake(self, seconds: float) -> bool:
+        """Block until a link earlier than the earliest one is armed, at most `seconds`; it may return before either.
+
+        True for a wake. Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent
+        here, looking for a wake every few milliseconds.
+        """
+        if seconds > REDIS_TIMER:
+            return self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER) is not None
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self.redis.lpop(self.wake_key) is not None:
+                return True
+            time.sleep(min(left, _WAKE_SLICE))
+        return False
+
+    def try_write(self, redis: Redis | None = None) -> None:
+        """Write as publishing does, to a key that nothing reads; raises RedisError when Redis does not take it.
+
+        It is written over another client where one is given. Nothing is tried again.
+        """
+        key = redis_keys.write_probe(self.settings.control_queue)
+        self._try_write_script(keys=[key], args=[_PROBE_LIFE], client=redis)
+
+    def count_armed(self) -> int:
+        """Return how many links are in the scheduled set, leased ones included."""
+        return int(cast(Any, self.redis.zcard(self.scheduled_key)))
+
+    def count_due(self, *, now: datetime) -> int:
+        """Return how many links are due and not leased."""
+        waiting = cast(Any, self.redis.llen(self.list_key))
+        return int(waiting) + int(cast(Any, self.redis.zcount(self.scheduled_key, "-inf", now.timestamp())))
+
+    def was_reconciled(self, *, now: datetime) -> bool:
+        """Return whether a pass of reconcile was begun within its interval, and no link is due."""
+        return bool(self.redis.exists(self.interval_key)) and not self.count_due(now=now)
+
+    def acquire_interval(self, interval: timedelta) -> bool:
+        """Take this interval's pass of reconcile for this process; True for one process an interval."""
+        milliseconds = int(interval.total_seconds() * 1000)
+        return bool(self.redis.set(self.interval_key, 1, nx=True, px=milliseconds))
+
+    def ask_for_pass(self) -> None:
+        """Make the interval free, so that the next worker that looks makes a pass of reconcile at once."""
+        self.redis.delete(self.interval_key)
+
+    def acquire_pruning(self, interval: timedelta) -> bool:
+        """Take this interval's pruning for this process; True for one process an interval."""
+        key = redis_keys.pruning_interval(self.control.name)
+        return bool(self.redis.set(key, 1, nx=True, px=int(interval.total_seconds() * 1000)))
+
+    def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
+        """Return the id of the database that this control queue belongs to; None after a flush.
+
+        Raises ConfigError when this Redis is a node of a cluster, which is asked once in a process.
+        """
+        self._require_alone(attempts)
+        owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
+        return None if owner is None else _text(owner)
+
+    def _require_alone(self, attempts: int) -> None:
+        if not self._is_alone:
+            call_patiently(_retrying(attempts), partial(require_no_cluster, self.redis))
+            self._is_alone = True
+
+    def recorded(self, *, attempts: int = _ATTEMPTS) -> Recorded:
+        """Return whom this control queue belongs to; raises as `database_id` does."""
+        self._require_alone(attempts)
+        keys = [self.database_id_key, self.server_key]
+        found: Any = call_patiently(_retrying(attempts), partial(self.redis.mget, keys))
+        return Recorded(*(None if one is None else _text(one) for one in found))
+
+    def claim_identity(self, database_id: str, server: Sequence[str], *options: str | float) -> Standing:
+        """Compare the identity of a server with the recorded one, and record it where it may be (`CLAIM_IDENTITY`)."""
+        name = self.settings.control_queue
+        keys = [self.database_id_key, self.server_key, redis_keys.identity_seen(name), redis_keys.identity_heir(name)]
+        found = self._patiently(self._claim_identity_script, keys=keys, args=[database_id, *server, *options])
+        return Standing(*(_text(one) for one in found))
+
+    def leave_flush_marker(self, uid: str) -> str:
+        """Set a key that a flush removes and that `record_database_id` requires; returns its name."""
+        flush_marker = redis_keys.flush_marker(self.settings.control_queue, uid)
+        self._patiently(self.redis.set, flush_marker, 1, px=FLUSH_MARKER_LIFE)
+        return flush_marker
+
+    def record_database_id(self, owner: str, flush_marker: str) -> bool:
+        """Record which database this control queue belongs to, unless one is recorded already.
+
+        False when the flush marker is gone: Redis was flushed since, or more than `FLUSH_MARKER_LIFE` has passed.
+        """
+        keys = [self.database_id_key, flush_marker]
+        return bool(self._patiently(self._record_database_id_script, keys=keys, args=[owner]))
+
+    def newest_mark(self, database_id: str) -> str | None:
+        """Return the newest mark of a database; None after a flush, and before the first one."""
+        found: Any = self._patiently(self.redis.lindex, redis_keys.marks(self.settings.control_queue, database_id), 0)
+        return None if found is None else _text(found)
+
+    def marks(self, database_id: str) -> list[str]:
+        """Return the marks of a database, the newest first."""
+        key = redis_keys.marks(self.settings.control_queue, database_id)
+        return [_text(one) for one in self._patiently(cast(Any, self.redis.lrange), key, 0, -1)]
+
+    def push_mark(self, database_id: str, mark: str, *, follows: str) -> bool:
+        """Make a mark the newest; False, and nothing is done, when the newest is another than the one it follows."""
+        keys = [redis_keys.marks(self.settings.control_queue, database_id)]
+        args = [mark, follows, MARKS_KEPT, _MARKS_LIFE]
+        return bool(self._patiently(self._push_mark_script, keys=keys, args=args))
+
+    @cached_property
+    def _lease_script(self) -> Any:
+        return self.redis.register_script(LEASE)
+
+    @cached_property
+    def _set_hold_script(self) -> Any:
+        return self.redis.register_script(SET_HOLD)
+
+    @cached_property
+    def _drop_hold_script(self) -> Any:
+        return self.redis.register_script(DROP_HOLD)
+
+    @cached_property
+    def _next_look_script(self) -> Any:
+        return self.redis.register_script(NEXT_LOOK)
+
+    @cached_property
+    def _record_database_id_script(self) -> Any:
+        return self.redis.register_script(RECORD_DATABASE_ID)
+
+    @cached_property
+    def _claim_identity_script(self) -> Any:
+        return self.redis.register_script(CLAIM_IDENTITY)
+
+    @cached_property
+    def _try_write_script(self) -> Any:
+        return self.redis.register_script(TRY_WRITE)
+
+    @cached_property
+    def _push_mark_script(self) -> Any:
+        return self.redis.register_script(PUSH_MARK)
+
+    def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return call_patiently(_retrying(_ATTEMPTS), partial(call, *args, **kwargs))
+
+
+@lru_cache(maxsize=8)
+def _retrying(attempts: int) -> tenacity.Retrying:
+    """Return the loop around a call; it keeps nothing between two uses."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_after_delay(_PATIENCE_SECONDS),
+        wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
+        retry=tenacity.retry_if_exception(lambda e: is_transient(e) and not isinstance(e, RedisAwayError)),
+        reraise=True,
+    )
+
+
+def link_of(schedule: Schedule) -> list[Arm]:
+    """Return the main link of a schedule that has a next time; none for any other."""
+    if not schedule.is_active or schedule.due_at is None:
+        return []
+    return [Arm(LinkId(schedule.uid, schedule.n), schedule.due_at)]
+
+
+def retry_of(run: Run) -> Arm:
+    """Return the retry link of a retrying run, or of a blocked one, which it delivers."""
+    due_at = run.queued_at if run.is_blocked else run.retry_at
+    if due_at is None:
+        raise ValueError(f"run {run.uid} is not retrying")
+    return Arm(RetryLinkId(run.schedule_uid, run.number, run.attempt), due_at)
+
+
+def is_waiting(run: Run, now: datetime) -> bool:
+    """Return whether a run is blocked and not to be delivered yet."""
+    is_later = run.blocked_at is not None and run.queued_at is not None and run.queued_at > now
+    return is_later and run.status is RunStatus.PENDING
+
+
+def queue_in_words(name: str, connection: str | None) -> str:
+    """Return a queue of runs in words."""
+    return f"queue {name!r}" + ("" if connection is None else f" of connection {connection!r}")
+
+
+def job_id_of(run: Run) -> RunJobId:
+    """Return the id of the RQ job of a run's current delivery."""
+    return RunJobId(run.uid, run.attempt, run.delivery)
+
+
+def _require_serializer(name: str) -> None:
+    """Raise ConfigError unless a serializer exists and reads its own output: else no job could be written later."""
+    try:
+        found: Any = resolve_serializer(serializer_path(name))
+        found.loads(found.dumps((EXECUTE, None, [], {})))
+    except Exception as error:
+        raise ConfigError(
+            f"the serializer {name!r} cannot be used: {type(error).__name__}: {error}. Write pickle, json, or the "
+            "dotted path of a class with dumps and loads, into RQSCHED_SERIALIZER and RQSCHED_QUEUE_SERIALIZERS."
+        ) from error
+
+
+def _do_nothing(*_: object) -> None:
+    """Do nothing: nobody keeps it."""
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

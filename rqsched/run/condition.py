@@ -1,0 +1,106 @@
+"""Whether a process can still do what every process of a worker needs, after it has executed the application's code.
+
+A run that closes all files, changes the user or lowers a limit leaves a process that fails whatever it takes next. This
+knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from rqsched.config import Settings
+from rqsched.errors import RqschedError
+from rqsched.features.list import make_runtime
+from rqsched.kernel.store.database import DatabaseError, Patience
+
+_DEPTH = 250
+"""More calls than our own code and the libraries under it ever need above RQ's loop."""
+_MEMORY = 16 << 20
+_AT_ONCE = Patience(total=timedelta(0))
+
+
+class Condition:
+    """The descriptor and the user of a sound process, to compare after the application's code was executed."""
+
+    def __init__(self) -> None:
+        """Note it, and open a descriptor that only code which closes others' descriptors closes."""
+        self._canary, other = os.pipe()
+        os.close(other)
+        self._noted = self._look()
+        try:
+            self._folder: Path | None = Path.cwd()
+        except FileNotFoundError:
+            self._folder = None
+
+    def find_damage(self, *, is_thorough: bool = False) -> str | None:
+        """Return the damage of this process in words; None without any.
+
+        This takes some microseconds. A thorough look also starts a thread and calls deep. A working directory that was
+        deleted is no damage: this process returns to its first one.
+        """
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            if self._folder is not None:
+                with contextlib.suppress(OSError):  # a deployment has removed this folder too
+                    os.chdir(self._folder)
+        was, now = self._noted, self._look()
+        if was[0] != now[0]:
+            return "its files were closed"
+        if was[1] != now[1]:
+            return "its user or group was changed"
+        if sys.getrecursionlimit() < 2 * _DEPTH:
+            return "it can call no deeper"
+        what = "it can open no file"
+        try:
+            os.close(os.dup(self._canary))
+            what = "it gets no memory"
+            mmap.mmap(-1, _MEMORY).close()
+            what = "it can start no thread, or call no deeper"
+            if is_thorough:
+                thread = threading.Thread(target=_go_deep)
+                thread.start()
+                thread.join()
+                _go_deep()
+        except Exception as error:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+            return f"{what} ({type(error).__name__})"
+        return None
+
+    def _look(self) -> tuple[object, object]:
+        try:
+            found = os.fstat(self._canary)
+        except OSError:
+            return None, None
+        if sys.platform == "darwin":  # it has no saved ids to ask for
+            return (found.st_dev, found.st_ino), (os.getuid(), os.geteuid(), os.getgid(), os.getegid())
+        return (found.st_dev, found.st_ino), (*os.getresuid(), *os.getresgid())
+
+
+def find_silent_server() -> str | None:
+    """Return which server does not answer over a new connection, and why; None when SQL and Redis do.
+
+    The settings are read anew, as a process that starts reads them.
+    """
+    try:
+        runtime = make_runtime(Settings())
+        try:
+            runtime.database.ping(patience=_AT_ONCE)
+            runtime.transport.redis.ping()
+        finally:
+            runtime.close()
+    except (RqschedError, DatabaseError, RedisError, OSError, ValueError) as error:
+        return f"a server does not answer it ({type(error).__name__}: {error})"
+    return None
+
+
+def _go_deep(left: int = _DEPTH) -> None:
+    if left:
+        _go_deep(left - 1)

@@ -1,0 +1,193 @@
+"""A worker writes to SQL for its work horse, so that the horse of a short run opens no connection.
+
+The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. It does everything else
+itself: heartbeats, failures, queries of the workflow, and writes that its worker does not make in time. A worker that
+does not answer may have written or not: the horse finds out by the token of the attempt, as after any lost answer of
+SQL.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from rqsched.kernel.chain.claim import Claim, End, NotAnsweredError
+from rqsched.kernel.chain.execution import write_claim
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import write_end
+from rqsched.kernel.decide.ids import RunJobId
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.store.database import Patience
+from rqsched.run.work_horse import undisturbed
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 5.0
+"""How long a horse waits for its worker before it does the write itself."""
+LONGEST = 1 << 16
+"""Bytes of the longest message: messages under way fit into the buffers, so neither side ever waits to send."""
+_BUFFER = 4 * LONGEST
+_HEAD = struct.Struct("!I")
+_ONCE = Patience(total=timedelta(milliseconds=1))
+"""One attempt, and another on a new connection if the open one is lost; the horse has more patience."""
+
+
+class WorkerSide:
+    """The worker's end of the sockets to the horse that it is about to fork for a run."""
+
+    answer_seconds = ANSWER_SECONDS
+    """How long the horse waits for an answer."""
+
+    def __init__(self, runtime: Runtime, job: RunJobId) -> None:
+        self._runtime, self._job = runtime, job
+        runtime.database.keep_connection()
+        self._own, self._horses = socket.socketpair()
+        for end in (self._own, self._horses):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        self._own.setblocking(False)
+        self._heard = b""
+        self._claim: Claim | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor that becomes readable when the horse asks; None when it will not ask any more."""
+        return None if self._own.fileno() < 0 else self._own.fileno()
+
+    def after_fork_in_worker(self) -> None:
+        """Close the horse's end."""
+        self._horses.close()
+
+    def after_fork_in_horse(self) -> None:
+        """Close the worker's end and its connection to SQL, and let the horse's runtime ask the worker."""
+        self._own.close()
+        self._runtime.database.leave_to_parent()
+        self._runtime.parent = HorseSide(self._runtime, self._horses, self.answer_seconds)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._own.close()
+        self._horses.close()
+
+    def answer(self) -> None:
+        """Answer a request of the horse once it is complete; called when the descriptor is readable."""
+        with undisturbed():
+            try:
+                heard = self._own.recv(LONGEST)
+            except BlockingIOError:
+                return
+            except OSError:
+                heard = b""
+            if not heard:
+                self.close()
+                return
+            self._heard += heard
+            if (asked := self._next_request()) is None:
+                return
+            self._send(self._perform(asked))
+            try:
+                self._runtime.now()  # measures the clock where that is due, over this connection instead of the horse's
+            except Exception as error:  # noqa: BLE001 - the next one tries again
+                _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
+
+    def _next_request(self) -> Mapping[str, Any] | None:
+        if len(self._heard) < _HEAD.size:
+            return None
+        (length,) = _HEAD.unpack_from(self._heard)
+        end = _HEAD.size + length
+        if length > LONGEST:
+            self.close()
+            return None
+        if len(self._heard) < end:
+            return None
+        text, self._heard = self._heard[_HEAD.size : end], self._heard[end:]
+        try:
+            asked: Mapping[str, Any] = json.loads(text)
+        except ValueError:  # the workflow has taken the socket for its own
+            self.close()
+            return None
+        return asked
+
+    def _perform(self, asked: Mapping[str, Any]) -> bytes:
+        """Perform a request of the horse; returns the answer, or nothing if the outcome is unknown."""
+        try:
+            answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
+        except Exception as error:  # noqa: BLE001 - the horse does it itself, and reports what is wrong
+            _log.debug("not written for a horse: %s", error, extra={"action": "horse_not_served"})
+            return b""
+        found = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+        return found if len(found) <= LONGEST else b""
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            self._own.send(_HEAD.pack(len(answer)) + answer)
+        except OSError:  # the horse is gone, or has not read its last answer
+            self.close()
+
+    def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
+        self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
+        return self._claim, self._runtime.time.clock.measured
+
+    def _end(self, asked: Mapping[str, Any]) -> End:
+        if self._claim is None:
+            raise NotAnsweredError("this worker has not claimed it")
+        succeeded = AttemptResult(AttemptOutcome.SUCCEEDED, result=asked["result"])
+        at = datetime.fromisoformat(asked["at"])
+        return write_end(self._runtime, self._claim, succeeded, at=at, patience=_ONCE)
+
+
+class HorseSide:
+    """The horse's end: it asks its worker to claim its run, and to record its success."""
+
+    def __init__(self, runtime: Runtime, to_worker: socket.socket, seconds: float = ANSWER_SECONDS) -> None:
+        self._runtime, self._socket, self._pid = runtime, to_worker, os.getpid()
+        self._socket.settimeout(seconds)
+        self._is_over = False
+
+    def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:
+        """Claim the run that this process was forked for."""
+        del job  # the worker knows it
+        claim: Claim | None
+        claim, measured = self._ask({"token": token, "worker": worker})
+        if measured is not None:
+            self._runtime.time.clock.measured = measured
+        return claim
+
+    def end(self, attempt_result: AttemptResult, at: datetime) -> End:
+        """Record that the run succeeded."""
+        end: End = self._ask({"result": attempt_result.result, "at": at.isoformat()})
+        return end
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        """Ask, and wait for the answer; a worker that failed to answer once is not asked again."""
+        if self._is_over or os.getpid() != self._pid:
+            raise NotAnsweredError("the worker is not asked any more")
+        text = json.dumps(request).encode()
+        if len(text) > LONGEST:
+            raise NotAnsweredError("the request is too long")
+        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job
+        try:
+            self._socket.sendall(_HEAD.pack(len(text)) + text)
+            (length,) = _HEAD.unpack(self._read(_HEAD.size))
+            answer = self._read(length)
+        except OSError as error:
+            raise NotAnsweredError(str(error)) from error
+        self._is_over = False
+        if not answer:
+            raise NotAnsweredError("the worker could not do it")
+        return pickle.loads(answer)  # noqa: S301 - of the process that forked this one
+
+    def _read(self, length: int) -> bytes:
+        found = b""
+        while len(found) < length:
+            more = self._socket.recv(length - len(found))
+            if not more:
+                raise ConnectionError("the worker is gone")
+            found += more
+        return found

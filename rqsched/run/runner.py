@@ -1,0 +1,441 @@
+"""A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
+
+It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process; any other job of
+RQ gets a work horse, forked by a process that has executed nothing (`HorseStarter`). Its slot names each job before the
+claim. So when a runner dies, its successor settles the attempt that died with it, and RQ's job of that, before it takes
+a job itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import Any, cast
+
+import rq
+from redis.exceptions import RedisError
+from rq import Queue, Worker
+from rq.exceptions import NoSuchJobError
+from rq.executions import Execution
+from rq.job import Job as RqJob
+from rq.job import JobStatus
+from rq.utils import now
+from rq.worker import BaseWorker, WorkerStatus
+
+from rqsched.errors import BackendUnavailableError
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.settle import settle_run
+from rqsched.kernel.chain.time_limit import Lose
+from rqsched.kernel.decide.ids import parse_run_job_id
+from rqsched.kernel.decide.policy import ErrorTypes
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.transport import telemetry
+from rqsched.run.condition import Condition, find_silent_server
+from rqsched.run.rq_worker import PatientWorker, is_ours, take_over_name
+from rqsched.run.runner_slot import Cause, RunnerJob, Slot, Trouble
+from rqsched.run.supervisor import Progress
+from rqsched.run.work_horse import HorseStarter, RunHorse, horse_died
+
+_log = logging.getLogger(__name__)
+
+KILL_AFTER = 15.0
+"""Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed. The
+application's code has a deadline of its own."""
+_MOST_FAILED_CLAIMS = 3
+"""After the claims of so many runs in a row have failed, whatever the reason, a runner counts as damaged."""
+_JUDGEMENT_SECONDS = 12.0
+"""How long a runner that a server does not answer takes no other job, for the supervisor to find out why."""
+_LONGEST_RESULT = 1_000
+"""Characters of a result, or of an error, that a damaged runner hands to the next one."""
+_CANNOT_TELL = "it cannot test itself"
+_PULSE_SECONDS = 1.0
+_IDLE_SECONDS = 45.0
+"""An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
+_HORSE_SECONDS = 120.0
+"""The same while another job's work horse works: then it turns every half minute."""
+
+
+class _InProcess(BaseWorker):
+    """A mixin right before RQ's worker class: our jobs are executed here, others in horses forked by the starter."""
+
+    starter: HorseStarter | None = None
+    """Forks the horses; None where they are started anew (RQ's SpawnWorker)."""
+
+    def execute_job(self, job: RqJob, queue: Queue) -> None:
+        """Execute one job to its end."""
+        if is_ours(job):
+            rq.SimpleWorker.execute_job(cast("rq.SimpleWorker", self), job, queue)
+        else:
+            super().execute_job(job, queue)
+
+    def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
+        """Return how long RQ takes the job for alive; a job in the runner's own process sends no heartbeat."""
+        if is_ours(job):
+            return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
+        return super().get_heartbeat_ttl(job, *arguments, **options)
+
+    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
+        """Have a work horse forked for a job that is not ours; without one, RQ fails the job as if it had died."""
+        if self.starter is None:
+            cast("Any", super()).fork_work_horse(job, queue)
+        else:
+            self._horse_pid = self.starter.start(job.id, queue.name, cast("Execution", self.execution).id)
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse."""
+        return super().wait_for_horse() if self.starter is None else self.starter.wait()
+
+    def run_horse(self, job_id: str, queue: str, execution_id: str) -> None:
+        """Run as the work horse of a job, in a fork of a worker of the same name."""
+        os.environ["RQ_WORKER_ID"], os.environ["RQ_JOB_ID"] = self.name, job_id
+        job = self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
+        self.execution = Execution.fetch(execution_id, job_id, self.connection)
+        self.main_work_horse(job, next(one for one in self.queues if one.name == queue))
+
+
+class Runner(PatientWorker):
+    """A mixin for RQ's worker classes that fork, with `_InProcess` between."""
+
+    starter: HorseStarter | None
+    run_horse: RunHorse
+    slot: Slot
+    max_memory: int | None = None
+    """Resident bytes beyond which another runner takes its place."""
+    is_worn: bool = False
+    """Whether another runner takes its place: it has grown beyond `max_memory`, or can start no horse any more."""
+    condition: Condition
+    _turned_at = 0.0
+    _failed_claims: frozenset[str] = frozenset()
+
+    def on_turn(self) -> None:
+        """Note that RQ's loop turns."""
+        self._turned_at = time.monotonic()
+        super().on_turn()
+
+    def on_end(self, attempt_result: AttemptResult | None) -> None:
+        """Leave what follows to the next runner if the application's code has damaged this process."""
+        try:
+            damage = self.condition.find_damage()
+        except BaseException:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+            damage = _CANNOT_TELL
+        if damage is not None:
+            self._give_up(damage, attempt_result)
+
+    def on_trouble(self, error: BaseException, attempt_result: AttemptResult | None) -> None:
+        """Find out whether a claim or an end failed because this process is damaged; then it ends here.
+
+        A server that does not answer this process may be away: the supervisor, which asks it from a process of its own,
+        kills this one if it is not. Three failed claims of different runs in a row are taken for damage, too.
+        """
+        try:
+            job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
+            if attempt_result is None and job is not None and not is_outage:
+                self._failed_claims |= {job.id}
+            damage = self.condition.find_damage(is_thorough=True)
+            if damage is None and len(self._failed_claims) >= _MOST_FAILED_CLAIMS:
+                damage = f"{len(self._failed_claims)} claims in a row failed ({type(error).__name__}: {error})"
+            if damage is not None:
+                self._give_up(damage, attempt_result)
+            self._await_judgement(attempt_result)
+        except BaseException:  # noqa: BLE001 - what cannot even find out is damaged
+            self._give_up(_CANNOT_TELL, attempt_result)
+
+    def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
+        """Wait while a server does not answer this process, to be killed if it answers others."""
+        ends_at = time.monotonic() + _JUDGEMENT_SECONDS
+        while (began_at := time.monotonic()) < ends_at and (silent := find_silent_server()) is not None:
+            self._note_result(attempt_result)
+            self.slot.trouble = Trouble(os.getpid(), began_at, silent, is_certain=False)
+            time.sleep(_PULSE_SECONDS)
+        self.slot.trouble = None
+
+    def _give_up(self, damage: str, attempt_result: AttemptResult | None) -> None:
+        """End at once; the next runner writes how the attempt ended, or puts the job back on its queue."""
+        try:
+            self._note_result(attempt_result)
+            self.slot.trouble = Trouble(os.getpid(), time.monotonic(), damage[:_LONGEST_RESULT], is_certain=True)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the run has put this process into another group
+                os.killpg(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note_result(self, attempt_result: AttemptResult | None) -> None:
+        if attempt_result is not None:
+            outcome, result, error = attempt_result.outcome.value, attempt_result.result, attempt_result.error
+            if result is not None and len(json.dumps(result)) > _LONGEST_RESULT:
+                result = json.dumps("[cut: the process that had it was damaged]")
+            if error is not None and len(json.dumps(error)) > _LONGEST_RESULT:
+                error = ascii(error[: _LONGEST_RESULT // 12])
+            types = [list(_that_fit(names)) for names in attempt_result.error_types]
+            self._note(end=(outcome, result, error, attempt_result.is_final, types))
+
+    def subscribe(self) -> None:
+        """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
+
+    def execute_job(self, job: RqJob, queue: Queue) -> None:
+        """Note the job in the slot, execute it, and clean up after it."""
+        is_run = is_ours(job)
+        if not is_run and self.starter is not None and self.starter.has_died:
+            self._leave_to_successor(job, queue)
+            return
+        timeout = int(job.timeout or 0)
+        kill_at = time.monotonic() + timeout + KILL_AFTER if is_run and timeout > 0 else None
+        self.slot.job = RunnerJob(job.id, os.getpid(), queue.name, is_run, kill_at)
+        try:
+            super().execute_job(job, queue)
+        finally:
+            self.slot.job = None
+        self._tidy()
+
+    def _leave_to_successor(self, job: RqJob, queue: Queue) -> None:
+        """Put a job back as the first of its queue, and let another runner take this one's place."""
+        _log.error("the process that forks work horses has died", extra={"action": "horse_starter_died"})
+        self._renew()
+        with self.connection.pipeline() as pipeline:
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
+            pipeline.execute()
+
+    def prepare_execution(self, job: RqJob) -> Execution:
+        """Register the execution with RQ."""
+        execution = super().prepare_execution(job)
+        self._note(execution_id=execution.id)
+        return execution
+
+    def cleanup_execution(self, job: RqJob, pipeline: Any, *arguments: Any, **options: Any) -> None:
+        """Remove the execution of a job; of one of ours, show in the same pipeline that this runner is idle."""
+        super().cleanup_execution(job, pipeline, *arguments, **options)
+        if is_ours(job):
+            self.set_state(WorkerStatus.IDLE, pipeline)
+
+    def on_claim(self, token: str) -> None:
+        """Note under which token the run is about to be claimed."""
+        self._note(token=token)
+
+    @contextmanager
+    def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
+        """Note when the application's code has taken far too long: the supervisor kills this process then."""
+        del lose  # the next runner settles the run
+        job, pid = self.slot.job, os.getpid()
+        self._failed_claims = frozenset()
+        self._note(kill_at=time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            if os.getpid() == pid:
+                self._note(kill_at=None if job is None else job.kill_at)
+
+    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
+        """Start the work horse of a job that is not ours."""
+        cast("Any", super()).fork_work_horse(job, queue)
+        self._note(horse_pid=self.horse_pid or None)
+
+    def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
+        """Wait for the end of the horse; the supervisor kills it when a person stops its job."""
+        ended = super().wait_for_horse()
+        job, cause = self.slot.job, self.slot.cause
+        if job is not None and cause is not None and cause.is_stopped and cause.job_id == job.id:
+            self._stopped_job_id = job.id
+        return ended
+
+    @property
+    def forks_horses_itself(self) -> bool:
+        """Whether work horses are children of this process: otherwise a child of it forks them."""
+        return self.starter is None
+
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """Return what to call when a descriptor becomes readable while a horse works."""
+        return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())
+
+    def set_shutdown_requested_date(self) -> None:
+        """Send nothing: this is called in a signal handler, in the middle of a run."""
+
+    def request_force_stop(self, signum: int, frame: Any) -> None:
+        """End at once; the next runner settles the run that executes."""
+        if self.horse_pid:
+            super().request_force_stop(signum, frame)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def bury(self) -> None:
+        """Settle in SQL and at RQ what the previous runner of this slot died with."""
+        job, cause = self.slot.job, self.slot.cause
+        if (trouble := self.slot.trouble) is not None and cause is not None and cause.is_damage:
+            telemetry.record_damage(self.connection, self.name, trouble.pid, trouble.why, now=now())
+        if job is not None and job.is_ours:
+            if cause is None or not cause.is_of(job):
+                cause = Cause(job.pid, "its runner died", job.id)
+            with self._outlived("the end of a job whose runner died"):
+                if cause.is_damage:
+                    self._put_back(job, cause.why)
+                else:
+                    self._bury(job, cause.why, is_stopped=cause.is_stopped)
+        take_over_name(self)
+        self.slot.job = self.slot.trouble = None
+
+    def _put_back(self, job: RunnerJob, why: str) -> None:
+        """Write how the attempt ended, if it was claimed; its job is the first of its queue again.
+
+        A job whose attempt was claimed finds nothing left to do: SQL fences.
+        """
+        rq_job, run = self._find_job(job.id), parse_run_job_id(job.id)
+        if job.token is not None and self.runtime is not None:
+            if run is not None and job.end is not None:
+                self._settle(self.runtime, run.uid, job.token, job.end)
+            else:
+                horse_died(self.runtime, rq_job, why, token=job.token)
+        if not rq_job.origin:
+            return
+        queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
+        with self.connection.pipeline() as pipeline:
+            with contextlib.suppress(ValueError):  # RQ knows no such execution any more
+                if job.execution_id is not None:
+                    Execution.fetch(job.execution_id, job.id, self.connection).delete(rq_job, pipeline)
+            rq_job.set_status(JobStatus.QUEUED, pipeline=pipeline)
+            pipeline.lrem(queue.intermediate_queue_key, 0, job.id)
+            pipeline.lrem(queue.key, 0, job.id)
+            queue.push_job_id(job.id, pipeline=pipeline, at_front=True)
+            pipeline.execute()
+
+    def _settle(self, runtime: Runtime, run_uid: str, token: str, end: tuple[Any, ...]) -> None:
+        """Write the end that the damaged runner has left; without it a reconcile pass settles the run as lost."""
+        outcome, result, error, is_final, types = end
+        ended = AttemptResult(
+            AttemptOutcome(outcome), result=result, error=error, is_final=is_final,
+            error_types=ErrorTypes(*map(tuple, types)),
+        )  # fmt: skip
+        try:
+            settle_run(runtime, run_uid, ended, fence=lambda one: one.is_held_by(token))
+        except Exception:  # noqa: BLE001 - the boundary of a link: a slot that cannot begin would take nothing more
+            _log.exception("the end of run %s is lost", run_uid, extra={"action": "completion_lost"})
+
+    def _find_job(self, job_id: str) -> RqJob:
+        """Return RQ's job; one without an origin where Redis has lost it."""
+        try:
+            return self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
+        except NoSuchJobError:
+            lost = self.job_class(job_id, connection=self.connection, serializer=self.serializer)
+            lost.origin = ""
+            return lost
+
+    def _bury(self, job: RunnerJob, why: str, *, is_stopped: bool) -> None:
+        queue = next((one for one in self.queues if one.name == job.queue), self.queues[0])
+        rq_job = self._find_job(job.id)
+        if job.token is not None and self.runtime is not None:
+            horse_died(self.runtime, rq_job, why, token=job.token, is_stopped=is_stopped)
+        if not rq_job.origin or rq_job.get_status() in {JobStatus.FINISHED, JobStatus.FAILED}:
+            return
+        rq_job.ended_at = now()
+        how: dict[str, Any] = {"queue": queue, "exc_string": f"The job did not end: {why}."}
+        with contextlib.suppress(ValueError):  # RQ knows no such execution any more
+            if job.execution_id is not None:
+                self.execution = Execution.fetch(job.execution_id, job.id, self.connection)
+                if "execution" in signature(BaseWorker.handle_job_failure).parameters:  # since RQ 3
+                    how["execution"] = self.execution
+        if is_stopped:
+            self._stopped_job_id = job.id
+        super(PatientWorker, self).handle_job_failure(rq_job, **how)
+
+    def stands_still(self) -> bool:
+        """Return whether the loop has not turned for too long; a run of ours that executes has a bound of its own."""
+        job = self.slot.job
+        if job is not None and job.is_ours:
+            return False
+        return time.monotonic() - self._turned_at > (_IDLE_SECONDS if job is None else _HORSE_SECONDS)
+
+    def _note(self, **changes: Any) -> None:
+        job = self.slot.job
+        if job is not None:
+            self.slot.job = job._replace(**changes)
+
+    def _tidy(self) -> None:
+        """Undo what the run may have changed for the next one."""
+        close_old_connections()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM, signal.SIGINT, signal.SIGTERM})
+        stop = self.request_force_stop if self._stop_requested else self.request_stop
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != stop:
+                signal.signal(number, stop)
+        if self.max_memory is not None and resident_bytes() > self.max_memory:
+            self._renew()
+
+    def _renew(self) -> None:
+        self.is_worn = self._stop_requested = True
+
+
+def make_runner_class(base: type[Worker]) -> type[Worker]:
+    """Return RQ's worker class, or the application's own, as a runner."""
+    return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
+
+
+def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
+    """Show the supervisor from a thread that this process lives, also while a run holds the main one.
+
+    The thread touches neither SQL nor Redis and takes no lock: a fork beside it is safe. Without its supervisor the
+    runner finishes its run, and the thread ends one that takes far too long.
+    """
+
+    def pulse() -> None:
+        while True:
+            if not runner.stands_still():
+                progress.turn(waits_for_writes=runner.waits_for_writes)
+            job = runner.slot.job
+            if job is not None and job.is_overrun and os.getppid() != parent:
+                os.killpg(os.getpid(), signal.SIGKILL)
+            time.sleep(_PULSE_SECONDS)
+
+    runner.on_turn()
+    threading.Thread(target=pulse, name="pulse", daemon=True).start()
+
+
+def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
+    """Give a runner its slot, and let it bury its predecessor."""
+    runner = cast("Runner", worker)
+    runner.slot, runner.runtime, runner.condition = slot, runtime, Condition()
+    runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
+    runtime.on_end, runtime.on_trouble = runner.on_end, runner.on_trouble
+    random.seed()  # a fork inherits the state of its parent
+    runner.bury()
+    return runner
+
+
+def close_old_connections() -> None:
+    """Let Django close the connections that are broken, or older than its settings allow; nothing without Django."""
+    django_db = sys.modules.get("django.db")
+    if django_db is None:
+        return
+    try:
+        django_db.reset_queries()
+        django_db.close_old_connections()
+    except Exception:  # noqa: BLE001 - the application's own queries show what is wrong with its settings
+        _log.debug("Django's connections are left as they are", exc_info=True)
+
+
+def _that_fit(names: Iterable[str]) -> Iterator[str]:
+    """Yield the first names of an error that a slot has room for."""
+    room = _LONGEST_RESULT // 3
+    for name in names:
+        room -= len(json.dumps(name)) + 2
+        if room < 0:
+            return
+        yield name
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; its maximum so far where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()

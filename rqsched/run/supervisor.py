@@ -1,0 +1,464 @@
+"""The supervisor: keeps child processes alive that do the work, and replaces one that ends or stands still.
+
+It does not know what the children do. The children are forks of it; docs/adr/0010 draws the whole tree of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import mmap
+import multiprocessing
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.context import ForkProcess
+from typing import IO
+
+from rqsched.run.logs import TEXT
+
+_log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+FORK = multiprocessing.get_context("fork")
+"""Children inherit what their parent has imported."""
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_RESTART_AFTER = 0.25
+_LONGEST_RESTART = 30.0
+_HEALTHY_AFTER = 10.0
+"""A child that lived so many seconds is restarted at once, whatever came before."""
+_START_SECONDS = 120.0
+"""How long a child may take to its first turn: it connects, and may create a schema."""
+_TURN_SECONDS = 0.1
+_LONGEST_TURN = 1.0
+"""The most that one turn counts as silence: while this process itself stood still it watched no child."""
+_KILLED_AT = 3
+_IGNORED_SECONDS = 1.1
+"""RQ ignores a second signal within a second of the first, so an urgent one is repeated."""
+_ORPHAN_SECONDS = 4.0
+"""How long a child whose owner is gone may take to end by itself."""
+DISPATCHER_SILENCE = 30.0
+"""Seconds without a turn of its loop after which a dispatcher is replaced; each of its calls waits less."""
+DONE = 3
+"""The exit status of a child that has nothing more to do: it is not started again."""
+RENEW = 4
+"""The exit status of a child that asks for a successor at once."""
+
+
+_WAITS_FOR_WRITES, _IS_HELD = 1, 2
+"""The flags that a turn may note, as bits."""
+
+
+class Progress:
+    """Shows another process that a loop turns, and why it begins nothing: two numbers in memory that a fork shares."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 16)
+
+    @property
+    def turns(self) -> int:
+        """How often `turn` was called, in any process."""
+        return int(struct.unpack_from("Q", self._memory)[0])
+
+    @property
+    def waits_for_writes(self) -> bool:
+        """Whether the loop waits for a database that takes writes."""
+        return bool(self._noted & _WAITS_FOR_WRITES)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the process of the loop begins nothing by its own settings."""
+        return bool(self._noted & _IS_HELD)
+
+    def turn(self, *, waits_for_writes: bool = False, is_held: bool = False) -> None:
+        """Count one turn more, and note whether it was one of waiting."""
+        noted = _WAITS_FOR_WRITES * waits_for_writes | _IS_HELD * is_held
+        struct.pack_into("QQ", self._memory, 0, self.turns + 1, noted)
+
+    @property
+    def _noted(self) -> int:
+        return int(struct.unpack_from("Q", self._memory, 8)[0])
+
+
+class Watch:
+    """The supervisor's care for a child beyond restarting it; this one only sends signals."""
+
+    def look(self, pid: int) -> None:
+        """Look after the child; called each turn while it runs."""
+
+    def kill(self, pid: int, why: str) -> None:
+        """End the child at once."""
+        del why
+        os.kill(pid, signal.SIGKILL)
+
+    def end(self, pid: int, *, is_urgent: bool) -> None:
+        """Ask the child to end; urgently, without the work it has begun."""
+        del is_urgent
+        os.kill(pid, signal.SIGTERM)
+
+    def note_end(self, status: int | None) -> int | None:
+        """Note how the child ended, once, before another takes its place; returns the status that it is judged by."""
+        return status
+
+    def prepares_last(self) -> bool:
+        """Return whether one more child must clean up at shutdown what the last one left; it ends by itself."""
+        return False
+
+
+_NO_WATCH = Watch()
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRole:
+    """The role of one child."""
+
+    name: str
+    """Shown in logs and by `ps`."""
+    main: Callable[[Progress], None]
+    """The child from its start to its end; its loop calls `turn`."""
+    silence: float
+    """After so many seconds without a turn the child is killed and replaced."""
+    watch: Watch = _NO_WATCH
+    """The supervisor's further care for it."""
+    finishes: bool = False
+    """Whether the supervisor ends when this child and all others of the kind have ended with `DONE`."""
+    is_last: bool = False
+    """Whether the others need it until they end: at shutdown it is asked to end after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child of a supervisor as it is now."""
+
+    role: str
+    """The name of its role."""
+    pid: int
+    """The pid of the process that runs, or of the last one when a new one is yet to start."""
+    restarts: int
+    """How often it was started again."""
+    has_begun: bool
+    """Whether its loop has turned since it was started."""
+    waits_for_writes: bool = False
+    """Whether it waits for a database that takes writes."""
+    is_held: bool = False
+    """Whether it begins nothing by its own settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    """The settings that every child of a supervisor shares."""
+
+    output: IO[bytes] | None
+    environment: Mapping[str, str]
+    parent: int
+    life: int | None
+
+
+class Supervisor:
+    """Keeps one child of each role alive until it is told to end."""
+
+    def __init__(
+        self,
+        roles: Sequence[ChildRole],
+        *,
+        output: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+        life: int | None = None,
+    ) -> None:
+        """Prepare the children.
+
+        They write to `output`, a file, instead of this process's terminal, and have `environment` in addition to this
+        process's. They are forks of this process, which spares them a second of imports: it must hold no open SQL
+        connection while `run` runs (SQLite loses track of its locks in a fork).
+
+        They end with this process. `life` is a descriptor that is at its end when its owner is gone. With it, this
+        process and its children end with that owner instead, and no signal asks this process to end.
+        """
+        self._life = life
+        orders = _Orders(output, dict(environment or {}), os.getpid(), life)
+        self._keepers = [_ChildKeeper(role, orders) for role in roles]
+        self._asked = 0
+
+    @property
+    def children(self) -> list[Child]:
+        """The children that were started."""
+        return [
+            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes, k.is_held)
+            for k in self._keepers
+            if k.process and k.process.pid
+        ]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._asked > 0
+
+    def run(self, on_turn: Callable[[], None] | None = None) -> int:
+        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. Each turn `on_turn` is called.
+
+        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children. An error
+        in `on_turn` ends everything and is raised.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN if self._life is not None else lambda *_: self.stop())
+        turn = on_turn or _nothing
+        try:
+            while not self.is_stopping:
+                for keeper in self._keepers:
+                    keeper.keep()
+                if self._is_done():
+                    self.stop()
+                self._turn(turn)
+        except BaseException:
+            self.stop()
+            self._finish(_nothing)
+            raise
+        self._finish(turn)
+        return 0
+
+    def stop(self) -> None:
+        """Ask to end; asking again is more urgent, see `run`."""
+        self._asked += 1
+
+    def _is_done(self) -> bool:
+        finishing = [keeper for keeper in self._keepers if keeper.role.finishes]
+        return bool(finishing) and all(keeper.is_done for keeper in finishing)
+
+    def _turn(self, on_turn: Callable[[], None]) -> None:
+        on_turn()
+        if self._life is None or self.is_stopping:
+            time.sleep(_TURN_SECONDS)
+        elif select.select([self._life], [], [], _TURN_SECONDS)[0]:
+            self.stop()
+
+    def _finish(self, on_turn: Callable[[], None]) -> None:
+        for keepers in ([one for one in self._keepers if not one.role.is_last], self._keepers):
+            while sum(keeper.finish(self._asked) for keeper in keepers):  # how many still run
+                self._turn(on_turn)
+
+
+def _nothing() -> None:
+    """Do nothing in a turn."""
+
+
+def restart_delay(last: float, *, status: int | None, lived: float) -> float:
+    """Return the seconds until a child that ended is started again, given the last delay.
+
+    The delay grows only for a child that ends by itself soon after its start: it would fail again. A child that a
+    signal killed (a negative `status`) is started again at once, however often.
+    """
+    is_killed = status is not None and status < 0
+    if is_killed or lived >= _HEALTHY_AFTER:
+        return _RESTART_AFTER
+    return min(last * 2, _LONGEST_RESTART)
+
+
+@dataclass
+class Silence:
+    """How long the loop of a child has not turned, summed up over the turns of the supervisor."""
+
+    turns: int = 0
+    """The child's turns at the last look."""
+    seconds: float = 0.0
+    """Since the look that found the last turn."""
+    _looked_at: float = field(default_factory=time.monotonic)
+
+    def look(self, turns: int, now: float) -> float:
+        """Return the seconds of silence, having seen so many turns at `now`."""
+        self.seconds = 0.0 if turns != self.turns else self.seconds + min(now - self._looked_at, _LONGEST_TURN)
+        self.turns, self._looked_at = turns, now
+        return self.seconds
+
+
+class _ChildKeeper:
+    """Starts one child, and again when it ended: soon at first, later when it never lives long."""
+
+    def __init__(self, role: ChildRole, orders: _Orders) -> None:
+        self.role = role
+        self.process: ForkProcess | None = None
+        self.restarts = 0
+        self._orders = orders
+        self._delay = _RESTART_AFTER
+        self._started_at = 0.0
+        self._start_at: float | None = 0.0
+        self._progress = Progress()
+        self._silence = Silence()
+        self.is_done = False
+        self._is_last = False
+        self._asked = 0
+        self._ask_again_at = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    @property
+    def turns(self) -> int:
+        return self._progress.turns
+
+    @property
+    def waits_for_writes(self) -> bool:
+        return self.is_running and self._progress.waits_for_writes
+
+    @property
+    def is_held(self) -> bool:
+        return self.is_running and self._progress.is_held
+
+    def keep(self) -> None:
+        """Start the child when it is due; note when it has ended, and kill it when it stands still."""
+        if self.is_running:
+            self._look()
+            return
+        now = time.monotonic()
+        if self._start_at is None:
+            self._start_at = now + self._note_end(now)
+        if now >= self._start_at and not self.is_done:
+            self._start(now)
+
+    def finish(self, asked: int) -> bool:
+        """Let the child end, more urgently the more often it was asked; returns whether it still runs."""
+        if self.is_running:
+            self._ask(asked)
+            self._look()
+            return True
+        now = time.monotonic()
+        if self._start_at is None:
+            self._start_at = now
+            self.role.watch.note_end(self._status)
+        if self._is_last or asked >= _KILLED_AT or self.process is None or not self.role.watch.prepares_last():
+            return False
+        self._start(now)
+        self._start_at, self._is_last = now, True
+        return True
+
+    def _ask(self, asked: int) -> None:
+        now = time.monotonic()
+        if self._is_last and asked < _KILLED_AT:
+            return  # it ends by itself
+        if self._asked >= asked and (asked == 1 or now < self._ask_again_at):
+            return
+        self._asked, self._ask_again_at = asked, now + _IGNORED_SECONDS
+        if asked < _KILLED_AT:
+            self._signal(partial(self.role.watch.end, is_urgent=asked > 1))
+        else:
+            self._signal(partial(self.role.watch.kill, why="it was killed at the end of its worker"))
+
+    def _signal(self, send: Callable[[int], None]) -> None:
+        if self.process is not None and self.process.pid is not None and self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                send(self.process.pid)
+
+    def _look(self) -> None:
+        """Kill a child whose loop has not turned for too long: it is stopped, or waits for ever."""
+        turns = self._progress.turns
+        silent = self._silence.look(turns, time.monotonic())
+        if silent > (self.role.silence if turns else _START_SECONDS):
+            text = "%s makes no progress since %.0f s and is killed"
+            _log.error(text, self.role.name, silent, extra={"action": "child_silent"})
+            self._signal(partial(self.role.watch.kill, why="it stood still and was killed"))
+        else:
+            self._signal(self.role.watch.look)
+
+    @property
+    def _status(self) -> int | None:
+        return self.process.exitcode if self.process is not None else None
+
+    def _note_end(self, now: float) -> float:
+        status = self.role.watch.note_end(self._status)
+        if status == DONE and self.role.finishes:
+            self.is_done = True
+            return 0.0
+        if status == RENEW:
+            _log.info("%s is renewed", self.role.name, extra={"action": "child_renewed"})
+            return 0.0
+        self._delay = restart_delay(self._delay, status=status, lived=now - self._started_at)
+        _log.warning("%s ended with %s; restarting", self.role.name, status, extra={"action": "child_restarted"})
+        return self._delay
+
+    def _start(self, now: float) -> None:
+        self.restarts += self.process is not None
+        self._progress, self._silence = Progress(), Silence()
+        self.process = FORK.Process(target=_run_child, args=(self.role, self._orders, self._progress))
+        start_undisturbed(self.process)
+        self._started_at, self._start_at = now, None
+        _log.info("%s started with pid %d", self.role.name, self.process.pid, extra={"action": "child_started"})
+
+
+def start_undisturbed(process: ForkProcess) -> None:
+    """Start a process; signals to it wait until it has replaced the handlers that it inherits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def part_from_parent(name: str) -> None:
+    """Separate this fork from its parent: it gets no signal of the parent's terminal, and has none of its handlers."""
+    # Start a new session: Ctrl-C reaches the parent alone, which ends its children in order.
+    os.setsid()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    show_name(name)
+
+
+def _run_child(role: ChildRole, orders: _Orders, progress: Progress) -> None:
+    """Run a child from the fork to its end."""
+    part_from_parent(f"rqsched-{role.name}")
+    if orders.life is None:
+        die_with_parent(orders.parent)
+    else:
+        threading.Thread(target=_die_with_owner, args=(orders.life,), daemon=True).start()
+    os.environ.update(orders.environment)
+    if orders.output is not None:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen has replaced them
+        for descriptor in (1, 2):
+            os.dup2(orders.output.fileno(), descriptor)
+        logging.basicConfig(level=logging.INFO, format=TEXT, force=True)
+    role.main(progress)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process with its parent (Linux); elsewhere a thread watches for it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        threading.Event().wait(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _die_with_owner(life: int) -> None:
+    """Wait until the pipe is at its end, then end this process; for a thread, on every system."""
+    while os.read(life, 1):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_ORPHAN_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def python(module: str, call: str) -> list[str]:
+    """Return the command that calls a function of a module in a Python of its own, with the paths of this one."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
+
+
+def show_name(name: str) -> None:
+    """Let `ps` and `top` tell the children apart (Linux shows 15 characters)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15])

@@ -1,0 +1,232 @@
+"""Work horses as their workers see them: the wait for a horse, its kill after the deadline, and the settling of its
+death.
+
+A runner holds leftovers of its runs: a fork of it would inherit locks held by threads that the fork does not have. So a
+child forks the horses of a runner, which only foreign jobs get. The runner starts that child before it opens anything,
+and the child executes nothing itself (`HorseStarter`). The child prepares with its first horse: until then it shares
+nearly all of its memory with the runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+from rq.job import Job
+
+from rqsched.features.fan_out.execution import lose as lose_target
+from rqsched.kernel.chain import settle
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.chain.time_limit import Lose
+from rqsched.kernel.decide.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.kernel.fork_guard import ForkGuard
+from rqsched.kernel.transport.redelivery import mark_failed
+from rqsched.run.supervisor import FORK, die_with_parent, show_name
+
+_log = logging.getLogger(__name__)
+
+DIED = "its work horse died"
+"""The error of a run whose work horse died for an unknown reason."""
+_LOOK_SECONDS = 1.0
+"""How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
+RunHorse: TypeAlias = Callable[[str, str, str], None]
+"""Runs a job in a horse; its arguments are those of `HorseStarter.start`."""
+_KILLED = None, int(signal.SIGKILL), None
+
+
+def horse_died(
+    runtime: Runtime,
+    job: Job,
+    reason: str = DIED,
+    *,
+    token: str | None = None,
+    is_stopped: bool = False,
+) -> None:
+    """Settle at once a run or target whose process was seen to die; leave it alone if it has ended already.
+
+    With a `token`, only the attempt that was claimed under it. If a person stopped the job by RQ's command, the run is
+    terminated. With SQL away the run is left to reconcile: an error here would end RQ's worker.
+    """
+    died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
+    try:
+        if isinstance(died, RunJobId):
+            change = settle.lose_run(runtime, died, reason, token=token, is_stopped=is_stopped)
+            if settle.has_failed_finally(change, died.uid):
+                mark_failed(job)
+        elif isinstance(died, TargetJobId):
+            lose_target(runtime, died, reason, token=token, is_final=is_stopped)
+    except Exception:  # noqa: BLE001
+        _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
+    finally:
+        runtime.database.close()  # a work horse inherits no connection: SQLite loses track of its locks in a fork
+
+
+class Deadline:
+    """When the application's code in a work horse has taken far too long, in memory that worker and horse share."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8)
+
+    @contextmanager
+    def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
+        """Set the deadline for the block, in the horse. When it passes, the worker kills the horse and settles."""
+        del lose
+        pid = os.getpid()
+        self._set(time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            if os.getpid() == pid:
+                self.clear()
+
+    def clear(self) -> None:
+        """Remove the deadline: another horse begins, or the code has ended."""
+        self._set(0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the code still executes, and has taken far too long."""
+        at: float = struct.unpack_from("d", self._memory)[0]
+        return 0.0 < at < time.monotonic()
+
+    def _set(self, at: float) -> None:
+        struct.pack_into("d", self._memory, 0, at)
+
+
+def wait_for_end(
+    pid: int,
+    beside: Callable[[], Mapping[int, Callable[[], object]]],
+    look: Callable[[], object],
+    *,
+    is_child: bool = True,
+) -> None:
+    """Wait until a process has ended, and leave it to its parent to reap; `look` is called each second.
+
+    Return at once where it should be a child of this process and is none.
+    `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
+    """
+    if is_child and _has_ended(pid):
+        return
+    try:
+        child = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        child = -1  # no such process, or a kernel without such descriptors
+    try:
+        while True:
+            calls = dict(beside())
+            if child < 0 and _has_ended(pid):
+                return
+            look()
+            poll = select.poll()  # unlike `select` it takes any number of files
+            for descriptor in [*calls, *([] if child < 0 else [child])]:
+                poll.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)]
+            if ready == [child]:
+                return
+            for descriptor in ready:
+                if descriptor != child:
+                    calls[descriptor]()
+    finally:
+        if child >= 0:
+            os.close(child)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back the alarm by which RQ's worker looks after its horse: it raises in whatever code it interrupts."""
+    left = signal.alarm(0)
+    try:
+        yield
+    finally:
+        if left:
+            signal.alarm(left)
+
+
+class HorseStarter:
+    """The runner's side of that process, which ends with the runner."""
+
+    def __init__(self, prepare: Callable[[], RunHorse]) -> None:
+        """Start the process; it calls `prepare` before its first horse."""
+        self._own, asked = FORK.Pipe()
+        self._horse_pid = 0
+        self._ended: tuple[int | None, int | None, Any] = _KILLED
+        parent = os.getpid()
+        with ForkGuard():
+            if os.fork() == 0:
+                self._own.close()
+                die_with_parent(parent)
+                show_name("rqsched-horses")
+                _serve(asked, prepare)
+        asked.close()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the process is gone, and with it every further horse."""
+        return not self._horse_pid and self._own.poll()
+
+    def start(self, job_id: str, queue: str, execution_id: str) -> int:
+        """Start a work horse; returns its pid, 0 when there is none because the process has died."""
+        self.wait()  # for a horse that RQ no longer waits for
+        try:
+            self._own.send((job_id, queue, execution_id))
+            self._horse_pid = self._own.recv()
+        except (EOFError, OSError):
+            self._ended = _KILLED
+        return self._horse_pid
+
+    def wait(self) -> tuple[int | None, int | None, Any]:
+        """Wait until the horse has ended; returns its pid, status and usage, as `os.wait4` does."""
+        while self._horse_pid:
+            self._own.poll(None)  # RQ's alarm may interrupt this
+            self._hear()
+        return self._ended
+
+    def beside_horse(self) -> dict[int, Callable[[], object]]:
+        """Return what to call when a descriptor becomes readable while the horse works."""
+        return {self._own.fileno(): self._hear} if self._horse_pid else {}
+
+    def _hear(self) -> None:
+        try:
+            with undisturbed():
+                self._ended = self._own.recv()
+        except (EOFError, OSError):  # the starter is gone, so no process watches this horse
+            self._ended = _KILLED
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._horse_pid, signal.SIGKILL)
+        self._horse_pid = 0
+
+
+def _serve(asked: Connection, prepare: Callable[[], RunHorse]) -> None:
+    """Fork a horse for each order and report its end, until the runner is gone."""
+    run_horse: RunHorse | None = None
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            order = asked.recv()
+            run_horse = run_horse or prepare()
+            with ForkGuard():
+                pid = os.fork()
+                if pid == 0:
+                    os.setpgrp()
+                    asked.close()
+                    run_horse(*order)
+            with contextlib.suppress(OSError):  # both processes do it, so that the horse's group exists at once
+                os.setpgid(pid, pid)
+            asked.send(pid)
+            asked.send(os.wait4(pid, 0))

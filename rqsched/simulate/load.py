@@ -1,0 +1,319 @@
+"""The load: the fires in each minute ahead, the schedules that make the peaks, and the queues.
+
+Schedules that fire alike are counted once, as a herd: those with one timing and the same next time, and steps of whole
+minutes that begin in the same minute. A step is counted by arithmetic, any other timing by its instants, up to a bound.
+Fires beyond that bound are counted by arithmetic, too, and spread evenly over the minutes. The result states its
+assumptions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from heapq import nsmallest
+from itertools import chain, dropwhile, groupby, islice, takewhile
+from typing import NamedTuple
+
+from rqsched.api.build_description import iter_upcoming
+from rqsched.errors import InvalidInputError
+from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.occurrences import TICK, due_of, longest_delay
+from rqsched.kernel.decide.results import MAX_PAGE, Load, Peak, QueueLoad
+from rqsched.kernel.queries import schedules as schedule_queries
+from rqsched.kernel.queries.schedules import Filters, Position
+from rqsched.when.spec import Spec
+from rqsched.when.steps import spend
+from rqsched.when.timeline import Grid
+
+MOST_HOURS = 744
+"""The longest span that is counted: 31 days."""
+MOST_SCHEDULES = 50_000
+"""The most schedules that are read, those that fire first."""
+MOST_WALKED = 2_000_000
+"""The most minutes of herds that are counted one by one; steps have a second budget of the same size."""
+_MINUTE = timedelta(minutes=1)
+MOST_PEAKS = 10
+"""The most minutes that are listed as peaks."""
+_COST_OF_A_DELAY = 4
+"""Computing a due time takes this many times as long as finding its occurrence."""
+_STANDS_OUT = 2
+"""The least fires of a peak, as a multiple of the mean."""
+NAMED = 5
+"""Schedules of a peak that are named."""
+
+
+class Window(NamedTuple):
+    """The minutes that are counted."""
+
+    start: datetime
+    """The first minute."""
+    minutes: int
+    """How many minutes."""
+
+    @property
+    def end(self) -> datetime:
+        """The first instant after it."""
+        return self.start + self.minutes * _MINUTE
+
+    def minute_of(self, at: datetime) -> int:
+        """Return the minute of an instant, from 0; earlier instants are in the first."""
+        return max((at - self.start) // _MINUTE, 0)
+
+
+@dataclass(slots=True)
+class _Herd:
+    """Schedules that fire alike, onto one queue."""
+
+    one: Schedule
+    """Any schedule of the herd."""
+    number: int = 0
+    """How many schedules it has."""
+    names: list[str] = field(default_factory=list)
+    """Some of their ids."""
+
+
+def window_of(now: datetime, hours: int) -> Window:
+    """Return the minutes of `hours` from an instant's minute on; raises InvalidInputError outside of 1 to 744."""
+    if isinstance(hours, bool) or not isinstance(hours, int) or not 1 <= hours <= MOST_HOURS:
+        raise InvalidInputError("hours", f"must be a whole number from 1 to {MOST_HOURS}")
+    return Window(now.replace(second=0, microsecond=0), 60 * hours)
+
+
+def read_load(
+    runtime: Runtime,
+    filters: Filters,
+    window: Window,
+    *,
+    most_schedules: int = MOST_SCHEDULES,
+    most_walked: int = MOST_WALKED,
+) -> Load:
+    """Count the fires of the matching schedules in a window; reads them in pages, without a lock."""
+    now = runtime.now()
+    found = _read(runtime, filters, window)
+    schedules = list(islice(found, most_schedules))
+    is_cut = next(found, None) is not None
+    counting = Counting(window, now, most_walked)
+    for schedule in schedules:
+        name = schedule.schedule_id if filters.namespace else f"{schedule.namespace}/{schedule.schedule_id}"
+        counting.add(schedule, queue_of(schedule, runtime.settings.default_queue), name)
+    return counting.load(most_schedules if is_cut else None)
+
+
+def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedule]:
+    """Yield the schedules that may fire in a window, each once, in the order of their next fires."""
+    seen = set[str]()
+    for schedule in read_slim(runtime, filters, sort="next"):
+        if schedule.due_at is not None and schedule.due_at >= window.end:
+            break
+        if schedule.uid not in seen:  # else it has fired since and comes a second time
+            seen.add(schedule.uid)
+            yield schedule
+    # Paused schedules whose pause ends by itself in time.
+    yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
+
+
+def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
+    """Yield the schedules that match, reading pages on demand; `is_slim` as in `search_schedules`."""
+    after: Position | None = None
+    while True:
+        page = runtime.database.read(
+            partial(
+                schedule_queries.search_schedules, filters=filters, sort=sort, after=after, limit=MAX_PAGE,
+                most_looked_at=None, is_slim=True,
+            )
+        )  # fmt: skip
+        spend(len(page.items))
+        yield from page.items
+        after = page.following
+        if after is None:
+            return
+
+
+def queue_of(schedule: Schedule, default: str) -> str:
+    """Return the queue of a schedule's runs as `QueueLoad` has it."""
+    definition = schedule.definition
+    if definition.executor == "external":
+        return "external"
+    of_workflow = definition.parsed_defaults
+    connection = definition.connection or of_workflow.get("connection")
+    queue = definition.queue or of_workflow.get("queue") or default
+    return f"{queue}@{connection}" if connection else str(queue)
+
+
+class Counting:
+    """Fires by minute, as schedules are added and then counted."""
+
+    def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
+        self._window, self._now = window, now
+        self._left = {True: most_walked, False: most_walked}
+        """Minutes that may still be counted, for steps (True) and others apart, so that steps hide no nightly herd."""
+        self._herds: dict[str, dict[Hashable, _Herd]] = defaultdict(dict)
+        """The herds of each queue."""
+        self._minutes = [0] * window.minutes
+        self._firing = [0] * window.minutes
+        """How many schedules fire in each minute."""
+        self._makers = defaultdict[int, list[tuple[int, _Herd]]](list)
+        """The herds that fire in each minute, with their fires."""
+        self._schedules = self._even = self._alone = 0
+
+    def add(self, schedule: Schedule, queue: str, name: str) -> None:
+        """Count a schedule among those that fire alike."""
+        spend()
+        herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
+        herd.number += 1
+        if len(herd.names) < NAMED:
+            herd.names.append(name)
+
+    def load(self, most_schedules: int | None) -> Load:
+        """Count the added schedules; `most_schedules` is their bound if there are more."""
+        queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
+        return Load(
+            start=self._window.start,
+            end=self._window.end,
+            fires=sum(self._minutes),
+            schedules=self._schedules,
+            minutes=self._minutes,
+            peaks=[self._peak(minute) for minute in highest_minutes(self._minutes)],
+            queues=busiest_first(queues),
+            assumed=[*self._assumed(most_schedules)],
+        )
+
+    def _alike(self, schedule: Schedule) -> Hashable:
+        """Return a key that is equal for schedules whose fires lie in the same minutes."""
+        steps = self._steps(schedule)
+        if steps is not None and not steps[0] % _MINUTE:
+            return steps[0], steps[1] // _MINUTE
+        if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
+            return schedule.uid
+        return schedule.definition.spec, schedule.contents, schedule.next_run_at, schedule.due_at
+
+    def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
+        """Count the herds of a queue, the largest first, so that each minute keeps its main makers."""
+        fires, unplaced = Counter[int](), 0
+        for herd in sorted(herds, key=lambda one: -one.number):
+            counted, is_stepped = 0, self._steps(herd.one) is not None
+            for minute, number, cost in self._fires(herd.one):
+                spend()
+                counted += number
+                if self._left[is_stepped] <= 0:
+                    unplaced += self._rest(herd.one, minute) * herd.number
+                    self._even += herd.number
+                    break
+                self._left[is_stepped] -= cost
+                fires[minute] += number * herd.number
+                self._firing[minute] += herd.number
+                makers = self._makers[minute]
+                if len(makers) < NAMED or number > 1:
+                    makers.append((number * herd.number, herd))
+            if counted:
+                self._schedules += herd.number
+                self._alone += herd.number if is_alone(herd.one.spec) else 0
+        if unplaced:
+            edges = [minute * unplaced // self._window.minutes for minute in range(self._window.minutes + 1)]
+            fires.update({minute: edges[minute + 1] - edges[minute] for minute in range(self._window.minutes)})
+        if not fires:
+            return None
+        for minute, number in fires.items():
+            self._minutes[minute] += number
+        return queue_load(queue, self._window.start, fires)
+
+    def _fires(self, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
+        """Yield the minutes in which a schedule fires, with the number of fires and the cost of counting them."""
+        steps = self._steps(schedule)
+        if steps is not None:
+            yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
+            return
+        window = self._window
+        found = iter_upcoming(schedule, self._now, since=window.start - longest_delay(schedule))
+        ahead = takewhile(lambda at: at < window.end, found)
+        meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
+        cost = _COST_OF_A_DELAY if longest_delay(schedule) else 1
+        for minute, instants in groupby(map(window.minute_of, meant)):
+            number = sum(1 for _ in instants)
+            yield minute, number, number * cost
+
+    def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
+        """Return the step of a schedule that fires on a single grid, and the place of its first fire in the window."""
+        spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
+        if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
+            return None
+        if len(spec.members) != 1 or is_alone(spec) or spec.exclude or spec.end_at or nominal <= self._now:
+            return None
+        (source,) = spec.sources(nominal)
+        if not isinstance(source, Grid) or (nominal - source.origin) % source.every or due != due_of(schedule, nominal):
+            return None
+        first = due - self._window.start  # all steps have one length, and a spread adds the same to each
+        return source.every, first % source.every if first < timedelta(0) else first
+
+    def _of_steps(self, every: timedelta, first: timedelta) -> Iterator[tuple[int, int]]:
+        step, begin, minute = (length // TICK for length in (every, first, _MINUTE))
+        if step >= minute:
+            yield from ((at // minute, 1) for at in range(begin, self._window.minutes * minute, step))
+            return
+        for place in range(begin // minute, self._window.minutes):
+            before, last = place * minute - 1 - begin, (place + 1) * minute - 1 - begin
+            yield place, last // step - max(before // step, -1)
+
+    def _rest(self, schedule: Schedule, minute: int) -> int:
+        """Count the fires from a minute on, by arithmetic where the timing allows it."""
+        if is_alone(schedule.spec):
+            return 1
+        start = self._window.start + minute * _MINUTE
+        return schedule.timeline.count_between(start - TICK, self._window.end - TICK).total
+
+    def _peak(self, minute: int) -> Peak:
+        makers = sorted(self._makers[minute], key=lambda one: -one[0])
+        names = [*islice(chain.from_iterable(herd.names for _, herd in makers), NAMED)]
+        at = self._window.start + minute * _MINUTE
+        return Peak(at, self._minutes[minute], names, self._firing[minute] - len(names))
+
+    def _assumed(self, most_schedules: int | None) -> Iterator[str]:
+        yield (
+            "Each fire counts as one run: what overlap, environments, max_runs or a hold will keep from starting is "
+            "counted, and triggers, backfills, retries, targets and what comes after other schedules are not."
+        )
+        if self._alone:
+            yield (
+                f"{_schedules(self._alone)} from the end of a run on, or as only a newer release knows: the next fire "
+                "alone is counted."
+            )
+        if most_schedules is not None:
+            yield f"There are more schedules than the {most_schedules} that fire first and were counted."
+        if self._even:
+            yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
+
+
+def usual_most(minutes: Sequence[int]) -> float:
+    """Return the most fires of a minute that is no peak among these."""
+    return max(1, _STANDS_OUT * sum(minutes) / len(minutes))
+
+
+def highest_minutes(minutes: Sequence[int]) -> list[int]:
+    """Return the peaks, the highest first."""
+    most = usual_most(minutes)
+    high = (minute for minute, fires in enumerate(minutes) if fires > most)
+    return nsmallest(MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
+
+
+def queue_load(queue: str, start: datetime, fires: Counter[int]) -> QueueLoad:
+    """Return the load of a queue from its fires by minute from `start` on; there must be at least one."""
+    highest = min(fires, key=lambda minute: (-fires[minute], minute))
+    return QueueLoad(queue, fires.total(), start + highest * _MINUTE, fires[highest])
+
+
+def busiest_first(queues: Iterable[QueueLoad]) -> list[QueueLoad]:
+    """Return queues in the order in which they are shown."""
+    return sorted(queues, key=lambda one: (-one.fires, one.queue))
+
+
+def is_alone(spec: Spec) -> bool:
+    """Return whether only the next fire is known."""
+    return spec.is_from_completion or not spec.is_known
+
+
+def _schedules(number: int) -> str:
+    return "1 schedule fires" if number == 1 else f"{number} schedules fire"

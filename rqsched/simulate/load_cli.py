@@ -1,0 +1,78 @@
+"""The command `load`: the fires over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from math import ceil
+from typing import Annotated
+
+import typer
+
+from rqsched.cli.command import Session, command
+from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide.results import Load, Peak
+from rqsched.kernel.queries.schedules import Filters
+from rqsched.simulate.load import MOST_HOURS, read_load, window_of
+
+app = typer.Typer(add_completion=False)
+_BARS, _WIDTH = 28, 40
+"""Lines of the picture at most, and the characters of the longest bar."""
+
+
+@command(app)
+def load(
+    session: Session,
+    day: Annotated[bool, typer.Option("--day", help="The next 24 hours; the default.")] = False,
+    week: Annotated[bool, typer.Option("--week", help="The next 7 days.")] = False,
+    hours: Annotated[
+        int | None, typer.Option("--hours", min=1, max=MOST_HOURS, help="So many hours from now on.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all-namespaces", help="Every namespace: queues carry the runs of all.")
+    ] = False,
+) -> None:
+    """Show what fires when: the highest minutes, who makes them, and each queue."""
+    if day + week + (hours is not None) > 1:
+        raise InvalidInputError("--hours", "--day and --week exclude each other; give one of them")
+    wanted = 168 if week else hours or 24
+    scheduler = session.scheduler
+    if every:
+        found = read_load(scheduler.runtime, Filters(), window_of(scheduler.runtime.now(), wanted))
+    else:
+        found = scheduler.load(wanted, namespace=session.namespace)
+    writer, plain = session.writer, asdict(found)
+    if writer.for_programs([plain], plain):
+        return
+    writer.say(
+        f"{found.fires} fires of {found.schedules} schedules in {wanted} hours, at most {max(found.minutes)} a minute."
+    )
+    if found.fires:
+        writer.say("")
+        writer.table(("From", "Fires", "Most a minute", ""), _bars(found))
+        writer.say("")
+        if found.peaks:
+            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, _makers(one)) for one in found.peaks))
+        else:
+            writer.say("No minute stands out.")
+        writer.say("")
+        rows = ((one.queue, one.fires, one.peak_fires, one.peak_at) for one in found.queues)
+        writer.table(("Queue", "Fires", "Most a minute", "At"), rows)
+        writer.say("")
+    for text in found.assumed:
+        writer.say(text)
+
+
+def _bars(found: Load) -> Iterator[tuple[object, ...]]:
+    """Yield a line for each hour, or for several: its begin, its fires, its highest minute, and a bar."""
+    step = 60 * ceil(len(found.minutes) / 60 / _BARS)
+    parts = [found.minutes[place : place + step] for place in range(0, len(found.minutes), step)]
+    most = max(map(sum, parts))
+    for place, part in enumerate(parts):
+        begin = found.start + place * timedelta(minutes=step)
+        yield begin, sum(part), max(part), "#" * ceil(sum(part) * _WIDTH / most)
+
+
+def _makers(peak: Peak) -> str:
+    return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])

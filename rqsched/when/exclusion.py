@@ -1,0 +1,440 @@
+"""Exclusions: local times at which nothing happens: dates, ranges of dates, weekly windows, and calendars of these.
+
+An `Exclusion` cuts its stretches out of the instants that sources yield, after a change of clocks has had its effect.
+It jumps over a stretch and never steps through it, and counts by arithmetic. It reads no clock and no SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property, lru_cache
+from typing import NamedTuple, TypeAlias, TypeVar
+from zoneinfo import ZoneInfo
+
+from rqsched.errors import InvalidSpecError
+from rqsched.when.steps import spend
+from rqsched.when.zones import FIRST_YEAR, LAST_YEAR, spans_from, spans_until
+
+MAX_EXCLUSIONS = 500
+"""The most dates, ranges, windows and names of one spec."""
+MAX_NAMED = 20
+"""The most calendars that a spec names."""
+LONGEST_LOOK = timedelta(days=3653)
+"""No question looks further than these ten years for an instant that is not excluded."""
+STRETCH_STEPS = 4
+"""The steps that it costs to find the excluded stretch of an instant."""
+
+_Date: TypeAlias = date | str
+ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
+"""The forms of an exclusion, one or several: a date, a pair of the first and the last date, or text. The text is a
+date, `2026-12-24/2027-01-01` with both included, a weekly window such as `Sat, Sun`, `22:00-06:00` and `Mon-Fri
+00:00-06:00`, or the name of a calendar."""
+
+_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_WEEKDAYS = {word: number for number, name in enumerate(_NAMES) for word in (name, name[:3])}
+_DAY, _WEEK, _TICK = timedelta(days=1), timedelta(days=7), timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_ALWAYS = datetime(FIRST_YEAR + 1, 1, 1), datetime(LAST_YEAR, 1, 1)  # noqa: DTZ001 - readings
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_CLOCK = r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
+_WINDOW = re.compile(rf"(?P<days>[A-Za-z][A-Za-z, \t-]*)?(?P<times>{_CLOCK}[ \t]*-[ \t]*{_CLOCK})?")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
+_HOW = (
+    "write 2026-12-25, 2026-12-24/2027-01-01 (both included), 'Sat, Sun', 'Mon-Fri 00:00-06:00' or the name of a "
+    "calendar"
+)
+
+T = TypeVar("T", datetime, timedelta)
+
+
+class Dates(NamedTuple):
+    """A range of whole days."""
+
+    first: date
+    """The first of them."""
+    last: date
+    """The last of them, included."""
+
+    def __str__(self) -> str:
+        return f"{self.first}" if self.first == self.last else f"{self.first}/{self.last}"
+
+
+class Window(NamedTuple):
+    """The same part of some days of every week."""
+
+    days: tuple[int, ...]
+    """The days on which it begins, Monday is 0, sorted."""
+    start: timedelta
+    """When it begins, from midnight."""
+    end: timedelta
+    """When it ends, from the same midnight: more than a day for one that lasts into the next."""
+
+    @property
+    def is_whole_days(self) -> bool:
+        """Whether it lasts from midnight to midnight."""
+        return (self.start, self.end) == (timedelta(0), _DAY)
+
+    def __str__(self) -> str:
+        days = ", ".join(_runs(self.days))
+        if self.is_whole_days:
+            return days
+        times = f"{_clock(self.start)}-{_clock(self.end)}"
+        return times if len(self.days) == len(_NAMES) else f"{days} {times}"
+
+
+class Stretch(NamedTuple):
+    """A stretch of time that is excluded."""
+
+    start: datetime
+    """Its first instant."""
+    end: datetime
+    """The first instant after it."""
+
+
+def require_exclusions(value: object, field: str = "exclude") -> tuple[str, ...]:
+    """Return what is excluded as canonical texts, each once, in one order whatever the order given.
+
+    Takes one ExcludeLike or several. Raises InvalidSpecError, which says what to write instead.
+    """
+    found = canonical_exclusions(value, field, most=MAX_EXCLUSIONS)
+    if sum(map(is_name, found)) > MAX_NAMED:
+        raise InvalidSpecError(field, f"names more than {MAX_NAMED} calendars; put what they hold into fewer")
+    return found
+
+
+def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, ...]:
+    """Return at most so many texts, as `require_exclusions` does."""
+    several = [value] if isinstance(value, (str, date)) else value
+    if not isinstance(several, Iterable):
+        raise InvalidSpecError(field, f"{type(value).__name__} is not a list; {_HOW}")
+    texts = {str(_entry(one, field)) for one in several}
+    if len(texts) > most:
+        raise InvalidSpecError(field, f"holds {len(texts)} entries; give at most {most}")
+    found = tuple(sorted(texts))
+    if _covers_every_week(_weekly(found)):
+        raise InvalidSpecError(field, "takes every minute of the week, so nothing would ever happen; take less")
+    return found
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text to exclude names a calendar: it has the form of a name, and names no days of the week."""
+    return _NAME.fullmatch(text) is not None and not all(part.title() in _WEEKDAYS for part in text.split("-"))
+
+
+def parse_exclusion(text: str, field: str = "exclude") -> Dates | Window:
+    """Return what one text excludes; raises InvalidSpecError, which says what to write instead."""
+    if "/" in text or _DATE.fullmatch(text.strip()):
+        first, _, last = text.partition("/")
+        return _dates(first.strip(), (last if "/" in text else first).strip(), field)
+    match = _WINDOW.fullmatch(text.strip())
+    if match is None or not match[0]:
+        raise InvalidSpecError(field, f"{text[:64]!r} is not a date, a range or a weekly window; {_HOW}")
+    days = _days(match["days"], field) if match["days"] else tuple(range(len(_NAMES)))
+    if not match["times"]:
+        return Window(days, timedelta(0), _DAY)
+    begin, finish = (_time(part, field) for part in match["times"].split("-"))
+    if begin in {finish, _DAY}:
+        raise InvalidSpecError(field, f"{text[:64]!r} is empty; write another end, or no times for whole days")
+    return Window(days, begin, finish if finish > begin else finish + _DAY)
+
+
+def _entry(value: object, field: str) -> Dates | Window | str:
+    if isinstance(value, str):
+        return value if is_name(value) else parse_exclusion(value, field)
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return _dates(value[0], value[1], field)
+    return _dates(value, value, field)
+
+
+def _dates(first: object, last: object, field: str) -> Dates:
+    found = Dates(_date(first, field), _date(last, field))
+    if found.first > found.last:
+        raise InvalidSpecError(field, f"{found} ends before it begins; write {Dates(found.last, found.first)}")
+    return found
+
+
+def _date(value: object, field: str) -> date:
+    """Read a date; an instant is none, for it may be on another day in the zone of the spec."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        found = value
+    elif isinstance(value, str) and _DATE.fullmatch(value):
+        try:
+            found = date.fromisoformat(value)
+        except ValueError as error:
+            raise InvalidSpecError(field, f"{value!r} is not a day of the calendar; {_HOW}") from error
+    else:
+        raise InvalidSpecError(field, f"{str(value)[:64]!r} is not a date; {_HOW}")
+    if not FIRST_YEAR < found.year < LAST_YEAR:
+        raise InvalidSpecError(field, f"{found} is out of reach; write a year from {FIRST_YEAR + 1} to {LAST_YEAR - 1}")
+    return found
+
+
+def _days(text: str, field: str) -> tuple[int, ...]:
+    found = set[int]()
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        begin, end = _weekday(first, field), _weekday(last if "-" in item else first, field)
+        found |= {day % len(_NAMES) for day in range(begin, end + (len(_NAMES) if end < begin else 0) + 1)}
+    return tuple(sorted(found))
+
+
+def _weekday(text: str, field: str) -> int:
+    number = _WEEKDAYS.get(text.strip().title())
+    if number is None:
+        raise InvalidSpecError(field, f"{text.strip()[:64]!r} is not a day of the week; {_HOW}")
+    return number
+
+
+def _time(text: str, field: str) -> timedelta:
+    hours, minutes, seconds = (int(part) for part in f"{text.strip()}:00".split(":")[:3])
+    found = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if minutes > 59 or seconds > 59 or found > _DAY:
+        raise InvalidSpecError(field, f"{text.strip()} is not a time of day; write 00:00 to 24:00")
+    return found
+
+
+def _clock(length: timedelta) -> str:
+    minutes, seconds = divmod(int((length if length <= _DAY else length - _DAY).total_seconds()), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
+
+
+def _runs(days: Iterable[int]) -> list[str]:
+    """Return days by their short names, three or more in a row as a range."""
+    runs = list[list[int]]()
+    for day in days:
+        if runs and day == runs[-1][-1] + 1:
+            runs[-1].append(day)
+        else:
+            runs.append([day])
+    named = [[_NAMES[day][:3] for day in run] for run in runs]
+    return [name for run in named for name in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else run)]
+
+
+def _weekly(texts: Iterable[str]) -> tuple[tuple[timedelta, timedelta], ...]:
+    """Return the weekly windows from Monday's midnight on, cut at the end of the week, joined and sorted."""
+    own = (parse_exclusion(text) for text in texts if not is_name(text))
+    windows = [parsed for parsed in own if isinstance(parsed, Window)]
+    found = list[tuple[timedelta, timedelta]]()
+    for window in windows:
+        for day in window.days:
+            start, end = day * _DAY + window.start, day * _DAY + window.end
+            found += [(start, min(end, _WEEK))] + ([(timedelta(0), end - _WEEK)] if end > _WEEK else [])
+    return _joined(found)
+
+
+def _covers_every_week(weekly: tuple[tuple[timedelta, timedelta], ...]) -> bool:
+    return weekly == ((timedelta(0), _WEEK),)
+
+
+def _joined(windows: Iterable[tuple[T, T]]) -> tuple[tuple[T, T], ...]:
+    """Return windows sorted, those that touch or overlap as one."""
+    found = list[tuple[T, T]]()
+    for start, end in sorted(windows):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def exclusion_of(texts: tuple[str, ...], zone: ZoneInfo) -> Exclusion:
+    """Return what canonical texts, of which none is a name, exclude on the clocks of a zone."""
+    days = [parsed for text in texts if isinstance(parsed := parse_exclusion(text), Dates)]
+    midnights = ((datetime.combine(one.first, time.min), datetime.combine(one.last, time.min) + _DAY) for one in days)
+    week = _weekly(texts)
+    if _covers_every_week(week):  # a spec and its calendars together
+        return Exclusion((_ALWAYS,), (), zone)
+    return Exclusion(_joined(midnights), week, zone)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Local times at which nothing happens. Immutable, safe to share between threads.
+
+    Instants are aware UTC; readings are naive local times.
+    """
+
+    dates: tuple[tuple[datetime, datetime], ...]
+    """The excluded days, each range from midnight to midnight; sorted and disjoint."""
+    week: tuple[tuple[timedelta, timedelta], ...]
+    """The windows of every week, from Monday's midnight on; not the whole week."""
+    zone: ZoneInfo
+    """On whose clocks."""
+
+    def holds(self, instant: datetime) -> bool:
+        """Return whether an instant is excluded."""
+        stretch = self.stretch_after(instant)
+        return stretch is not None and stretch.start <= instant
+
+    def stretch_after(self, instant: datetime) -> Stretch | None:
+        """Return the first stretch that ends after `instant`, which may be in it; None when there is none.
+
+        It ends at a change of the zone's offset at the latest, where another one may follow it at once. The last answer
+        is remembered: schedules ask from one occurrence to the next.
+        """
+        known: tuple[datetime, Stretch | None] | None = self.__dict__.get("_known")
+        if known is not None and known[0] <= instant and (known[1] is None or instant < known[1].end):
+            return known[1]
+        found = self._stretch_after(instant)
+        self.__dict__["_known"] = (instant, found)
+        return found
+
+    def _stretch_after(self, instant: datetime) -> Stretch | None:
+        begin = instant.replace(tzinfo=None)
+        for span in spans_from(self.zone, begin):
+            at = max(begin, span.start) + span.offset
+            if at > self._over:
+                return None
+            found = self._stretch_from(at)
+            if found is not None and found.start < span.local_end:
+                start, end = max(found.start, span.local_start), min(found.end, span.local_end)
+                return Stretch((start - span.offset).replace(tzinfo=UTC), (end - span.offset).replace(tzinfo=UTC))
+        return None
+
+    def start_of(self, instant: datetime) -> datetime:
+        """Return the first instant of the whole stretch that holds `instant`, over changes of the offset."""
+        last = instant.replace(tzinfo=None)
+        for span in spans_until(self.zone, last):
+            start = self._opening(min(last + _TICK, span.end) + span.offset) - span.offset
+            if start > span.start:
+                return start.replace(tzinfo=UTC)
+        return instant
+
+    def ascending(
+        self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
+    ) -> Iterator[datetime]:
+        """Yield those instants of `walk(after)`, which are in order, that are not excluded; ends soon after `until`."""
+        found, stretch = walk(after), None
+        while (at := next(found, None)) is not None:
+            if stretch is None or at >= stretch.end:
+                stretch = self.stretch_after(at) or Stretch(_LAST, _LAST)
+            if at < stretch.start or stretch.start == _LAST:
+                yield at
+            elif stretch.end > until:
+                return
+            else:
+                spend(STRETCH_STEPS)
+                found = walk(stretch.end - _TICK)
+
+    def descending(
+        self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
+    ) -> Iterator[datetime]:
+        """Yield those instants of `walk(until)`, newest first, that are after `after` and not excluded."""
+        found = walk(until)
+        while (at := next(found, None)) is not None and at > after:
+            if not self.holds(at):
+                yield at
+                continue
+            spend(STRETCH_STEPS)
+            if (start := self.start_of(at)) <= after:
+                return
+            found = walk(start - _TICK)
+
+    def stretches(self, after: datetime, until: datetime) -> Iterator[Stretch]:
+        """Yield the stretches of (after, until], each as its part of that."""
+        until = min(until, _LAST - _TICK)
+        at = min(after, until) + _TICK
+        while (stretch := self.stretch_after(at)) is not None and stretch.start <= until:
+            spend(STRETCH_STEPS)
+            yield Stretch(max(stretch.start, at), min(stretch.end, until + _TICK))
+            at = stretch.end
+
+    def takes(self, reading: datetime) -> bool:
+        """Return whether a reading is excluded."""
+        return any(start <= reading for start, _ in self._ahead(reading))
+
+    def takes_day(self, day: date) -> bool:
+        """Return whether a whole day is excluded, by its date or by a window."""
+        midnight = datetime.combine(day, time.min)
+        return any(start <= midnight and end - midnight >= _DAY for start, end in self._ahead(midnight))
+
+    def dates_after(self, reading: datetime) -> tuple[datetime, datetime] | None:
+        """Return the first excluded dates in a row that end after `reading`, from midnight to midnight."""
+        at = bisect_right(self._date_ends, reading)
+        return self.dates[at] if at < len(self.dates) else None
+
+    @cached_property
+    def by_weekday(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The windows of each weekday, Monday first, in seconds from its midnight."""
+        found: tuple[list[tuple[int, int]], ...] = tuple([] for _ in _NAMES)
+        day_seconds = int(_DAY.total_seconds())
+        for start, end in ((int(a.total_seconds()), int(b.total_seconds())) for a, b in self.week):
+            for day in range(start // day_seconds, (end - 1) // day_seconds + 1):
+                midnight = day * day_seconds
+                found[day].append((max(start - midnight, 0), min(end - midnight, day_seconds)))
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def _over(self) -> datetime:
+        """After this reading nothing is excluded any more; the clocks may show the last day a second time."""
+        if self.week or not self.dates:
+            return datetime.max if self.week else datetime.min  # noqa: DTZ901 - readings
+        return self.dates[-1][1] + _DAY
+
+    def _stretch_from(self, reading: datetime) -> Stretch | None:
+        """Return the first excluded stretch of readings that ends after `reading`."""
+        ahead = self._ahead(reading)
+        if not ahead:
+            return None
+        start, end = min(ahead)
+        while (further := max((w[1] for w in self._ahead(end) if w[0] <= end), default=end)) > end:
+            spend()
+            end = further
+        return Stretch(start, end)
+
+    def _opening(self, end: datetime) -> datetime:
+        """Return from which reading on all up to `end`, which itself may be allowed, are excluded."""
+        while (earlier := min((w[0] for w in self._behind(end) if w[1] >= end), default=end)) < end:
+            spend()
+            end = earlier
+        return end
+
+    def _ahead(self, reading: datetime) -> list[tuple[datetime, datetime]]:
+        """Return the first range of dates and the first weekly window that end after `reading`."""
+        dates = self.dates_after(reading)
+        found = [] if dates is None else [dates]
+        if self.week:
+            monday = _monday(reading)
+            found.append(self._window(monday, bisect_right(self._week_ends, reading - monday)))
+        return found
+
+    def _behind(self, reading: datetime) -> list[tuple[datetime, datetime]]:
+        """Return the last range of dates and the last weekly window that begin before `reading`."""
+        at = bisect_left(self._date_starts, reading)
+        found = [self.dates[at - 1]] if at else []
+        if self.week:
+            monday = _monday(reading)
+            found.append(self._window(monday, bisect_left(self._week_starts, reading - monday) - 1))
+        return found
+
+    def _window(self, monday: datetime, number: int) -> tuple[datetime, datetime]:
+        """Return a weekly window by its number from that Monday on."""
+        weeks, number = divmod(number, len(self.week))
+        start, end = self.week[number]
+        return monday + weeks * _WEEK + start, monday + weeks * _WEEK + end
+
+    @cached_property
+    def _date_starts(self) -> list[datetime]:
+        return [start for start, _ in self.dates]
+
+    @cached_property
+    def _date_ends(self) -> list[datetime]:
+        return [end for _, end in self.dates]
+
+    @cached_property
+    def _week_starts(self) -> list[timedelta]:
+        return [start for start, _ in self.week]
+
+    @cached_property
+    def _week_ends(self) -> list[timedelta]:
+        return [end for _, end in self.week]
+
+
+def _monday(reading: datetime) -> datetime:
+    midnight = reading.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight - reading.weekday() * _DAY

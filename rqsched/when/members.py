@@ -1,0 +1,310 @@
+"""Members: the parts of a spec, as values: `Cron`, `Every` and `Once`, and `After`, which names no times.
+
+Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor`
+there; evaluated before that, it counts from the instant that is asked about.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import InitVar, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from rqsched.errors import InvalidCronError, InvalidSpecError
+from rqsched.when.cron import ClockChoice, CronExpression, parse_cron
+from rqsched.when.duration import SpanLike, format_short, is_duration, parse_duration, require_interval, to_span
+from rqsched.when.places import has_place, placed
+from rqsched.when.timeline import Grid, Moment, Source, Timeline, ZonedCron, require_utc
+from rqsched.when.zones import require_timezone
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_EVERY = re.compile(r"[ \t]*@every[ \t]+(?P<length>[^ \t]+)[ \t]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Cron(Timeline):
+    """A cron expression of five fields, six (seconds first), or an alias; `@every 1h30m` is an anchored interval.
+
+    >>> Cron("0 2 * * *", timezone="America/New_York")
+    Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
+
+    RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without it
+    an expression that would mean something else there is warned about; `seconds="first"` avoids the warning.
+
+    `H` in a field stands for a number that the namespace and the id of a schedule give (docs/spreading.md). Until a
+    schedule has it, such an expression has no instants; `Spec.placed_for` gives it its numbers.
+
+    It is read in its own timezone; without one, in that of its Spec, else in UTC. Raises InvalidCronError or
+    InvalidTimezoneError, which say what to write instead.
+    """
+
+    expression: str
+    """The expression as written, with seconds first."""
+    timezone: str | None = None
+    """An IANA area name; None takes the Spec's."""
+    anchor: datetime | None = None
+    """The instant from which the steps of `@every` count; None until it is registered, and for other expressions."""
+    seconds: InitVar[Literal["first", "last"] | None] = None
+    """The place of the seconds among six fields: `first` or `last`; None reads the first, and warns where that
+    matters."""
+    numbers: str | None = field(default=None, repr=False)
+    """The expression with the numbers that its `H` stands for; None without one, and until a schedule has it."""
+
+    def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
+        """Refuse what cannot be evaluated."""
+        if seconds not in (None, "first", "last"):  # in a file it may be a list
+            raise InvalidSpecError("seconds", f"{seconds!r} is not a place; write 'first' or 'last'")
+        fields = self.expression.split() if isinstance(self.expression, str) else []
+        if seconds == "last" and len(fields) == 6:
+            object.__setattr__(self, "expression", " ".join([fields[5], *fields[:5]]))
+        if self.numbers is not None and not (isinstance(self.expression, str) and self.has_place):
+            raise InvalidSpecError("written", f"{self.expression!r} has no H, which alone needs numbers; leave it out")
+        if self.every is None:
+            parsed = parse_cron(self.numbers or _sample(self.expression))
+            if seconds is None and len(fields) == 6 and _read_seconds_last(fields) not in {None, parsed}:
+                text = f"{self.expression!r} is read with its seconds first, and RQ's cron reads them last"
+                warnings.warn(f"{text}; say which with Cron(..., seconds='first') or 'last'", stacklevel=3)
+        if self.timezone is not None:
+            require_timezone(self.timezone)
+        if self.anchor is not None:
+            if self.every is None:
+                raise InvalidSpecError("anchor", "only @every counts from an anchor; remove it, or use Every")
+            object.__setattr__(self, "anchor", require_utc(self.anchor, "anchor"))
+
+    @cached_property
+    def every(self) -> timedelta | None:
+        """The length of `@every`, None for every other expression."""
+        match = _EVERY.fullmatch(self.expression) if isinstance(self.expression, str) else None
+        if match is None:
+            return None
+        if match["length"].startswith("P") or re.search(r"[0-9][wd]", match["length"]):
+            raise InvalidCronError("cron", f"{self.expression!r} is refused; write units from h to ms: @every 1h30m")
+        return parse_duration(match["length"])
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether its instants do not depend on when it is registered."""
+        return self.every is None or self.anchor is not None
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it has an `H`."""
+        return has_place(self.expression)
+
+    @property
+    def plain(self) -> str:
+        """The expression as any cron reads it: with numbers for `H` once a schedule has it."""
+        return self.numbers or self.expression
+
+    def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
+        """Return the expression on the clocks of its zone, or the steps of `@every`."""
+        if self.every is not None:
+            return (Grid(self.every, self.anchor or anchor),)
+        if self.numbers is None and self.has_place:
+            raise InvalidSpecError("cron", f"{self.expression!r} has its times from a schedule's id; name the schedule")
+        zone = require_timezone(self.timezone or timezone)
+        return (ZonedCron(parse_cron(self.plain), zone, ClockChoice(is_shift=True)),)
+
+    def describe(self, timezone: str = "UTC") -> str:
+        """Return a short text for people."""
+        if self.every:
+            return f"every {format_short(self.every)}"
+        numbers = f" ({self.numbers})" if self.numbers else ""
+        return f"cron {self.expression}{numbers} {self.timezone or timezone}"
+
+
+@dataclass(frozen=True, init=False)
+class Every(Timeline):
+    """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
+
+    By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with
+    an anchor in ten days, a daily interval also fires tomorrow, unless `start_at` of its Spec lets it begin later. An
+    `offset`, also zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
+    `from_completion=True` counts from the end of each run; such an interval must be alone in its Spec.
+    Evaluated by itself without an anchor, it counts from the instant that is asked about.
+    """
+
+    every: timedelta
+    """The step, at least one second."""
+    offset: timedelta | None
+    """The offset of an aligned interval from the epoch, less than one step; None for an anchored one."""
+    anchor: datetime | None
+    """The instant from which an anchored interval counts, forwards and backwards; None until it is registered."""
+    from_completion: bool
+    """Whether each step begins when a run ends."""
+
+    def __init__(
+        self,
+        every: SpanLike,
+        *,
+        offset: SpanLike | None = None,
+        anchor: datetime | None = None,
+        from_completion: bool = False,
+    ) -> None:
+        object.__setattr__(self, "every", require_interval(every))
+        phase = None if offset is None else to_span(offset, "offset")
+        object.__setattr__(self, "offset", phase)
+        object.__setattr__(self, "anchor", None if anchor is None else require_utc(anchor, "anchor"))
+        object.__setattr__(self, "from_completion", from_completion)
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        if not isinstance(self.from_completion, bool):
+            raise InvalidSpecError("from_completion", f"{self.from_completion!r} is not a boolean; write true or false")
+        if self.offset is not None and self.anchor is not None:
+            raise InvalidSpecError("offset", "an interval has an offset or an anchor, not both; remove one")
+        if self.from_completion and (self.offset is not None or self.anchor is not None):
+            raise InvalidSpecError("from_completion", "it counts from the end of a run; remove offset and anchor")
+        if self.offset is not None and not timedelta(0) <= self.offset < self.every:
+            raise InvalidSpecError("offset", f"{self.offset} is outside the interval; write one from 0 to {self.every}")
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether its instants do not depend on when it is registered."""
+        return self.offset is not None or self.anchor is not None or self.from_completion
+
+    def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
+        """Return the steps, which are the same in every timezone."""
+        del timezone
+        return (Grid(self.every, self.anchor or anchor if self.offset is None else _EPOCH + self.offset),)
+
+    def describe(self, timezone: str = "UTC") -> str:
+        """Return a short text for people."""
+        del timezone
+        phase = f" offset {format_short(self.offset)}" if self.offset else ""
+        return f"every {format_short(self.every)}{phase}{' after completion' if self.from_completion else ''}"
+
+
+@dataclass(frozen=True)
+class Once(Timeline):
+    """One instant, aware. `Once(datetime(2026, 1, 1, tzinfo=UTC))`."""
+
+    instant: datetime
+    """The instant in UTC, whatever zone it was given in."""
+    is_anchored = True
+
+    def __post_init__(self) -> None:
+        """Refuse a naive instant."""
+        object.__setattr__(self, "instant", require_utc(self.instant))
+
+    def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
+        """Return the instant."""
+        del anchor, timezone
+        return (Moment(self.instant),)
+
+    def describe(self, timezone: str = "UTC") -> str:
+        """Return a short text for people."""
+        del timezone
+        return f"once {iso_text(self.instant)}"
+
+
+ENDS = ("success", "failure", "end")
+"""The kinds of ends that may start another schedule's run."""
+
+
+@dataclass(frozen=True)
+class After(Timeline):
+    """The ends of the runs of another schedule: `After("nightly")` starts a run after each success of `nightly`.
+
+    `on` says which ends count: `success`, `failure` (every other one) or `end` (each). It is alone in its spec, and has
+    no times ahead. The other schedule is named by its id, in the namespace of this one.
+    """
+
+    schedule_id: str
+    """The id of the schedule whose runs it comes after."""
+    on: str = "success"
+    """The ends that count: `success`, `failure` or `end`."""
+    is_anchored = True
+
+    def __post_init__(self) -> None:
+        """Refuse what names no schedule, or no end."""
+        if not isinstance(self.schedule_id, str) or not self.schedule_id:
+            raise InvalidSpecError("after", f"{self.schedule_id!r} is not the id of a schedule; write After('nightly')")
+        if self.on not in ENDS:  # a list, in a file
+            raise InvalidSpecError("on", f"{self.on!r} is not one of {', '.join(ENDS)}")
+
+    def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
+        """Return nothing: when the other's runs end is not known ahead."""
+        del anchor, timezone
+        return ()
+
+    def describe(self, timezone: str = "UTC") -> str:
+        """Return a short text for people."""
+        del timezone
+        return f"after each {self.on} of {self.schedule_id}"
+
+
+Member: TypeAlias = Cron | Every | Once | After
+"""One part of a Spec."""
+MemberLike: TypeAlias = Member | str | timedelta | datetime
+"""The forms of a member: a member, a length, an aware instant, or text such as `0 2 * * *` or `10m`."""
+
+
+def _read_seconds_last(fields: list[str]) -> CronExpression | None:
+    """Return six fields parsed with the seconds last; None if they are not valid that way."""
+    try:
+        return parse_cron(_sample(" ".join([fields[5], *fields[:5]])))
+    except InvalidCronError:
+        return None
+
+
+def _sample(expression: str) -> str:
+    """Return an expression with some number for each `H`, to see whether it can be read."""
+    return placed(expression, "") if isinstance(expression, str) else expression
+
+
+def is_plain(cron: Cron) -> bool:
+    """Return whether the expression is all there is: no timezone, no anchor and no numbers of its own."""
+    return cron.timezone is None and cron.anchor is None and cron.numbers is None
+
+
+def is_from_completion(member: Member) -> bool:
+    """Return whether the member counts from the end of each run."""
+    return isinstance(member, Every) and member.from_completion
+
+
+def has_one_time(member: Member) -> bool:
+    """Return whether the member is one instant, or a cron with one time of day."""
+    if isinstance(member, Cron) and member.every is None:
+        parsed = parse_cron(member.numbers or _sample(member.expression))
+        return len(parsed.hours) == len(parsed.seconds_of_hour) == 1
+    return isinstance(member, Once)
+
+
+def anchored(member: Member, anchor: datetime) -> Member:
+    """Return the member with this anchor if it needs one, else the member itself."""
+    return member if isinstance(member, Once | After) or member.is_anchored else replace(member, anchor=anchor)
+
+
+def iso_text(at: datetime) -> str:
+    """Return ISO 8601 with Z, and microseconds only when there are some."""
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(value: object, field: str) -> datetime:
+    """Return an aware datetime, which may be given as ISO 8601 text; raises InvalidSpecError for anything else."""
+    try:
+        return require_utc(datetime.fromisoformat(value) if isinstance(value, str) else value, field)  # type: ignore[arg-type]
+    except ValueError as error:
+        if isinstance(error, InvalidSpecError):
+            raise
+        raise InvalidSpecError(
+            field, f"{value!r} is not a valid instant; write ISO 8601 such as 2026-01-01T00:00:00Z"
+        ) from error
+
+
+def require_member(value: MemberLike) -> Member:
+    """Return the member that `value` stands for; see MemberLike."""
+    if isinstance(value, (Cron, Every, Once, After)):
+        return value
+    if isinstance(value, timedelta) or (isinstance(value, str) and is_duration(value)):
+        return Every(value)
+    if isinstance(value, datetime):
+        return Once(value)
+    if isinstance(value, str):
+        return Once(parse_instant(value, "spec")) if _DATE.match(value) else Cron(value)
+    raise InvalidSpecError("spec", f"{type(value).__name__} is not part of a spec; give Cron, Every, Once or After")

@@ -1,0 +1,85 @@
+"""The command `bulk`, and `update --paused`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from rqsched import Every
+from rqsched.features.bulk import api as bulk
+from tests.support.cli import HELLO, Cli
+
+
+def test_bulk_skips_the_next_occurrences_of_each(cli: Cli) -> None:
+    handles = [cli.scheduler.create(name, HELLO, Every("1h")) for name in "ab"]
+    done = cli("bulk", "skip", "--count", "3", "--reason", "the vendor moves")
+    assert done.out.splitlines()[-1] == "Done: 2 skips_next."
+    assert [len(handle.refresh().skips) for handle in handles] == [3, 3]
+    assert "from 0 to 100" in cli("bulk", "skip", "--count", "101", code=2).err
+    assert "leave it out of pause" in cli("bulk", "pause", "--count", "2", code=2).err
+
+
+def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
+    for name in ("a", "b"):
+        cli("create", name, HELLO, "--every", "1h", "--label", "team=x")
+    planned = cli("bulk", "pause", "--label", "team=x", "--dry-run", "-o", "json").json
+    assert planned["counts"] == {"would_pause": 2}
+    assert cli("bulk", "pause", "--label", "team=x", "--reason", "later").out.splitlines()[-1] == "Done: 2 paused."
+    assert cli("bulk", "pause").out.splitlines()[-1] == "Done: no schedules."
+    assert cli("bulk", "resume", "-o", "jsonl").out.count("resumed") == 2
+
+
+@contextmanager
+def interrupted_by(number: int) -> Iterator[None]:
+    """Press Ctrl-C while the schedule of this number is paused."""
+    updates = list[str]()
+
+    def press(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        updates.extend([statement] if statement.startswith("UPDATE rqsched_schedules") else [])
+        if len(updates) == number:
+            updates.append("pressed")
+            signal.raise_signal(signal.SIGINT)
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", press)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "after_cursor_execute", press)
+
+
+def test_ctrl_c_stops_bulk_between_two_chunks_and_the_told_token_goes_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "CHUNK", 3)
+    for number in range(7):
+        cli.scheduler.create(f"job-{number}", HELLO, Every("1h"))
+    before = signal.getsignal(signal.SIGINT)
+    with interrupted_by(2):
+        stopped = cli("bulk", "pause", "-o", "json", code=130)
+    assert (stopped.json["outcome"], stopped.json["counts"]) == ("stopped", {"paused": 3})
+    assert signal.getsignal(signal.SIGINT) is before
+    (token,) = re.findall(r"What is done stays done. To go on, .* --page-token '(.*)'", stopped.err)
+    assert stopped.json["next_page_token"] == token
+    assert cli.scheduler.count(status="paused") == 3
+    assert cli("bulk", "pause", "--page-token", token).out.splitlines()[-1] == "Done: 4 paused."
+    assert "cursor" in cli("bulk", "resume", "--page-token", token, code=2).err
+
+
+@pytest.mark.parametrize("option", ["--workflow", "--owner", "--text"])
+def test_a_blank_filter_is_a_usage_error_and_touches_no_schedule(cli: Cli, option: str) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    assert f"{option}: is blank" in cli("bulk", "pause", option, "", code=2).err
+    assert cli("describe", "a", "-o", "json").json["status"] == "active"
+
+
+def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:
+    cli("create", "a", HELLO, "--every", "1h")
+    for option, status in (("--paused", "paused"), ("--active", "active")):
+        cli("update", "a", option)
+        assert cli.scheduler.get("a").status == status

@@ -1,0 +1,101 @@
+"""Bulk operations over HTTP and by the client; and `paused` in an update."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+
+import pytest
+
+from rqsched.errors import InvalidLimitError
+from rqsched.features.bulk import api as bulk
+from rqsched.kernel.decide.results import BulkProgress, BulkRow
+from tests.support.client import InProcess, asynchronous, client_of
+from tests.support.env import SECOND
+from tests.support.web import Web, at, problem
+
+PAUSE = "/api/v1/bulk/pause/"
+
+
+def test_what_matches_is_paused_with_a_dry_run_and_a_bound(web: Web) -> None:
+    for name, owner in (("a", "x"), ("b", "x"), ("c", "y")):
+        web.create(name, owner=owner)
+        web.env.clock.advance(SECOND)
+    counted = web.post(PAUSE, {"owner": "x"}).json()
+    assert {**counted, "next_cursor": ""} == {"matched": 2, "done": 0, "counts": {}, "items": [], "next_cursor": ""}
+    planned = web.post(PAUSE, {"owner": "x", "dry_run": True, "cursor": counted["next_cursor"]}).json()
+    assert (planned["matched"], planned["counts"]) == (2, {"would_pause": 2})
+    problem(web.post(PAUSE, {"owner": "x", "bound": 1}), 422, "invalid_limit")
+    assert [web.read(name)["status"] for name in "abc"] == ["active"] * 3
+    done = web.post(PAUSE, {"owner": "x", "reason": "later", "cursor": counted["next_cursor"]}).json()
+    assert done == {
+        "matched": 2, "done": 2, "counts": {"paused": 2}, "next_cursor": None,
+        "items": [{"schedule_id": name, "outcome": "paused", "reason": None} for name in ("a", "b")],
+    }  # fmt: skip
+    assert [web.read(name)["status"] for name in "abc"] == ["paused", "paused", "active"]
+    problem(web.post("/api/v1/bulk/delete/", {}), 422, "invalid_input")
+    problem(web.post("/api/v1/bulk/resume/", {"cursor": counted["next_cursor"]}), 422, "invalid_limit")
+
+
+def rows_of(chunks: Iterable[BulkProgress]) -> list[BulkRow]:
+    return [row for progress in chunks for row in progress.items]
+
+
+def test_the_client_has_bulk_operations(web: Web) -> None:
+    client = client_of(web)
+    for name in ("a", "b"):
+        web.create(name, labels={"team": "x"})
+    assert [row.outcome for row in rows_of(client.bulk("pause", labels={"team": "x"}, dry_run=True))] == [
+        "would_pause"
+    ] * 2
+    assert [row.outcome for row in rows_of(client.bulk("trigger", status="active", idempotency_key="k"))] == [
+        "triggered"
+    ] * 2
+    with pytest.raises(InvalidLimitError):
+        next(client.bulk("pause", bound=1))
+    assert [row.outcome for row in rows_of(client.bulk("skip_next", count=2, text="b"))] == ["skips_next"]
+    assert len(web.env.scheduler.get("b").skips) == 2
+    assert [row.outcome for row in rows_of(client.bulk("pause", text="b"))] == ["paused"]
+    assert web.read("b")["status"] == "paused"
+
+
+@pytest.fixture
+def five(web: Web, monkeypatch: pytest.MonkeyPatch) -> Web:
+    """Five schedules, and chunks of two."""
+    monkeypatch.setattr(bulk, "CHUNK", 2)
+    for number in range(5):
+        web.create(f"job-{number}")
+        web.env.clock.advance(SECOND)
+    return web
+
+
+def test_the_client_does_chunk_after_chunk_and_sends_one_again_whose_answer_is_lost(five: Web) -> None:
+    transport = InProcess(five)
+    chunks = client_of(five, transport).bulk("trigger", overlap="allow_all")
+    counted = next(chunks)
+    assert (counted.done, counted.matched) == (0, 5)
+    transport.lost = 1
+    assert [(one.done, len(one.items)) for one in chunks] == [(2, 2), (4, 2), (5, 1)]
+    assert len(transport.sent) == 5, "the count, three chunks, and one of them twice"
+    assert [one.run_count for one in five.env.scheduler.iter()] == [1] * 5
+
+
+def test_the_asynchronous_client_goes_on_with_a_cursor(five: Web) -> None:
+    _, first = islice(client_of(five).bulk("pause"), 2)
+
+    async def go_on() -> list[int]:
+        async with asynchronous(five) as client:
+            return [one.done async for one in client.bulk("pause", cursor=first.next_cursor)]
+
+    assert asyncio.run(go_on()) == [4, 5]
+    assert {one.status for one in five.env.scheduler.iter()} == {"paused"}
+
+
+def test_an_update_pauses_and_makes_fire_again_in_one_step(web: Web) -> None:
+    web.create()
+    changed = web("PATCH", at(), {"paused": True, "note": "x"}).json()
+    assert (changed["status"], changed["note"]) == ("paused", "x")
+    assert web("PATCH", at(), {"note": "y"}).json()["status"] == "paused"
+    assert client_of(web).get("report").update(paused=False, priority=3).status == "active"
+    assert web.read()["priority"] == 3

@@ -1,0 +1,275 @@
+"""Hold and release over HTTP, by its client, and on the pages: roles, refusals and texts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from rqsched import CommandContext, HeldSchedule, Released
+from rqsched.errors import ConflictError, FrozenError, HeldError, InvalidIdError
+from rqsched.kernel.store import metadata
+from tests.support.client import asynchronous, client_of
+from tests.support.env import MINUTE, statuses
+from tests.support.pages import Pages
+from tests.support.web import MINUTELY, MakeWeb, Web, at, one_token, problem
+
+HOLD, RELEASE, PREVIEW = "/api/v1/hold/", "/api/v1/release/", "/api/v1/hold/preview/"
+
+
+def test_while_held_what_is_started_by_hand_is_409_and_reads_say_who_and_why(web: Web) -> None:
+    web.create()
+    assert web.get(HOLD).json()["held"] is False
+
+    held = web.post(HOLD, {"reason": "restore"}).json()
+
+    assert (held["held"], held["reason"], held["kept_in"]) == (True, "restore", ["redis", "sql"])
+    assert held["by"]
+    assert web.post(HOLD, {"reason": "again"}).json() == held
+    assert web.get(HOLD).json() == held
+    assert "restore" in problem(web.post(at(operation="trigger/")), 409, "held")["detail"]
+    assert "rqsched_held 1.0" in web.get("/metrics").text
+    web.env.advance(3 * MINUTE)
+    found = web.get(PREVIEW).json()
+    assert [(row["schedule_id"], len(row["fires"]), row["missed"]) for row in found["schedules"]] == [("report", 1, 2)]
+    problem(web.post(RELEASE, {"since": "2026-01-01T00:00:00Z"}), 422, "invalid_input")
+
+    done = web.post(RELEASE, {"missed": True, "cancel_pending": True}).json()
+
+    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    (over,) = web.get("/api/v1/hold/history/").json()["items"]
+    assert (over["held"], over["reason"], over["since"]) == (False, "restore", held["since"])
+    assert (over["released_by"], over["kept_in"]) == (held["by"], [])
+    assert web.post(at(operation="trigger/")).status_code == 200
+
+
+def test_a_token_of_some_namespaces_holds_nothing(make_web: MakeWeb) -> None:
+    web = make_web(tokens=one_token("secret-of-the-tenant", "admin", namespaces=["tenant"]))
+    tenant = web.acting_as("secret-of-the-tenant")
+    for answer in (tenant.post(HOLD, {}), tenant.post(RELEASE, {}), tenant.get(PREVIEW)):
+        problem(answer, 403, "forbidden")
+    assert tenant.get(HOLD).json()["held"] is False
+    web.env.scheduler.hold("restore", context=CommandContext(principal="ann"))
+    told = tenant.get(HOLD).json()
+    assert (told["by"], told["reason"]) == ("ann", "restore"), "who is held up is told why, and whom to ask"
+
+
+def test_the_client_does_what_the_scheduler_does(web: Web) -> None:
+    client = client_of(web)
+    web.create()
+    assert client.held() is None
+
+    hold = client.hold("restore")
+
+    assert (hold.reason, hold.since, hold.kept_in) == ("restore", web.env.clock.now(), ("redis", "sql"))
+    assert client.held() == hold
+    with pytest.raises(HeldError, match="restore"):
+        client.get("report").trigger()
+    began = web.env.clock.now()
+    web.env.advance(2 * MINUTE)
+    found = client.preview_release()
+    assert found.hold == hold
+    assert found.schedules == [
+        HeldSchedule("default", "report", began + MINUTE, [began + MINUTE], 1, 0, began + 3 * MINUTE)
+    ]
+    assert found.runs == []
+
+    async def release() -> Released:
+        async with asynchronous(web) as far:
+            return await far.release(missed=True)
+
+    assert asyncio.run(release()) == Released(None, 1, 2, 0)
+    assert client.held() is None
+    (over,) = client.holds()
+    assert (over.reason, over.since, over.released_at) == ("restore", hold.since, web.env.clock.now())
+
+
+def test_every_page_says_that_it_is_held_and_one_button_releases(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    schedule = pages.env.create()
+    assert "Everything is held" not in pages.get("/schedules")
+    pages.env.scheduler.hold("restoring <last> night's backup")
+    for path in ("/", "/schedules", "/system"):
+        assert "restoring &lt;last&gt; night" in pages.get(path)
+    assert "Not done: everything is held" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
+    pages.env.advance(3 * MINUTE)
+    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/release")
+
+    told = pages.do("/release", missed="yes", reason="the night is back")
+
+    assert "Everything is released. 3 occurrences are recorded as missed." in told
+    assert "Nothing begins" not in told
+    assert statuses(schedule) == []
+    assert "everything was held" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    audit = pages.get("/audit")
+    assert "restoring &lt;last&gt; night" in audit
+    assert "the night is back" in audit
+
+
+FREEZE, THAW, FROZEN = "/api/v1/freeze/", "/api/v1/thaw/", "/api/v1/frozen/"
+
+
+def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_alarms_are_silent(web: Web) -> None:
+    web.create()
+    web.post("/api/v1/schedules/", {**MINUTELY, "schedule_id": "other"}, headers={"X-Namespace": "tenant"})
+    assert web.get(FROZEN).json() == {"items": []}
+
+    frozen = web.post(FREEZE, {"reason": "it moves"}).json()
+
+    assert (frozen["namespace"], frozen["held"], frozen["reason"], frozen["kept_in"]) == (
+        "default",
+        True,
+        "it moves",
+        ["sql"],
+    )
+    assert web.post(FREEZE, {"reason": "again"}).json() == frozen
+    assert web.get(FROZEN).json() == {"items": [frozen]}
+    assert "it moves" in problem(web.post(at(operation="trigger/")), 409, "frozen")["detail"]
+    web.env.advance(3 * MINUTE)
+    web.app.state.rqsched.meter.refresh(force=True)
+    told = web.get("/metrics").text
+    assert 'rqsched_frozen{namespace="default"} 1.0' in told
+    assert [line for line in told.splitlines() if line.startswith("rqsched_late{")] == [
+        'rqsched_late{namespace="tenant"} 1.0'
+    ]
+    found = web.get(FREEZE + "preview/").json()
+    assert [(row["schedule_id"], len(row["fires"]), row["missed"]) for row in found["schedules"]] == [("report", 1, 2)]
+    assert found["hold"] == frozen
+    found = web.get(FREEZE + "preview/?missed=none").json()
+    assert [row["missed"] for row in found["schedules"]] == [3]
+    assert web.post(THAW, {"missed": "some"}).status_code == 422
+
+    done = web.post(THAW, {"missed": "none", "cancel_pending": True, "reason": "it has moved"}).json()
+
+    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    (over,) = web.get(FREEZE + "history/").json()["items"]
+    assert (over["held"], over["reason"], over["release_reason"]) == (False, "it moves", "it has moved")
+    assert web.post(at(operation="trigger/")).status_code == 200
+    assert web.get("/api/v1/hold/history/").json() == {"items": []}
+
+
+def test_an_admin_of_one_namespace_freezes_and_sees_that_one(make_web: MakeWeb) -> None:
+    web = make_web(tokens=one_token("secret-of-the-tenant", "admin", namespaces=["tenant"]))
+    tenant = web.acting_as("secret-of-the-tenant")
+    web.env.scheduler.freeze()
+    assert tenant.get(FROZEN).json() == {"items": []}
+    assert tenant.post(FREEZE, {}).json()["namespace"] == "tenant"
+    assert [one["namespace"] for one in tenant.get(FROZEN).json()["items"]] == ["tenant"]
+    problem(tenant.post(THAW, {}, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
+    assert tenant.post(THAW, {}).json()["was_held"] is True
+    assert [one.namespace for one in web.env.scheduler.frozen()] == ["default"]
+
+
+def test_the_client_freezes_and_thaws_as_the_scheduler_does(web: Web) -> None:
+    client = client_of(web)
+    web.create()
+    freeze = client.freeze("it moves")
+    assert (freeze.namespace, freeze.reason, freeze.kept_in) == ("default", "it moves", ("sql",))
+    assert client.frozen() == [freeze]
+    with pytest.raises(FrozenError, match="it moves"):
+        client.get("report").trigger()
+    web.env.advance(2 * MINUTE)
+    assert [(len(row.fires), row.missed) for row in client.preview_thaw(missed="one").schedules] == [(1, 1)]
+
+    async def thaw() -> Released:
+        async with asynchronous(web) as far:
+            return await far.thaw(missed="one")
+
+    assert asyncio.run(thaw()) == Released(None, 1, 1, 0, 1)
+    assert client.frozen() == []
+    assert [one.reason for one in client.freezes()] == ["it moves"]
+
+
+def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    schedule = pages.env.create()
+    assert "Freeze the namespace default?" in pages.get("/freeze")
+    assert 'href="/freeze"' in pages.get("/system")
+    assert "The namespace default is frozen." in pages.do("/freeze", reason="the <last> server moves")
+    for path in ("/", "/schedules", "/system"):
+        assert "the &lt;last&gt; server moves" in pages.get(path)
+    assert "Nothing begins" not in pages.get("/schedules?namespace=tenant")
+    assert "Not done: namespace" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
+    pages.env.advance(3 * MINUTE)
+    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw")
+    assert ">late</span>" in pages.get("/")
+
+    told = pages.do("/thaw", missed="none", reason="it has moved")
+
+    assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
+    assert "Nothing begins" not in told
+    assert statuses(schedule) == []
+    assert "the namespace default was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    audit = pages.get("/audit")
+    assert "the &lt;last&gt; server moves" in audit
+    assert "it has moved" in audit
+
+
+NAMESPACE = "/api/v1/namespace/"
+
+
+def test_a_frozen_namespace_is_deleted_by_an_admin_who_says_its_name(make_web: MakeWeb) -> None:
+    tokens = [
+        {"name": "boss", "role": "admin", "namespaces": ["tenant"], "token": "boss-secret-0123456789"},
+        {"name": "op", "role": "operate", "namespaces": ["tenant"], "token": "op-secret-0123456789"},
+    ]
+    web = make_web(tokens=json.dumps(tokens))
+    env = web.env
+    env.create(namespace="tenant")
+    env.create()
+    boss, operator = web.acting_as("boss-secret-0123456789"), web.acting_as("op-secret-0123456789")
+    for call in (operator.get(NAMESPACE), operator("DELETE", f"{NAMESPACE}?confirm=tenant")):
+        problem(call, 403, "forbidden")
+    assert boss.get(NAMESPACE).json()["rows"]["schedules"] == 1
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=tenant"), 409, "conflict")
+    env.scheduler.freeze(namespace="tenant")
+    problem(boss("DELETE", NAMESPACE), 422, "invalid_input")
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=default"), 422, "invalid_input")
+    problem(boss("DELETE", f"{NAMESPACE}?confirm=default&namespace=default"), 404, "namespace_not_found")
+
+    done = boss("DELETE", f"{NAMESPACE}?confirm=tenant&reason=it+leaves").json()
+
+    assert (done["is_over"], done["rows"]["schedules"]) == (True, 1)
+    assert env.scheduler.list(namespace="tenant").items == []
+    assert len(env.scheduler.list().items) == 1
+    (line,) = env.runtime.database.read(lambda c: metadata.find_altered(c, "tenant"))
+    assert (line.by, line.reason, line.source) == ("boss", "it leaves", "http")
+
+
+def test_both_clients_delete_a_namespace(web: Web) -> None:
+    for name in ("one", "default"):
+        web.env.create(namespace=name)
+        web.env.scheduler.freeze(namespace=name)
+    client = client_of(web)
+    assert client.preview_delete_namespace("one").rows["schedules"] == 1
+    with pytest.raises(InvalidIdError):
+        client.delete_namespace("*")
+    done = client.delete_namespace("one", "it leaves")
+    assert (done.namespace, done.is_over, done.rows["schedules"]) == ("one", True, 1)
+    with pytest.raises(ConflictError, match="not frozen"):
+        client.delete_namespace("one")
+
+    async def delete() -> None:
+        async with asynchronous(web) as other:
+            assert (await other.preview_delete_namespace("default")).is_frozen
+            assert (await other.delete_namespace("default")).is_over
+
+    asyncio.run(delete())
+
+
+def test_a_page_deletes_the_namespace_whose_name_is_typed(make_web: MakeWeb) -> None:
+    pages = Pages(make_web())
+    env = pages.env
+    env.create()
+    assert "It is not frozen" in pages.get("/namespace/delete")
+    env.scheduler.freeze()
+    assert 'href="/namespace/delete"' in pages.get("/system")
+    page = pages.get("/namespace/delete")
+    assert "1 schedules" in page
+    assert "Not done: type default" in pages.do("/namespace/delete", confirm="defaul")
+    assert len(env.scheduler.list().items) == 1
+    told = pages.do("/namespace/delete", confirm="default", reason="it leaves")
+    assert "The namespace default is deleted: " in told
+    assert "it leaves" in told
+    assert env.scheduler.list().items == []
