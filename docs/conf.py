@@ -48,11 +48,17 @@ nitpick_ignore_regex = [
         "py:class",
         r"FastAPI|WSGIApplication|Authenticate|Operator",
     ),  # aliases, as a signature writes them
-    ("py:class", r"rqsched\.(api\.declarations\.Declarations|chain\.creating\.(Named|ScheduleRequest))"),
-    ("py:class", r"rqsched\.(chain\.runtime\.Runtime|client\.requests\.Request|core\.audit\.Event)"),
-    ("py:class", r"rqsched\.(core\.model\.(Change|Run|Schedule)|http\.auth\.Authenticator|machines\.machine\.InState)"),
+    (
+        "py:class",
+        r"rqsched\.(features\.declarations\.declarations\.Declarations|kernel\.chain\.create\.(Named|ScheduleRequest))",
+    ),
+    ("py:class", r"rqsched\.(kernel\.chain\.runtime\.Runtime|client\.requests\.Request|kernel\.decide\.audit\.Event)"),
+    (
+        "py:class",
+        r"rqsched\.(kernel\.decide\.model\.(Change|Run|Schedule)|http\.auth\.Authenticator|machines\.machine\.InState)",
+    ),
     ("py:class", r"rqsched\.http\.ended_sessions\.EndedSessions"),
-    ("py:class", r"rqsched\.(processes\.vital_signs\.Systemd|spec\.(timeline\.Source|exclusion\.Exclusion))"),
+    ("py:class", r"rqsched\.(run\.vital_signs\.Systemd|when\.(timeline\.Source|exclusion\.Exclusion))"),
 ]
 """What has no page: foreign names, and the types of ours that no application names itself."""
 

@@ -253,7 +253,7 @@ def _is_call(kind: object) -> bool:
 @cache
 def _routes() -> list[APIRoute]:
     """Return the routes of every module of the API, with their paths below what they are included under."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("rqsched.http.")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("rqsched.")]
     routers = [router for module in modules for router in vars(module).values() if isinstance(router, APIRouter)]
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 

@@ -28,8 +28,14 @@ from tests.support.servers import PostgresServer, ValkeyServer
 pytest_plugins = ["tests.support.repeats"]
 
 _TESTS = Path(__file__).parent
-_SURFACES = tuple(_TESTS / name for name in ("api", "cli", "client", "coming_over", "dashboard", "http", "machines"))
-# Their HTTP answers, dispatches and messages are proven on PostgreSQL by tests/http, chain, store and system/crash.
+_SURFACES = tuple(
+    _TESTS / name
+    for name in (
+        *("api", "cli", "client", "dashboard", "durable_workflow", "http", "importers", "machines", "ojs", "simulate"),
+    )
+)
+_SURFACES_OF_FEATURES = ("test_api", "test_cli", "test_http", "test_page")
+# Their HTTP answers, dispatches and messages are proven on PostgreSQL by tests/http, kernel and system/crash.
 _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
 _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")
 _SPREAD = 0.85
@@ -94,7 +100,10 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 def _is_surface_on_second_database(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
     is_second = callspec is not None and callspec.params.get("database_kind") == "postgres"
-    return is_second and any(item.path.is_relative_to(path) for path in (*_SURFACES, *_EXAMPLES))
+    return is_second and (
+        any(item.path.is_relative_to(path) for path in (*_SURFACES, *_EXAMPLES))
+        or (item.path.is_relative_to(_TESTS / "features") and item.path.name.startswith(_SURFACES_OF_FEATURES))
+    )
 
 
 @pytest.fixture(autouse=True)

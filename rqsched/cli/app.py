@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     name: str
     """The command's name."""
     module: str
-    """The module of this package that defines it."""
+    """The module of `rqsched` that defines it."""
     panel: str
     """The heading that lists it."""
     line: str
@@ -40,113 +40,149 @@ class Entry(NamedTuple):
 
 
 ENTRIES = (
-    Entry("create", "create", _SCHEDULES, "Create a schedule; refused when its id is taken."),
-    Entry("upsert", "create", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."),
-    Entry("sync", "sync", _SCHEDULES, "Create or update the schedules that a file or the application declares."),
+    Entry("create", "cli.create", _SCHEDULES, "Create a schedule; refused when its id is taken."),
+    Entry(
+        "upsert", "cli.create", _SCHEDULES, "Create a schedule, or change the existing one to exactly these options."
+    ),
+    Entry(
+        "sync",
+        "features.declarations.cli",
+        _SCHEDULES,
+        "Create or update the schedules that a file or the application declares.",
+    ),
     Entry(
         "export",
-        "export",
+        "features.declarations.export",
         _SCHEDULES,
         "Write schedules as a file that `sync` reads: to keep them in Git, or to move them.",
     ),
     Entry(
         "import",
-        "import_",
+        "cli.import_",
         _SCHEDULES,
         "Bring over the schedules of another scheduler; they stay paused until you disable the originals.",
     ),
-    Entry("update", "create", _SCHEDULES, "Change the given options and leave the rest."),
-    Entry("list", "schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
-    Entry("describe", "schedules", _SCHEDULES, "Show everything about a schedule."),
-    Entry("delete", "schedules", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."),
-    Entry("pause", "schedules", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
-    Entry("skip", "schedules", _OPERATIONS, "Skip the next N occurrences that are not due yet."),
-    Entry("resume", "schedules", _OPERATIONS, "Start firing again."),
-    Entry("restart", "schedules", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
-    Entry("trigger", "schedules", _OPERATIONS, "Start a run now; the schedule's times do not move."),
-    Entry("backfill", "bulk", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
-    Entry("retry", "bulk", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
-    Entry("bulk", "bulk", _OPERATIONS, "Pause, resume, trigger or skip the next of every schedule that matches."),
-    Entry("calendar", "calendar", _SCHEDULES, "Named exclusions that many schedules use."),
-    Entry("machine", "machine", _OPERATIONS, "Send events to state machines."),
+    Entry("update", "cli.create", _SCHEDULES, "Change the given options and leave the rest."),
+    Entry("list", "cli.schedules", _SCHEDULES, "List schedules in the order they were created, or as --sort says."),
+    Entry("describe", "cli.schedules", _SCHEDULES, "Show everything about a schedule."),
     Entry(
-        "cancel", "runs", _OPERATIONS, "End a run: a waiting one never starts, a running one sees it at a checkpoint."
+        "delete", "cli.schedules", _SCHEDULES, "Delete a schedule; its history stays readable, its id is free again."
     ),
-    Entry("terminate", "runs", _OPERATIONS, "End a run and kill its process."),
-    Entry("history", "runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
-    Entry("runs", "runs", _HISTORY, "Show the runs of a schedule, or of all of them, newest first."),
-    Entry("run", "runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."),
-    Entry("targets", "runs", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
+    Entry("pause", "cli.schedules", _OPERATIONS, "Stop firing; runs and retries continue, buffered runs wait."),
+    Entry("skip", "cli.schedules", _OPERATIONS, "Skip the next N occurrences that are not due yet."),
+    Entry("resume", "cli.schedules", _OPERATIONS, "Start firing again."),
+    Entry("restart", "cli.schedules", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
+    Entry("trigger", "cli.schedules", _OPERATIONS, "Start a run now; the schedule's times do not move."),
+    Entry("backfill", "features.bulk.cli", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
+    Entry("retry", "features.bulk.cli", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
     Entry(
-        "deliveries", "runs", _HISTORY, "Show the notifications of a schedule, newest first; also after it was deleted."
+        "bulk",
+        "features.bulk.cli",
+        _OPERATIONS,
+        "Pause, resume, trigger or skip the next of every schedule that matches.",
     ),
-    Entry("upcoming", "schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry("calendar", "features.calendars.cli", _SCHEDULES, "Named exclusions that many schedules use."),
+    Entry("machine", "machines.cli", _OPERATIONS, "Send events to state machines."),
+    Entry(
+        "cancel",
+        "cli.runs",
+        _OPERATIONS,
+        "End a run: a waiting one never starts, a running one sees it at a checkpoint.",
+    ),
+    Entry("terminate", "cli.runs", _OPERATIONS, "End a run and kill its process."),
+    Entry("history", "cli.runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
+    Entry("runs", "cli.runs", _HISTORY, "Show the runs of a schedule, or of all of them, newest first."),
+    Entry(
+        "run", "cli.runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."
+    ),
+    Entry("targets", "cli.runs", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
+    Entry(
+        "deliveries",
+        "cli.runs",
+        _HISTORY,
+        "Show the notifications of a schedule, newest first; also after it was deleted.",
+    ),
+    Entry("upcoming", "cli.schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
     Entry(
         "why",
-        "schedules",
+        "cli.schedules",
         _HISTORY,
         "Say why a schedule ran, or did not run, at an instant.",
     ),
-    Entry("load", "load", _HISTORY, "Show what fires when: the highest minutes, who makes them, and each queue."),
+    Entry(
+        "load",
+        "simulate.load_cli",
+        _HISTORY,
+        "Show what fires when: the highest minutes, who makes them, and each queue.",
+    ),
     Entry(
         "simulate",
-        "simulate",
+        "simulate.cli",
         _HISTORY,
         "Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen.",
     ),
-    Entry("usage", "maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
+    Entry("usage", "cli.maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry(
         "limits",
-        "maintenance",
+        "cli.maintenance",
         _OPERATIONS,
         "List the groups of runs of which only so many run at once, or start in a time, or change what one allows.",
     ),
-    Entry("tick", "maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
+    Entry("tick", "cli.maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry(
         "hold",
-        "hold",
+        "features.freeze.cli",
         _MAINTENANCE,
         "Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.",
     ),
-    Entry("release", "hold", _MAINTENANCE, "Let everything begin again; what is due fires by each schedule's policy."),
+    Entry(
+        "release",
+        "features.freeze.cli",
+        _MAINTENANCE,
+        "Let everything begin again; what is due fires by each schedule's policy.",
+    ),
     Entry(
         "freeze",
-        "hold",
+        "features.freeze.cli",
         _OPERATIONS,
         "Let nothing begin in a namespace until `rqsched thaw`: an outage on purpose, of one tenant or one purpose.",
     ),
     Entry(
         "thaw",
-        "hold",
+        "features.freeze.cli",
         _OPERATIONS,
         "Let everything of a namespace begin again; what is due fires by each schedule's policy.",
     ),
-    Entry("namespace", "namespace", _OPERATIONS, "Delete everything of a frozen namespace for good."),
-    Entry("recover", "maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
-    Entry("prune", "maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
-    Entry("prune-history", "maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."),
+    Entry("namespace", "features.namespaces.cli", _OPERATIONS, "Delete everything of a frozen namespace for good."),
+    Entry("recover", "cli.maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
+    Entry("prune", "cli.maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
+    Entry(
+        "prune-history", "cli.maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."
+    ),
     Entry(
         "doctor",
-        "doctor",
+        "cli.doctor",
         _MAINTENANCE,
         "Check versions, servers, schema, clocks, workers and links, and say what to do.",
     ),
     Entry(
         "db",
-        "maintenance",
+        "cli.maintenance",
         _MAINTENANCE,
         "Upgrade the database's schema, or show it; say which copy of a database is right.",
     ),
-    Entry("worker", "processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
+    Entry("worker", "cli.processes", _PROCESSES, "Fire schedules and execute their runs until SIGTERM or Ctrl-C."),
     Entry(
         "dispatcher",
-        "processes",
+        "cli.processes",
         _PROCESSES,
         "Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own.",
     ),
-    Entry("ping", "ping", _PROCESSES, "Ask the workers and dispatchers of this machine whether they live; for probes."),
-    Entry("web", "processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
-    Entry("dev", "dev", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."),
+    Entry(
+        "ping", "cli.ping", _PROCESSES, "Ask the workers and dispatchers of this machine whether they live; for probes."
+    ),
+    Entry("web", "cli.processes", _PROCESSES, "Serve the HTTP API, and the dashboard where it is installed."),
+    Entry("dev", "cli.dev", _PROCESSES, "Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal."),
 )
 """Every command, in the order of `rqsched --help`."""
 
@@ -161,7 +197,7 @@ class Deferred(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command itself, from the application of its module."""
-        app, name = import_module(f"{__package__}.{self._entry.module}").app, self._entry.name
+        app, name = import_module(f"rqsched.{self._entry.module}").app, self._entry.name
         groups = [one.typer_instance for one in app.registered_groups if one.name == name]
         own = [one for one in app.registered_commands if one.name == name]
         if own:  # the other commands of its module are not built

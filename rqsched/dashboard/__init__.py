@@ -4,9 +4,25 @@
 Nothing here decides about schedules.
 """
 
-from rqsched.dashboard.mount import wsgi
-from rqsched.dashboard.routes import routes
-from rqsched.dashboard.session import sessions
-from rqsched.http.auth import Principal, Role
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Principal", "Role", "routes", "sessions", "wsgi"]
+if TYPE_CHECKING:
+    from rqsched.dashboard.mount import wsgi
+    from rqsched.http.auth import Principal, Role
+
+__all__ = ["Principal", "Role", "wsgi"]
+
+_HOMES = {
+    "Principal": "http.auth",
+    "Role": "http.auth",
+    "wsgi": "dashboard.mount",
+}
+"""The module of each name. It is imported at its first use: pages of features import parts of this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"rqsched.{_HOMES[name]}"), name)

@@ -162,7 +162,7 @@ def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
 def _web_role() -> tuple[ChildRole, str] | None:
     """Return the child process that serves the dashboard, and its address; None if its extra is not installed."""
     try:
-        from rqsched.dashboard import routes  # noqa: F401, PLC0415 - an optional extra
+        from rqsched.dashboard.routes import routes  # noqa: F401, PLC0415 - an optional extra
     except ModuleNotFoundError:
         return None
     port = _free_port()

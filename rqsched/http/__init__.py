@@ -6,9 +6,31 @@
 `uvicorn --factory rqsched.http:create_app` runs it from `RQSCHED_*`; `rqsched web` does so with safer defaults.
 """
 
-from rqsched.http.app import create_app, serve
-from rqsched.http.auth import Principal, Role
-from rqsched.http.limits import Limits
-from rqsched.http.server import close_streams, run_server
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rqsched.http.app import create_app, serve
+    from rqsched.http.auth import Principal, Role
+    from rqsched.http.limits import Limits
+    from rqsched.http.server import close_streams, run_server
 
 __all__ = ["Limits", "Principal", "Role", "close_streams", "create_app", "run_server", "serve"]
+
+_HOMES = {
+    "Limits": "limits",
+    "Principal": "auth",
+    "Role": "auth",
+    "close_streams": "server",
+    "create_app": "app",
+    "run_server": "server",
+    "serve": "app",
+}
+"""The module of each name. It is imported at its first use: routes of features import parts of this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

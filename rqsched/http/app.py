@@ -21,12 +21,13 @@ from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install
-from rqsched.http import health, native, openapi
+from rqsched.http import health, openapi
 from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxies, is_loopback
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
+from rqsched.http.native import router as native
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.root_path import SERVE_ELSEWHERE, collides
 from rqsched.http.server import serve_visibly, serve_with_workers
@@ -104,7 +105,8 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
 def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
     """Return the routes of the dashboard and its session check; without its extra, a page that says so."""
     try:
-        from rqsched.dashboard import routes, sessions  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard.routes import routes  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard.session import sessions  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if error.name not in {"jinja2", "markupsafe"}:
             raise

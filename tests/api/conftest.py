@@ -26,8 +26,13 @@ def surface_postgres(postgres_server: PostgresServer, postgres_template: str) ->
 @pytest.fixture
 def postgres_url(surface_postgres: Database) -> str:
     """That database with no rows."""
-    surface_postgres.transact(_empty)
-    return surface_postgres.url
+    return emptied(surface_postgres)
+
+
+def emptied(database: Database) -> str:
+    """Delete the rows of a database; returns its URL."""
+    database.transact(_empty)
+    return database.url
 
 
 def _empty(connection: sa.Connection) -> None:

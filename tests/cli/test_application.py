@@ -46,7 +46,7 @@ def test_each_line_of_the_help_begins_the_help_of_its_command(entry: Entry) -> N
 def _registered() -> Iterator[str]:
     """The names the modules themselves give; a module of a group is known by its entry."""
     for module in {entry.module for entry in ENTRIES}:
-        found = typer.main.get_command(import_module(f"rqsched.cli.{module}").app)
+        found = typer.main.get_command(import_module(f"rqsched.{module}").app)
         groups = [entry.name for entry in ENTRIES if entry.module == module and entry.name not in _names(found)]
         yield from groups or _names(found)
 

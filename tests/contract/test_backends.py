@@ -1,12 +1,17 @@
-"""Each backend is known in one place: SQL in `store`, the names of Redis keys in `kernel/transport/redis_keys.py`."""
+"""Each backend is known in one place.
+
+SQL is in `kernel/store`, `kernel/queries` and the `store` of a feature, the names of Redis keys in
+`kernel/transport/redis_keys.py`.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.contract.sources import imports_of, modules
+from tests.contract.test_layers import part_of
 
 ROWS = ("rqsched.kernel.store.tables", "rqsched.kernel.store.rows")
 """Modules from which statements are built. Code outside the store calls functions of the store instead."""
@@ -17,16 +22,22 @@ CONNECTIONS = {"connection", "c"}
 REDIS_KEY = re.compile(r"rqsched:\w")
 
 
-def outside(place: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every syntax node of the modules outside a folder or file of the package, each with the module's name."""
+def is_of_the_store(module: str) -> bool:
+    return (
+        part_of(module) in {"kernel.store", "kernel.queries", "store"} or module == "rqsched.importers.foreign_tables"
+    )
+
+
+def outside(is_inside: Callable[[str], bool]) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node of the modules outside a part of the package, each with the module's name."""
     for module, path in modules().items():
-        if not module.startswith(f"rqsched.{place}"):
+        if not is_inside(module):
             yield from ((module, node) for node in ast.walk(ast.parse(path.read_text())))
 
 
 def imported_outside_the_store() -> list[tuple[str, str]]:
     found = [i for module, path in modules().items() for i in imports_of(module, path)]
-    return [(i.source, i.target) for i in found if not i.source.startswith("rqsched.kernel.store")]
+    return [(i.source, i.target) for i in found if not is_of_the_store(i.source)]
 
 
 def test_only_the_store_imports_sqlalchemy_and_alembic() -> None:
@@ -42,7 +53,7 @@ def test_only_the_store_knows_tables_and_rows() -> None:
 def test_only_the_store_executes_statements() -> None:
     executed = [
         f"{module}:{node.lineno}"
-        for module, node in outside("store")
+        for module, node in outside(is_of_the_store)
         if isinstance(node, ast.Attribute)
         and (
             node.attr == "exec_driver_sql"
@@ -55,7 +66,7 @@ def test_only_the_store_executes_statements() -> None:
 def test_only_one_module_names_redis_keys() -> None:
     named = [
         f"{module}:{node.lineno} {node.value!r}"
-        for module, node in outside("kernel.transport.redis_keys")
+        for module, node in outside(lambda module: module == "rqsched.kernel.transport.redis_keys")
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and REDIS_KEY.match(node.value)
     ]
     assert named == []

@@ -52,8 +52,8 @@ OF_BEFORE = {
     "rqsched.kernel.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
     "rqsched.features.hours.chain:count_ended": "a bound: what ended after it is counted by a later pass",
     "rqsched.kernel.chain.runtime:record_workflows": "they were registered before they are recorded",
-    "rqsched.kernel.chain.settle:write_end": "its statement writes nothing unless the schedule is as it was at the claim",
-    "rqsched.features.backfill.chain:open_backfill": "the range is of the request; when it began is read under the lock",
+    "rqsched.kernel.chain.settle:write_end": "its statement writes only where the schedule is as it was at the claim",
+    "rqsched.features.backfill.chain:open_backfill": "the range is the request's; its begin is read under the lock",
 }
 """Functions that pass an earlier instant into a transaction, and why that is right."""
 

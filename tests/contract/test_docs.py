@@ -197,7 +197,7 @@ def test_the_architecture_names_every_table() -> None:
 
 
 def test_the_architecture_names_every_key_in_redis() -> None:
-    source = (PACKAGE / "transport" / "redis_keys.py").read_text()
+    source = (PACKAGE / "kernel" / "transport" / "redis_keys.py").read_text()
     keys = set(re.findall(r'f"(rqsched:[\w-]+:)\{', source))
     assert keys
     assert [key for key in sorted(keys) if f"`{key}{{" not in ARCHITECTURE] == []

@@ -21,7 +21,6 @@ MODULES = {
     "borrowed": "existing_connection",
     "callers": "caller_transaction",
     "catchup": "occurrences",
-    "change": "change_builder",
     "days": "cron",
     "declaring": "declarations",
     "definition": "schedule_options",
@@ -32,7 +31,6 @@ MODULES = {
     "facts": "metadata",
     "fanout_targets": "fan_out_targets",
     "fields": "convert",
-    "fire": "fire_decision",
     "fitting": "page_size",
     "forms": "schemas",
     "keys": "idempotency",
@@ -50,14 +48,12 @@ MODULES = {
     "schema": "schema_version",
     "scripts": "lua",
     "sending": "http",
-    "settle": "settle_decision",
     "settlement": "settle_decision",
     "shapes": "schemas",
     "start": "start_on_request",
     "tally": "telemetry",
     "target_ends": "target_decision",
     "targets": "fan_out_targets",
-    "tick": "fire_due",
     "unfollowed": "resync",
 }
 """Former names of files of the package, which no alias of an import may bring back."""
@@ -144,7 +140,7 @@ IN_FOLDER = {
 }
 """Names that were retired in one folder or file only; elsewhere they are plain words."""
 
-FAMILIES = {REPOSITORY / "rqsched" / "chain" / "reconcile" / "links.py"}
+FAMILIES = {REPOSITORY / "rqsched" / "kernel" / "chain" / "reconcile" / "links.py"}
 """Files of a package that are named after the objects of their repairs."""
 FOLDERS = ("rqsched", "tests", "benchmarks", "examples")
 KEPT = ("migrations", "adr")

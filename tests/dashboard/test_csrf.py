@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rqsched.dashboard import routes
+from rqsched.dashboard.routes import routes
 from tests.support.env import ONCE
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb

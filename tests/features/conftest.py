@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from tests.api.conftest import app, postgres_app, postgres_url, surface_postgres
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api.conftest import app, emptied, postgres_app, surface_postgres
 from tests.cli.conftest import cli
 from tests.dashboard.conftest import any_pages, pages
 from tests.http.conftest import any_web, make_web, unlimited, url, web
 from tests.kernel.chain.conftest import silent
+from tests.support.servers import PostgresServer
 
 __all__ = [
     "any_pages",
@@ -16,10 +21,23 @@ __all__ = [
     "make_web",
     "pages",
     "postgres_app",
-    "postgres_url",
     "silent",
     "surface_postgres",
     "unlimited",
     "url",
     "web",
 ]
+_SURFACES = ("test_api", "test_http", "test_page")
+
+
+@pytest.fixture
+def postgres_url(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_template: str
+) -> Iterator[str]:
+    """The shared PostgreSQL database of the surfaces, with no rows; a fresh one for the tests of the layers below."""
+    if request.path.name.startswith(_SURFACES):
+        yield emptied(request.getfixturevalue("surface_postgres"))
+        return
+    fresh = postgres_server.create_database(template=postgres_template)
+    yield fresh
+    postgres_server.drop_database(fresh)

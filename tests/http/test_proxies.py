@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from werkzeug.test import Client
 
-from rqsched.dashboard import routes, wsgi
+from rqsched.dashboard import wsgi
+from rqsched.dashboard.routes import routes
 from rqsched.http import Limits
 from rqsched.http.root_path import OWN, is_below
 from tests.support.narrow import present

@@ -18,13 +18,13 @@ from tests.system.mutation.table import MUTATIONS
 
 TESTS = Path(__file__).parents[1]
 BROAD = (
-    TESTS / "coming_over",
     TESTS / "contrib",
     TESTS / "contract" / "test_docs.py",  # builds the site
     TESTS / "dashboard" / "test_monitoring.py",  # asks a real Prometheus
-    TESTS / "http" / "test_durable_workflow_checks.py",
+    TESTS / "durable_workflow" / "test_checks.py",
     TESTS / "http" / "test_schemathesis.py",
     TESTS / "http" / "test_schemathesis_stateful.py",
+    TESTS / "importers",
     TESTS / "system" / "acceptance",
     TESTS / "system" / "applications",
     TESTS / "system" / "compatibility",

@@ -47,49 +47,8 @@ from tests.support.narrow import present
 from tests.support.processes import wait_until
 
 PACKAGE = Path(rqsched.__file__).parent
-FEATURES = (
-    "api/calendar",
-    "features/freeze/api.py",
-    "features/limits/api.py",
-    "features/backfill/chain.py",
-    "features/calendars/chain.py",
-    "features/external/chain.py",
-    "features/fan_out/chain.py",
-    "features/after/chain.py",
-    "features/hours/chain.py",
-    "features/freeze/chain.py",
-    "features/limits/chain.py",
-    "chain/notifications/",
-    "features/pruning/chain.py",
-    "features/quotas/chain.py",
-    "features/retry_on_request/chain.py",
-    "chain/target_",
-    "features/tracing/chain.py",
-    "features/after/upstreams.py",
-    "features/after/decide.py",
-    "features/notifications/decide.py",
-    "features/limits/decide.py",
-    "kernel/decide/notifications.py",
-    "features/pruning/decide.py",
-    "features/quotas/decide.py",
-    "features/hours/decide.py",
-    "kernel/decide/runs_on_request.py",
-    "core/target_",
-    "machines/",
-    "features/backfill/store.py",
-    "features/calendars/store.py",
-    "features/notifications/store.py",
-    "features/fan_out/store.py",
-    "store/limit",
-    "kernel/store/machine_states.py",
-    "features/pruning/store.py",
-    "features/quotas/store.py",
-    "features/hours/store.py",
-    "features/hours/timeline.py",
-    "features/after/store.py",
-    "kernel/transport/telemetry.py",
-)
-"""Beginnings of the paths, below the package, that belong to features. Every other file belongs to the kernel."""
+FEATURES = ("features/", "machines/", "simulate/")
+"""The folders below the package that hold features. Every other file belongs to the kernel."""
 EXECUTORS = ("simple", "runner", "horse")
 """The executor of the run: RQ's SimpleWorker, a runner, or a forked horse of `rqsched worker`'s class."""
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from enum import Enum, auto
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from rq.job import Job
 
@@ -22,12 +22,9 @@ from rqsched.kernel.decide.model import Change, Run, Schedule
 from rqsched.kernel.decide.policy import Policies
 from rqsched.kernel.decide.results import Recovered
 from rqsched.kernel.store.changes import NOTHING, Seen, Sees
+from rqsched.kernel.store.claims import Condition
 from rqsched.kernel.store.database import Connection
 from rqsched.workflows import Workflow
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
 
 Started: TypeAlias = tuple[Run, Schedule]
 """A run as it was claimed, and its schedule."""
@@ -79,7 +76,7 @@ class Feature(Protocol):
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
     writes_every_start: bool = False
     """Whether the settings of this process let it write with every claim, which is then no single statement."""
-    claims_alone: ClassVar[sa.ColumnElement[bool] | None] = None
+    claims_alone: ClassVar[Condition | None] = None
     """The condition on a run and its schedule under which it writes nothing with their claim; None is any."""
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:

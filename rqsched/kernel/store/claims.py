@@ -93,7 +93,9 @@ def start_run(
     return StartedRun(*to_run_and_schedule(connection, row), *row[len(RUN_COLUMNS) + len(SCHEDULE_COLUMNS) :])
 
 
-Conditions: TypeAlias = tuple[sa.ColumnElement[bool], ...]
+Condition: TypeAlias = sa.ColumnElement[bool]
+"""A condition of a statement."""
+Conditions: TypeAlias = tuple[Condition, ...]
 """Conditions of features, which are the same objects as long as the process lives."""
 _START_GIVES = ("token", "started_at", "worker")
 _TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")

@@ -59,7 +59,7 @@ def newer(tmp_path: Path) -> Path:
     folder = tmp_path / "newer"
     for name in ("rqsched", "tests"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    migrations = folder / "rqsched" / "store" / "migrations"
+    migrations = folder / "rqsched" / "kernel" / "store" / "migrations"
     (migrations / "versions" / f"{NEXT}_next.py").write_text(MIGRATION)
     written = (migrations / "__init__.py").read_text()
     (migrations / "__init__.py").write_text(written.replace(f'HEAD = "{HEAD}"', f'HEAD = "{NEXT}"'))

@@ -1952,7 +1952,8 @@ CLOCKS = (
         "kernel/decide/lifecycle.py",
         '("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)',
         '("shift", None)',
-        f"tests/kernel/decide/test_{_CLOCKS}a_declaration_that_does_not_say_it_never_changes_what_is_stored[30 2 * * *]",
+        f"tests/kernel/decide/test_{_CLOCKS}a_declaration_that_does_not_say_it_never_changes_what_is_stored"
+        "[30 2 * * *]",
     ),
     _edit(
         "what is shifted to an instant that fires anyway counts twice",

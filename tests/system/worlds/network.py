@@ -238,8 +238,7 @@ class NetworkTransport(Transport):
         return is_there
 
     def newest_mark(self, database_id: str) -> str | None:
-        """No pass leaves a mark here, where SQL never goes back: tests/kernel/chain/test_marks.py interleaves
-        passes."""
+        """Keep no mark: SQL never goes back here, and tests/kernel/chain/test_marks.py interleaves passes."""
         raise RedisConnectionError("the network keeps no marks")
 
     def mark_failed(self, run: Run) -> None:

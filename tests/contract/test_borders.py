@@ -1,0 +1,56 @@
+"""The borders: the kernel imports no feature, `when` imports neither, and a feature says which others it needs."""
+
+from __future__ import annotations
+
+from tests.contract.sources import Import
+from tests.contract.test_layers import own_imports
+
+OF_OTHERS = {
+    ("backfill", "retry_on_request"): "a backfill that is asked to retries the failed runs it finds",
+    ("bulk", "backfill"): "its module of commands has the one of backfills, too",
+    ("bulk", "retry_on_request"): "its module of commands has the one of retries, too",
+    ("calendars", "freeze"): "both refuse a principal that does not see every namespace",
+    ("declarations", "after"): "a sync orders what it creates: an upstream comes first",
+    ("declarations", "quotas"): "a sync that creates and removes is checked as a whole",
+    ("external", "limits"): "a worker that fetches a run asks for the place of its group",
+    ("external", "notifications"): "the start of a run that a worker fetched is notified",
+    ("fan_out", "limits"): "targets take places of their run's group",
+    ("freeze", "after"): "a thaw lets downstream schedules follow the ends that the freeze kept back",
+    ("limits", "fan_out"): "a place that is given to a target is the target's row",
+    ("namespaces", "quotas"): "the usage of a namespace shows its quota",
+    ("pruning", "hours"): "runs are counted in their hours before they are deleted",
+    ("retry_on_request", "fan_out"): "a retry of a fan-out may run its failed targets only",
+}
+"""(feature, feature that it imports): why. The others stand alone."""
+LEFT = {("rqsched.kernel.queries.runs", "limits")}
+"""(module of the kernel, feature that it still imports)."""
+
+
+def feature_of(module: str) -> str | None:
+    """Return the feature that a module belongs to; `list` belongs to none."""
+    _, *parts = module.split(".")
+    return parts[1] if parts[:1] == ["features"] and len(parts) > 1 and parts[1] != "list" else None
+
+
+def crossing() -> list[tuple[Import, str | None, str | None]]:
+    found = [(i, feature_of(i.source), feature_of(i.target)) for i in own_imports()]
+    return [(i, source, target) for i, source, target in found if source != target]
+
+
+def test_the_kernel_imports_no_feature() -> None:
+    found = {
+        (i.source, target or i.target)
+        for i, _, target in crossing()
+        if i.source.startswith("rqsched.kernel") and i.target.startswith("rqsched.features")
+    }
+    assert found == LEFT
+
+
+def test_when_imports_neither_the_kernel_nor_a_feature() -> None:
+    wrong = [i for i in own_imports() if i.source.startswith("rqsched.when")]
+    assert [i for i in wrong if i.target.startswith(("rqsched.kernel", "rqsched.features"))] == []
+
+
+def test_a_feature_imports_another_one_only_for_a_reason_that_is_written_here() -> None:
+    found = {(source, target) for i, source, target in crossing() if source and target}
+    assert found == set(OF_OTHERS)
