@@ -58,6 +58,7 @@ class Limits(Feature):
     columns = ((attrgetter("limit_group"), None),)
     run_columns = ((attrgetter("limit_group"), None),)
     claims_alone = store.STARTS_UNCOUNTED
+    follows_first = True
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from rqsched.errors import RedisUnavailableError, WrongDatabaseError, error_line
-from rqsched.kernel.chain.feature import Features
+from rqsched.kernel.chain.feature import Feature, Features
 from rqsched.kernel.chain.run_log import log_ends
 from rqsched.kernel.decide.audit import BUFFERED, DIED, Event
 from rqsched.kernel.decide.model import Change, Schedule
@@ -118,10 +118,12 @@ def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change]
 
 
 def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SEEN, skip_locked: bool = False) -> None:
-    """Log what operators must hear of, call subscribers, let features follow: the second half of `publish`.
+    """Let features follow, log what operators must hear of, call subscribers: the second half of `publish`.
 
     Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
     """
+    involved = parts.features.involved_in(changes)
+    _let_follow([one for one in involved if one.follows_first], changes, seen, skip_locked)
     for change in changes:
         schedule, events = change.after, {event.type: event for event in change.events}
         if BUFFERED in events and schedule.buffer_depth > MANY_WAITING:
@@ -137,7 +139,11 @@ def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SE
                 call_in_this_process(subscriber, change, event)
             except Exception:  # noqa: BLE001 - one that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-    for feature in parts.features.involved_in(changes):
+    _let_follow([one for one in involved if not one.follows_first], changes, seen, skip_locked)
+
+
+def _let_follow(involved: Sequence[Feature], changes: Sequence[Change], seen: Seen, skip_locked: bool) -> None:
+    for feature in involved:
         try:
             feature.follow(changes, seen=seen, skip_locked=skip_locked)
         except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this

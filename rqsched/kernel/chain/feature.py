@@ -76,6 +76,8 @@ class Feature(Protocol):
     """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
     writes_every_start: bool = False
     """Whether the settings of this process let it write with every claim, which is then no single statement."""
+    follows_first: ClassVar[bool] = False
+    """Whether it follows before subscribers hear of the events: they are the application's code, and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
     """The condition on a run and its schedule under which it writes nothing with their claim; None is any."""
 

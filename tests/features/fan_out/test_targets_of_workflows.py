@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from rqsched import Every, RetryPolicy, current_run, workflow
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, InvalidPolicyError, RunCancelled, UnknownWorkflowError
+from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.chain import iter_chunks
+from rqsched.features.fan_out.chain import batch_of, fan_out, iter_chunks
 from rqsched.kernel.store.tables import targets as rows
 from rqsched.testing import execute_pending
-from rqsched.workflows import make_workflow, registry
+from rqsched.workflows import FannedOut, make_workflow, registry
 from tests.support.env import MINUTE, ONCE, SECOND, Env, MakeEnv
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -224,6 +226,22 @@ def test_a_workflow_may_name_its_targets_itself(any_env: Env) -> None:
     run = present(schedule.trigger().run)
     execute_pending(any_env.scheduler)
     assert (calls, run.refresh().result) == (["c-1", "c-2"], {"targets": 2})
+
+
+def test_a_run_whose_last_target_ends_before_its_workflow_returns_ends_without_a_pass(any_env: Env) -> None:
+    runtime = any_env.runtime
+
+    def name_and_wait() -> FannedOut:
+        named = fan_out(runtime, batch_of(runtime, current_run().uid), [["c-1"]])
+        pending = partial(fan_out_targets.pending, before=any_env.clock.now(), after=None, limit=1)
+        [target], _ = runtime.database.read(pending)
+        target_execution.execute(runtime, target.job_id)
+        return FannedOut(targets=named)
+
+    any_env.registry.add(replace(make_workflow("note", name_and_wait), each=bool))
+    run = present(any_env.create().trigger().run)
+    any_env.work()
+    assert (run.refresh().status, run.target_counts) == ("succeeded", {"succeeded": 1})
 
 
 def test_the_decorator_takes_a_function_or_a_name() -> None:

@@ -67,6 +67,18 @@ def test_only_so_many_run_and_the_next_in_line_follows_each_end(any_env: Env) ->
     check_invariants(env.runtime)
 
 
+def test_the_next_in_line_has_its_place_when_subscribers_hear_of_the_end(env: Env) -> None:
+    """Subscribers are the application's code: a slow one must not keep a place of a group empty."""
+    first, second = env.fire_all(create(env, "a", retry=RetryPolicy(0)), create(env, "b"))
+    claim = env.claim(first)
+    seen: list[list[bool]] = []
+    env.scheduler.on("RunFailed", lambda _: seen.append(granted(second)))
+
+    end(env, claim, AttemptOutcome.FAILED)
+
+    assert seen == [[True]]
+
+
 @pytest.mark.every_database
 def test_groups_are_of_a_label_and_a_namespace(any_env: Env) -> None:
     env = any_env

@@ -1581,6 +1581,21 @@ FAN_OUT = (
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",
     ),
     _edit(
+        "a run is left to reconcile when its last target ends before its workflow returns",
+        "features/fan_out/repairs.py",
+        "            if is_dispatched(after) and (before.dispatched_at is None or before is after):\n",
+        "            if False:\n",
+        "tests/features/fan_out/test_targets_of_workflows.py"
+        "::test_a_run_whose_last_target_ends_before_its_workflow_returns_ends_without_a_pass[sqlite]",
+    ),
+    _edit(
+        "a retry link does not let the targets of its run be tried again",
+        "features/fan_out/repairs.py",
+        "        promote(self._runtime, run.uid)\n",
+        "",
+        _EACH + "a_target_that_failed_is_tried_again_after_its_backoff_and_the_run_waits_for_it[sqlite]",
+    ),
+    _edit(
         "reconcile does not end a run whose targets have ended",
         "features/fan_out/repairs.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
