@@ -1,7 +1,7 @@
-"""Schedule handles: one schedule as a caller holds it. Its fields are in `description`.
+"""Schedule handles: a schedule's fields and operations. `description` defines the fields.
 
-A handle belongs to the incarnation it was read from: after delete and re-create under the same id its operations raise
-ScheduleNotFoundError, so a stale handle never changes the new schedule.
+A handle belongs to one schedule, not to its id. If that schedule is deleted and another is created under the same id,
+the operations of the old handle raise ScheduleNotFoundError, so a stale handle never changes the new schedule.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = ["RunHandle", "ScheduleHandle", "TriggerResult"]
 
 
 class ScheduleView(ScheduleFields, ABC):
-    """A schedule as its row was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
+    """The fields of a schedule as last read; the handle's `refresh()` reads them again. Instants are aware UTC."""
 
     @property
     @abstractmethod
@@ -89,7 +89,7 @@ class ScheduleView(ScheduleFields, ABC):
 
 
 class ScheduleHandle(ScheduleView):
-    """One schedule: its fields as they were read last, and its operations.
+    """One schedule: its fields as last read, and its operations.
 
     >>> schedule = scheduler.get("nightly")
     >>> schedule.pause(note="maintenance").status
@@ -97,9 +97,9 @@ class ScheduleHandle(ScheduleView):
     >>> schedule.resume(catch_up="once").status
     'active'
 
-    Each operation is one transaction with its audit event, and updates the handle. With `session` or `connection` it
-    is a part of your transaction: Redis follows after your commit, and after a rollback the handle is wrong;
-    `refresh()` it.
+    Each operation is one transaction that also writes an audit event, and it updates the handle. With `session` or
+    `connection` the operation is part of your transaction, and Redis is written after your commit. After a rollback the
+    handle shows fields that were never stored; call `refresh()`.
     """
 
     def __init__(self, runtime: Runtime, schedule: Schedule) -> None:
@@ -111,7 +111,7 @@ class ScheduleHandle(ScheduleView):
 
     @property
     def runtime(self) -> Runtime:
-        """Its process's runtime: settings, SQL, Redis."""
+        """The runtime of this process: settings, SQL, Redis."""
         return self._runtime
 
     @property
@@ -128,7 +128,7 @@ class ScheduleHandle(ScheduleView):
         return self
 
     def describe(self) -> Description:
-        """Read all that is known about the schedule now."""
+        """Read the schedule again, and return its description with its latest run and its upstream warnings."""
         self.refresh()
         schedule, latest = self._schedule, self._schedule.latest_run_uid
 
@@ -139,7 +139,7 @@ class ScheduleHandle(ScheduleView):
         return describe(schedule, *self._runtime.database.read(read))
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
-        """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
+        """Read up to `limit` (1 to 500) audit events after a sequence number, oldest first; works after delete too."""
         schedule_queries.require_limit(limit)
         event_queries.require_sequence(after_sequence)
         return self._runtime.database.read(
@@ -147,7 +147,7 @@ class ScheduleHandle(ScheduleView):
         )
 
     def iter_history(self, after_sequence: int = 0) -> Iterator[AuditRecord]:
-        """Read all audit events from a sequence on, page by page."""
+        """Read all audit events after a sequence number, page by page."""
         while page := self.history(limit=MAX_PAGE, after_sequence=after_sequence):
             yield from page
             after_sequence = page[-1].sequence
@@ -171,7 +171,7 @@ class ScheduleHandle(ScheduleView):
         return Page([describe_delivery(one) for one in found], following)
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: tuple[str, ...] = ()) -> Page[RunHandle]:
-        """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
+        """Read a page of runs, newest first. `statuses` takes run statuses and `blocked` (see `RunHandle`)."""
         schedule_queries.require_limit(limit)
         of = "runs", self.uid
         place = unbind_cursor(cursor, *of)
@@ -192,16 +192,19 @@ class ScheduleHandle(ScheduleView):
         return RunHandle(self._runtime, found)
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """Return the next instants (1 to 1000) at which it fires, jitter included; fewer when they are hard to find."""
+        """Return the next `count` (1 to 1000) instants at which it fires, with jitter.
+
+        Returns fewer if it has fewer, or if the search takes too many steps.
+        """
         schedule_queries.require_limit(count, 1_000)
         self.refresh()
         return upcoming(self._schedule, count=count, now=self._runtime.now())
 
     def why(self, at: datetime | None = None) -> Why:
-        """Say why it ran, or did not run, at an instant: past or future, from what is recorded; after delete too.
+        """Say why it ran or did not run at a past instant, or whether it will run at a future one.
 
-        `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
-        Raises InvalidSpecError for a naive instant.
+        The answer covers the minute of `at`, or its second if `at` has seconds. Without `at` it is about the newest
+        occurrence up to now. Works after delete too. Raises InvalidSpecError for a naive instant.
         """
         from rqsched.api.why import why  # noqa: PLC0415 - as in Scheduler.recover
 
@@ -240,10 +243,11 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
-        With `until` it resumes by itself at that time, within `reconcile_interval`, even after crashes. It continues as
-        `catch_up` says, by default as its policy of this moment does. An earlier `resume()` cancels this. On a paused
-        schedule, `until` sets a new end. Occurrences that were due between `until` and the resumption fire late, by the
-        schedule's `missed` policy. Raises InvalidInputError when `until` has passed.
+        With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `catch_up`
+        says how it continues; the default is its `catch_up` policy at the time of this call. A `resume()` before
+        `until` cancels the automatic one. On a paused schedule, `until` sets a new end. Occurrences that are due
+        between `until` and the actual resumption fire late, by the schedule's `missed` policy. Raises InvalidInputError
+        when `until` has passed.
         """
         require_note(note)
         require_note(reason, "reason")
@@ -276,12 +280,12 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Skip the next occurrences: 1 to 100 of those that are not due yet, by their times at the call (`skips`).
+        """Skip the next `count` (1 to 100) occurrences that are not due yet.
 
-        It replaces earlier skips: the same call again skips no more, and `skip_next(0)` skips none. `reason` is
-        recorded with each of them. A change of the timing drops skips that are no occurrences any more. Raises
-        ScheduleStateError unless active (0 also works on a paused one), and InvalidInputError for a `from_completion`
-        interval, and when no occurrence is ahead.
+        The call fixes their times (`skips`) and replaces earlier skips: repeating it skips no more, and `skip_next(0)`
+        removes all skips. `reason` is recorded with each skip. A change of the timing drops skips that are no longer
+        occurrences. Raises ScheduleStateError unless active; `skip_next(0)` also works on a paused schedule. Raises
+        InvalidInputError for a `from_completion` interval, and when there is no next occurrence.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -358,10 +362,10 @@ class ScheduleHandle(ScheduleView):
         session: SessionLike | None = None,
         **options: Unpack[WritingOptions],
     ) -> ScheduleHandle:
-        """Change the given fields and leave the rest; the next time moves only when spec or jitter changed.
+        """Change the given fields and leave the rest. The next time moves only if the spec or the jitter changes.
 
-        `paused` also pauses it, or makes a paused or dead one fire again, in the same transaction. Raises
-        VersionConflictError when `if_version` is given and the schedule has changed since.
+        In the same transaction, `paused=True` also pauses the schedule, and `paused=False` makes a paused or dead
+        schedule fire again. Raises VersionConflictError if the schedule's version is no longer `if_version`.
         """
         require_known(options, ScheduleHandle.update)
         require_note(note)
@@ -404,7 +408,7 @@ class ScheduleHandle(ScheduleView):
             )
 
         after = None if timing is None else wanted.parsed_spec.after
-        # A switch reads runs, which only a lock keeps unchanged.
+        # `paused` needs the open runs, which stay unchanged only under a lock.
         foresee = partial(decide, locks=False) if wanted.parsed_spec.exclude and paused is None else None
         return self._operate(
             decide, if_version, within, upstream=None if after is None else after.schedule_id, foresee=foresee
@@ -429,9 +433,10 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Delete softly: the id is free again, history stays. `purge` removes runs and history too, for good.
+        """Delete the schedule: its id is free again, its history stays. `purge` removes its runs and history too.
 
-        A purge needs a separate transaction: in yours, delete without it, and purge after the commit.
+        A purge cannot be undone, and is a transaction of its own: in your transaction, delete without `purge`, and
+        purge after the commit.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -462,7 +467,8 @@ class ScheduleHandle(ScheduleView):
     ) -> TriggerResult[RunHandle]:
         """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
 
-        A paused schedule refuses unless `force`. The same `idempotency_key` returns the same run again.
+        A paused schedule refuses unless `force` is set. A second call with the same `idempotency_key` returns the run
+        of the first.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         key = None if idempotency_key is None else require_key(idempotency_key)
@@ -491,9 +497,9 @@ class ScheduleHandle(ScheduleView):
     ) -> BackfillProgress:
         """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
 
-        `rerun="failed"` also retries failed and lost runs, as `RunHandle.retry` does. Occurrences up to the last one
-        whose run was pruned count as run; `rerun="all"` fires them, too. Raises InvalidLimitError when there are more
-        than `bound`. `dry_run` writes nothing; `progress` gets each chunk.
+        `rerun="failed"` also retries failed and lost runs, as `RunHandle.retry` does. Every occurrence up to the newest
+        pruned run counts as run; `rerun="all"` fires these too. Raises InvalidLimitError if there are more than `bound`
+        occurrences. `dry_run` writes nothing. `progress` is called after each chunk.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
@@ -509,13 +515,13 @@ class ScheduleHandle(ScheduleView):
         return replace(step, rows=rows)
 
     def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
-        """Yield the rows that a backfill would have, chunk by chunk, in bounded memory; writes nothing."""
+        """Yield the rows that a backfill would return, chunk by chunk, in bounded memory; write nothing."""
         return backfill.preview(self._runtime, self.refresh().state, wanted)
 
     def iter_backfill(self, wanted: BackfillRange) -> Generator[BackfillProgress]:
-        """Fire a range chunk by chunk, in bounded memory: yields the progress after each, with the rows of the chunk.
+        """Fire a range chunk by chunk, in bounded memory. Yields the progress after each chunk, with the chunk's rows.
 
-        Dropping the iterator leaves the rest to `resume_backfill`, or to the next `recover()`.
+        If you stop iterating, `resume_backfill` or the next `recover()` fires the rest.
         """
         schedule = self.refresh().state
         if schedule.status is ScheduleStatus.DELETED:
@@ -524,9 +530,9 @@ class ScheduleHandle(ScheduleView):
         yield from starmap(describe_backfill, backfill.iterate(self._runtime, opened))
 
     def resume_backfill(self, uid: str) -> Generator[BackfillProgress]:
-        """Continue, as `iter_backfill` does, an interrupted backfill of this schedule.
+        """Continue an interrupted backfill of this schedule, as `iter_backfill` does.
 
-        Nothing is fired twice, not even when another process continues it at the same time. Raises
+        No occurrence fires twice, even if another process continues the backfill at the same time. Raises
         BackfillNotFoundError.
         """
         found = backfill.get_backfill(self._runtime, uid)

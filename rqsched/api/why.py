@@ -1,6 +1,6 @@
-"""Why a schedule ran or did not run at an instant: found in its row, its runs and its history, and said in words.
+"""Why a schedule ran or did not run at an instant, in words: found in its row, its runs and its history.
 
-Only reads. If history was pruned, the answer says so: nothing is concluded from its absence.
+This file only reads. Where history was pruned, the answer says so, and concludes nothing from missing records.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from rqsched.when.steps import MOST_STEPS, answered
 from rqsched.when.words import after_in_words
 
 LOOKED_AT = 5_000
-"""The most events that are read to find a decision before or after an instant; the answer knows of no others."""
+"""The most events that one search of the history reads; an event beyond them does not reach the answer."""
 _SKEW = timedelta(seconds=5)
-"""How far the clock that recorded an event may be behind the clock by which the event was due."""
+"""The most that a process's clock may be slow: an event recorded this long before its occurrence still counts."""
 _MOST_DAYS = 3
-"""How many moved instants are named; of more, their count."""
+"""The most moved instants that are listed; the others are only counted."""
 _STATUSES = {
     audit.CREATED: ScheduleStatus.ACTIVE,
     audit.RESUMED: ScheduleStatus.ACTIVE,
@@ -60,10 +60,10 @@ _ANSWERS = {
     ScheduleStatus.DELETED: Answer.DELETED,
 }
 _NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.HELD, Answer.FROZEN})
-"""Why an occurrence got no run when it was due."""
+"""The answers for an occurrence that got no run when it was due."""
 _UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
 _NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
-"""The answers for an occurrence that passed, unless everything was held then."""
+"""The answers for a passed occurrence without a run; a hold at its time replaces them."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
@@ -72,9 +72,9 @@ _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIR
 def why(
     connection: Connection, schedule: Schedule, at: datetime | None, now: datetime, default_queue: str = "default"
 ) -> Why:
-    """Answer for an aware UTC instant, or for the newest occurrence up to now where none is given.
+    """Answer for an aware UTC instant; without one, for the newest occurrence up to now.
 
-    `default_queue` is the queue of runs that name none.
+    `default_queue` is the queue of a run whose schedule names no queue.
     """
     asked = _Question(connection, schedule, now, now if at is None else at)
     try:
@@ -116,7 +116,7 @@ class _Question:
     at: datetime
 
     def answer(self) -> Why:
-        """Find the first answer that is true."""
+        """Answer for the instant: from the run of its occurrence, else from the history."""
         run = run_queries.run_of_occurrence(self.connection, self.schedule.uid, self.at, self.end)
         if run is None and (end := self.upstream_end) is not None:
             run = upstream_ends.run_after(self.connection, end)
@@ -131,11 +131,11 @@ class _Question:
             told = replace(told, text=f"{told.text} {self.told_of(hold)}")
         if is_live:
             return told
-        live = self.without_run()  # what came of the occurrence when it was due
+        live = self.without_run()  # the outcome that the occurrence had before the backfill
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
 
     def refused(self, told: Why, default_queue: str) -> str:
-        """Say that Redis refuses a waiting run or fire for good; nothing for any other answer."""
+        """Say that Redis permanently refuses a waiting run or fire; return an empty text for any other answer."""
         if told.answer not in {Answer.WAITS, Answer.LATE}:
             return ""
         run = None if told.run_uid is None else changes.find_run(self.connection, told.run_uid)
@@ -146,7 +146,7 @@ class _Question:
         return f" {found[-1].text}. {found[-1].advice}" if found else ""
 
     def shifted(self, occurrence: datetime | None) -> str:
-        """Say that an occurrence stands for a local time which the clock left out; nothing for every other one."""
+        """Say that an occurrence stands for a local time that the clock left out; else return an empty text."""
         spec = self.schedule.spec
         if occurrence is None or not spec.is_known or spec.dst_gap != "shift":
             return ""
@@ -157,7 +157,7 @@ class _Question:
         return text if gaps else ""
 
     def after_pause(self) -> Why | None:
-        """Answer for an instant ahead at which the schedule's pause has ended by itself; None for every other one."""
+        """Answer for a future instant at which the schedule's pause will have ended by itself; else return None."""
         until = self.schedule.resume_at
         if until is None or self.end <= max(until, self.now):
             return None
@@ -168,16 +168,16 @@ class _Question:
         return replace(told, text=f"It is paused until {self.clock(until)}. {told.text}")
 
     def without_run(self) -> Why:
-        """Answer for an instant without a run for its occurrence."""
+        """Answer for an instant whose occurrence has no run: give the first answer that applies."""
         return self.under_hold(next(found for found in self._answers() if found is not None))
 
     @cached_property
     def upstream_end(self) -> UpstreamEnd | None:
-        """The first end of a run that was owed to the schedule at the instant; None where none was."""
+        """The first end of an upstream's run, within the instants asked about, that is recorded for this schedule."""
         return upstream_ends.read_one(self.connection, self.schedule.uid, self.at, self.end)
 
     def ended(self, end: UpstreamEnd) -> str:
-        """Say which run has ended, and how."""
+        """Say which upstream run ended, when and how."""
         upstream = changes.find(self.connection, end.upstream_uid)
         name = end.upstream_id or "a schedule that was purged"
         run = None if upstream is None else run_queries.find_run_of(self.connection, upstream.uid, end.run_uid)
@@ -185,7 +185,7 @@ class _Question:
         return f"{which} of {name}, which ended on {self.clock(end.ended_at)}: {end.outcome}"
 
     def owed(self, end: UpstreamEnd) -> Why | None:
-        """Answer for an end that was not followed yet; None once it was followed, or decided to start nothing."""
+        """Answer for an upstream end that has no outcome yet; return None if it has one."""
         if end.due_at is None:
             return None
         text = f"It comes after {self.ended(end)}. Its run has not started yet"
@@ -222,15 +222,15 @@ class _Question:
 
     @cached_property
     def holds(self) -> list[Hold]:
-        """The holds of everything and of the namespace that are known, the newest first."""
+        """The recorded holds of everything and of the schedule's namespace, newest first."""
         return metadata.find_holds(self.connection, None, self.schedule.namespace)
 
     def hold_at(self, *instants: datetime | None) -> Hold | None:
-        """Return the hold that was on at the first of these instants that one covers; None where none does."""
+        """Return the hold for the first of these instants that any hold covers, or None."""
         return next((one for at in instants if at is not None for one in self.holds if one.covers(at)), None)
 
     def under_hold(self, told: Why) -> Why:
-        """Say of an occurrence without a run that everything, or its namespace, was held when it was due, or is now."""
+        """Add to an answer without a run that a hold is on now, or was on when the occurrence was due."""
         occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
         if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
             return told
@@ -244,7 +244,7 @@ class _Question:
         return replace(told, text=text)
 
     def told_of(self, hold: Hold) -> str:
-        """Say a hold as a sentence."""
+        """Describe a hold in a sentence."""
         told = hold.told(self.clock)
         if hold.released_at is None:
             end = "release" if hold.namespace is None else f"thaw {hold.namespace}"
@@ -252,28 +252,28 @@ class _Question:
         return _ended(told[0].upper() + told[1:] + ("" if hold.reason is None else f": {hold.reason}"))
 
     def before_creation(self) -> Why:
-        """Answer for an instant before there was the schedule: from the one that had its id then, if one had."""
+        """Answer for an instant before the schedule was created: from an earlier schedule with its id, if any."""
         told = self.say(Answer.NOT_CREATED, f"It was created on {self.clock(self.schedule.created_at)}.")
         before = schedule_queries.find_before(self.connection, self.schedule, self.at)
         if before is None:
             return told
         of_it = replace(self, schedule=before).answer()
         text = f"{told.text} An earlier schedule had this id: {of_it.text}"
-        return replace(of_it, text=text, event_sequence=None)  # that of another history
+        return replace(of_it, text=text, event_sequence=None)  # the number counts in the earlier schedule's history
 
     @cached_property
     def span(self) -> timedelta:
-        """The instants that are meant: the minute, or the second where one is given."""
+        """The length of the time asked about: a second if `at` has seconds, else a minute."""
         return timedelta(seconds=1) if self.at.second or self.at.microsecond else timedelta(minutes=1)
 
     @cached_property
     def end(self) -> datetime:
-        """The end of these instants, exclusive."""
+        """The end of the time asked about, exclusive."""
         return self.at + self.span if self.at < _LAST - self.span else _LAST
 
     @cached_property
     def zone(self) -> ZoneInfo:
-        """The zone in which times are said."""
+        """The zone in which answers show times."""
         return ZoneInfo(self.schedule.spec.timezone)
 
     @property
@@ -284,27 +284,28 @@ class _Question:
         return " and ".join(name for name, length in delays if length)
 
     def clock(self, at: datetime) -> str:
-        """Say an instant."""
-        is_within = _FIRST < at < _LAST - timedelta(days=1)  # a zone leads out of the calendar
+        """Return an instant as text in the schedule's zone."""
+        # At the edges of the calendar a conversion to local time overflows.
+        is_within = _FIRST < at < _LAST - timedelta(days=1)
         shown = at.astimezone(self.zone) if is_within else at
         return f"{shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
 
     def up_to(self, at: datetime) -> int:
-        """Return the sequence of the newest event up to an instant."""
+        """Return the sequence number of the newest event up to an instant."""
         schedule = self.schedule
         return event_queries.sequence_at(self.connection, schedule.uid, at, newest=schedule.event_sequence)
 
     def newest(self, types: Any, up_to: int) -> AuditRecord | None:
-        """Read the newest event of some types up to a sequence."""
+        """Read the newest event of some types up to a sequence number."""
         return event_queries.newest_of_types(self.connection, self.schedule.uid, [*types], up_to, LOOKED_AT)
 
     @cached_property
     def newest_status(self) -> AuditRecord | None:
-        """The event that set the status of today; None where the history does not say it."""
+        """The event that set the schedule's current status; None if the history does not hold it."""
         return self.newest(_STATUSES, self.schedule.event_sequence)
 
     def say(self, answer: Answer, text: str, event: AuditRecord | None = None, **fields: Any) -> Why:
-        """Build the answer; an event says when that was, by whom and why."""
+        """Build the answer; `event` gives its time, principal and reason."""
         if event is not None:
             context = event.payload.get("command_context") or {}
             reason = context.get("reason") or event.payload.get("reason")
@@ -313,7 +314,7 @@ class _Question:
         return Why(self.at, answer.value, text, **fields)
 
     def status_at(self, moment: datetime) -> tuple[ScheduleStatus | None, AuditRecord | None]:
-        """Return the status at a moment, and the event that set it; None where the history does not say it."""
+        """Return the status at a moment and the event that set it; each is None if the history does not say."""
         schedule = self.schedule
         if moment >= self.now:
             return schedule.status, self.newest_status
@@ -325,9 +326,10 @@ class _Question:
 
     @cached_property
     def timing_then(self) -> tuple[Spec | None, datetime | None]:
-        """The timing at the instant, None where it is not kept; and the occurrence there, None where it names none.
+        """The timing that held at the instant, and its occurrence there.
 
-        The stored next occurrence may lie off the grid: one that is kept, and each that awaits the end of a run.
+        The timing is None if the history does not hold it, the occurrence if there is none. The stored next occurrence
+        counts even where the timing does not name it: it may count from the end of a run, or precede a new timing.
         """
         schedule = self.schedule
         spec: Spec | None
@@ -345,7 +347,7 @@ class _Question:
 
     @cached_property
     def spec_before(self) -> Spec | None:
-        """The timing that held at the instant, which another one has replaced; None where it is not kept."""
+        """The timing that held at the instant before a later one replaced it; None if the history does not hold it."""
         up_to = self.up_to(self.at)
         event = self.newest(_TIMING, up_to)
         if event is None or "spec" not in event.payload:
@@ -365,7 +367,7 @@ class _Question:
         return spec
 
     def because_of_status(self, status: ScheduleStatus, event: AuditRecord | None) -> Why:
-        """Answer for an instant at which the schedule does not fire."""
+        """Answer for an instant at which the schedule does not fire because of its status."""
         is_past = status is not self.schedule.status or (event is not None and event != self.newest_status)
         since = None if event is None else event.recorded_at
         if status is ScheduleStatus.PAUSED:
@@ -389,7 +391,7 @@ class _Question:
         return replace(told, text=_ended(text), run_uid=run)
 
     def awaited_by(self, run: Run) -> str:
-        """Say what a pending run waits for, or where."""
+        """Say what a pending run waits for, or its place in line."""
         if run.is_blocked:
             return f"for its workflow: {run.blocked_reason}"
         hold = self.hold_at(self.now)
@@ -438,13 +440,13 @@ class _Question:
         return self.say(answer, _ended(text), **fields)
 
     def days(self, instants: Sequence[datetime]) -> str:
-        """Say instants that were moved."""
+        """List the nominal instants of a moved occurrence in words."""
         shown = [self.clock(at) for at in instants[:_MOST_DAYS]]
         more = [f"{len(instants) - len(shown)} more"] if len(instants) > len(shown) else []
         return f"{' and '.join([*shown, *more])}, which {'is' if len(instants) == 1 else 'are'} excluded"
 
     def moved(self, spec: Spec) -> Why | None:
-        """Answer for a nominal instant that happens, or ran, on another day; None for every other instant."""
+        """Answer for an excluded instant whose occurrence moved to another day; else return None."""
         nominal = spec.nominal_in(self.at, self.end)
         if nominal is None:
             return None
@@ -458,10 +460,10 @@ class _Question:
         return replace(told, at=self.at, text=f"It is moved to {self.clock(then)}, as {why}. {told.text}")
 
     def recorded(self, occurrence: datetime | None) -> Why | None:
-        """Answer from the event that gave a passed occurrence its outcome; None when there is none.
+        """Answer from the event that gave a passed occurrence its outcome; return None if there is no such event.
 
-        If the timing names no occurrence there (any more), a recorded one at the instant is meant: an occurrence that
-        the clocks left out, or one that awaited the end of a run.
+        Without `occurrence`, look for any occurrence that an event records at the instant: its local time was left out
+        by the clocks, it counted from the end of a run, or the timing has changed since.
         """
         after = self.up_to((occurrence or self.at) - _SKEW)
         events = event_queries.next_of_types(self.connection, self.schedule.uid, _OUTCOMES, after, LOOKED_AT)
@@ -472,7 +474,7 @@ class _Question:
             code = str(event.payload.get("reason" if event.event_type == audit.SKIPPED else "policy", ""))
             stops = {"disabled": audit.PAUSED, "deleted": audit.DELETED}
             stop = next((one for one in events[number:] if one.event_type == stops.get(code)), None)
-            if stop is not None:  # it was due already, and the owner's operation wrote it off
+            if stop is not None:  # it was due, and a pause or a delete came before it fired
                 told = self.because_of_status(_STATUSES[stop.event_type], stop)
                 return replace(told, occurrence_at=meant)
             return self.omitted(meant, event, code)
@@ -506,7 +508,7 @@ class _Question:
         return replace(told, by=asked.by, reason=asked.reason)
 
     def without_occurrence(self, spec: Spec) -> Why:
-        """Answer for an instant at which the timing names nothing."""
+        """Answer for an instant at which the timing has no occurrence."""
         if spec.start_at is not None and self.at < spec.start_at:
             return self.say(Answer.OUTSIDE_WINDOW, f"Its window begins on {self.clock(spec.start_at)}.")
         if spec.end_at is not None and self.at >= spec.end_at:
@@ -541,7 +543,7 @@ class _Question:
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
 
     def comes_after(self, after: After) -> str:
-        """Say what the schedule comes after, and whether that upstream is gone or does not fire."""
+        """Say what the schedule comes after, and whether that upstream is missing or does not fire."""
         text = f"It comes {after_in_words(after)}"
         upstream = changes.find_named(self.connection, self.schedule.namespace, after.schedule_id)
         if upstream is None:
@@ -549,7 +551,7 @@ class _Question:
         return text if upstream.is_active else f"{text}, which is {upstream.status.value}"
 
     def excluded(self, spec: Spec) -> Why | None:
-        """Answer for an instant that the timing names and excludes; None for every other one."""
+        """Answer for an instant that the timing names and excludes; else return None."""
         occurrence = _excluded_in(spec, self.at, self.end)
         if occurrence is None:
             return None
@@ -560,7 +562,7 @@ class _Question:
         return self.say(Answer.EXCLUDED, text, occurrence_at=occurrence)
 
     def ahead(self, occurrence: datetime) -> Why:
-        """Answer for an occurrence that is still to come."""
+        """Answer for a future occurrence."""
         schedule, spec = self.schedule, self.schedule.spec
         if schedule.remaining is not None and schedule.next_run_at is not None and occurrence > schedule.next_run_at:
             before, _ = schedule.timeline.count_between(schedule.next_run_at, occurrence, cap=COUNT_CAP)
@@ -576,7 +578,7 @@ class _Question:
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
 
     def about_the_next(self) -> Why:
-        """Answer for an active schedule of which nothing has been due yet, or which awaits a run."""
+        """Answer for an active schedule without a passed occurrence, or whose next time waits for a run to end."""
         schedule = self.schedule
         if schedule.next_run_at is not None:
             return replace(self, at=schedule.next_run_at).answer()
@@ -594,7 +596,7 @@ class _Question:
         return self.say(Answer.FIRES, text, run_uid=schedule.awaiting_run_uid)
 
     def not_fired(self, occurrence: datetime) -> Why | None:
-        """Answer for a passed occurrence that the schedule has not evaluated yet; None when it has."""
+        """Answer for a passed occurrence that the schedule has not evaluated yet; return None if it has."""
         schedule = self.schedule
         is_ahead = schedule.next_run_at is not None and occurrence >= schedule.next_run_at
         if occurrence <= schedule.evaluated_to or not is_ahead:
@@ -608,7 +610,7 @@ class _Question:
         return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
 
     def not_kept(self, occurrence: datetime | None = None) -> Why | None:
-        """Answer if the record that would tell was pruned; None if it was not."""
+        """Answer that the needed record was pruned or lies too far back; return None if neither is so."""
         oldest = event_queries.oldest_event(self.connection, self.schedule.uid)
         pruned_to = changes.read_pruned_to(self.connection, self.schedule.uid)
         is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)

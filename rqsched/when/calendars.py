@@ -1,7 +1,6 @@
 """Calendars: exclusions that many schedules share, under one name and in one place.
 
-A spec holds the names alone. `Spec.with_calendars` gives it their contents, one value for each revision: nothing is
-read here.
+A spec holds only the names of calendars; `Spec.with_calendars` adds their contents. This file reads no database.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ class Calendar:
     exclude: tuple[str, ...]
     """Its dates, ranges of dates and weekly windows as canonical texts, in the time zone of each schedule."""
     namespace: str | None = None
-    """The namespace it belongs to; None for one that is shared by all."""
+    """The namespace it belongs to; None for a calendar that all namespaces share."""
     revision: int = 1
     """Grows by one with every change."""
     edit: str = ""
-    """The uid of the change that made it so: no two contents ever have the same."""
+    """The uid of the change that wrote this revision: no two contents ever have the same uid."""
     since: datetime | None = None
-    """When the first change was made that some schedule may not have been planned with yet; None when there is none."""
+    """When the oldest change was made that some schedule may not have been planned with yet; None if none is open."""
     reaches: date | None = None
-    """The last day about which it says anything, for one that was imported; None for one without an end."""
+    """The last day that an imported calendar covers; None for a calendar without an end."""
     source: str | None = None
     """The source it was imported from; None for a calendar that was written by hand."""
     description: str | None = None
@@ -45,10 +44,10 @@ class Calendar:
     changed_at: datetime | None = None
     """When it was changed last."""
     changed_by: str | None = None
-    """The actor of its last change; None when that was not said."""
+    """The actor of its last change; None if the change named none."""
 
     def __hash__(self) -> int:
-        """Hash what tells it from every other one: it may have thousands of dates, and is asked for at each fire."""
+        """Hash only the name and the edit: they are unique, and hashing thousands of dates would slow each fire."""
         return hash((self.name, self.edit))
 
     @property
@@ -57,7 +56,7 @@ class Calendar:
         return self.namespace is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it; which change made it so, and since when, stays with the database."""
+        """Return the JSON form, without `edit` and `since`, which only the planner needs."""
         return {
             "name": self.name,
             "shared": self.is_shared,
@@ -73,7 +72,7 @@ class Calendar:
         }
 
     def without(self, other: Calendar | None) -> tuple[str, ...]:
-        """Return what it excludes and another one does not."""
+        """Return the entries that it has and `other` has not."""
         return self.exclude if other is None else tuple(sorted({*self.exclude} - {*other.exclude}))
 
 
@@ -91,9 +90,10 @@ def require_name(value: object, field: str = "name") -> str:
 
 
 def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ...]:
-    """Return what a calendar holds as canonical texts, each once, sorted.
+    """Return the entries of a calendar as canonical texts, each once, sorted.
 
-    Raises InvalidSpecError, which says what to write instead: for a name, too, for no calendar holds another one.
+    Raises InvalidSpecError, which says what to write instead. The name of a calendar is refused too: no calendar holds
+    another.
     """
     found = canonical_exclusions(value, field, most=MAX_ENTRIES)
     if names := [text for text in found if is_name(text)]:
@@ -103,11 +103,14 @@ def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ..
 
 
 def stamp_of(calendars: Sequence[Calendar]) -> str | None:
-    """Return the stamp that a row keeps of the calendars its next time was planned with; None where it names none."""
+    """Return the stamp of the calendars with which a schedule's next time was planned; None for no calendars."""
     return " ".join(one.edit for one in calendars) or None
 
 
 def holding_since(calendars: Iterable[Calendar], stamp: str | None, now: datetime) -> datetime:
-    """Return since when calendars hold that a schedule was not planned with; now when it was planned with all."""
+    """Return the oldest `since` of the calendars that are not in the stamp: the schedule was planned without them.
+
+    Return `now` if there is no such calendar.
+    """
     known = {*(stamp or "").split()}
     return min((one.since for one in calendars if one.edit not in known and one.since is not None), default=now)

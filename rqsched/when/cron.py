@@ -1,9 +1,9 @@
 """Cron expressions: the Open Job Spec dialect, the instants an expression yields in a zone, and the gaps of the zone.
 
-An expression is parsed once, by a small grammar of our own, into sorted integer sets and a `DayRule`. Times of day and
+An expression is parsed once, by a small grammar of our own, into sorted integers and a `DayRule`. Times of day and
 daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions rewritten in a form
-that it reads correctly (`tests/contract/test_croniter.py`); the days of a month are found once and cached. This file
-knows no schedule, no clock and no SQL.
+that it reads correctly (`tests/contract/test_croniter.py`); the days of each month are cached. This file knows no
+schedule, no clock and no SQL.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ ALIASES: Mapping[str, str] = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-"""The named expressions and their five fields. `@every` is an interval and lives in `when.py`."""
+"""The named expressions and their five fields. `@every` is an interval, which `members.Cron` reads."""
 
 _LONGEST_TEXT = 255
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
-# Every weekday falls on 29 February once in 28 years, so 50 years from any date tell whether an expression ever fires.
+# 29 February falls on each weekday within 40 years, so 50 years tell whether an expression ever fires.
 _EPOCH = date(2000, 1, 1)
 _DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
 _END = datetime.max - timedelta(days=1)  # noqa: DTZ901
 _MOST_MONTHS = 50 * 12
 MONTH_STEPS = 20
-"""The steps that a month costs for each walk of croniter."""
+"""The steps (`when.steps`) that each walk of croniter through a month costs."""
 
 
 class _Field(NamedTuple):
@@ -69,7 +69,7 @@ _MONTH = _Field("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC
 _WEEKDAY = _Field("day of week", 0, 6, "SUN MON TUE WED THU FRI SAT")
 
 _ANY = {"*", "?"}
-"""A day field with this text leaves the days to the other day field; `?` is what Quartz writes."""
+"""A day field with one of these texts leaves the days to the other day field; Quartz writes `?`."""
 _ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?")
 _MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
 _NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
@@ -78,7 +78,7 @@ _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """The days that an expression names: the union of a few walks, each made by croniter."""
+    """The days that an expression names: the union of a few walks of croniter."""
 
     walks: tuple[str, ...]
     """croniter expressions, each at midnight."""
@@ -110,7 +110,7 @@ class DayRule:
         return _days_of_month(self, month)[-1] if month else None
 
     def count(self, first: date, stop: date) -> int:
-        """Return how many days in [first, stop) match; counts a month at a time."""
+        """Return how many days in [first, stop) match, counted month by month."""
         if self is EVERY_DAY:
             return max((stop - first).days, 0)
         total, day = 0, self.on_or_after(first)
@@ -122,7 +122,7 @@ class DayRule:
         return total
 
     def count_by_weekday(self, first: date, stop: date) -> list[int]:
-        """Return how many days in [first, stop) match of each weekday, Monday first."""
+        """Return how many days in [first, stop) match, for each weekday, Monday first."""
         counts = [0] * 7
         if self is EVERY_DAY:
             weeks, rest = divmod(max((stop - first).days, 0), 7)
@@ -138,7 +138,7 @@ class DayRule:
 
     @property
     def all_walks(self) -> tuple[str, ...]:
-        """Every walk; each names a day in exactly the months in which the rule has one for it."""
+        """All walks, `nearest_weekdays` included: moving a day to the nearest weekday keeps it in its month."""
         return (*self.walks, self.nearest_weekdays) if self.nearest_weekdays else self.walks
 
 
@@ -147,7 +147,7 @@ EVERY_DAY = DayRule(("0 0 * * *",))
 
 
 class Gap(NamedTuple):
-    """A local time that an expression names and that never came, because a change of offset skipped it.
+    """A local time that an expression names but no clock shows, because a change of offset skipped it.
 
     A schedule either fires at `occurrence_at` (`dst_gap="shift"`), or skips it with the reason `dst_skip`.
     """
@@ -162,10 +162,10 @@ class ClockChoice(NamedTuple):
     """The clock-change rules of an expression that does not name all 24 hours."""
 
     is_shift: bool = False
-    """Whether a reading that is left out fires at the instant given by the offset before the change; else it does not
-    fire."""
+    """Whether a local time that is left out fires at the instant given by the offset before the change; else it does
+    not fire."""
     is_both: bool = False
-    """Whether a reading that occurs twice fires both times; else it fires the first time."""
+    """Whether a local time that occurs twice fires both times; else it fires the first time."""
 
 
 SKIP_AND_FIRST = ClockChoice()
@@ -185,7 +185,7 @@ class CronExpression:
 
     @property
     def is_every_hour(self) -> bool:
-        """Whether it names all 24 hours: then it fires in every real hour, in both passes of a repeated one."""
+        """Whether it names all 24 hours: then it fires in every real hour, also when the clock shows an hour again."""
         return len(self.hours) == 24
 
     def ascending(
@@ -214,7 +214,7 @@ class CronExpression:
     def descending(
         self, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, after: datetime | None = None
     ) -> Iterator[datetime]:
-        """Yield the instants at or before the aware UTC `until`, newest first, those after `after`."""
+        """Yield the instants at or before the aware UTC `until`, newest first, down to but not including `after`."""
         last = until.replace(microsecond=0, tzinfo=None)
         begin = _DAWN if after is None else max(after.replace(microsecond=0, tzinfo=None) + _SECOND, _DAWN)
         is_once, shifts = self._obeyed(choice)
@@ -233,7 +233,7 @@ class CronExpression:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
     def count(self, after: datetime, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> int:
-        """Return how many instants lie in (after, until]; whole days are counted at once, so a long span is quick."""
+        """Return how many instants lie in (after, until]; whole days are counted at once, so a long range is quick."""
         begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
         is_once, shifts = self._obeyed(choice)
         total = 0
@@ -251,7 +251,7 @@ class CronExpression:
         return total
 
     def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
-        """Return whether a reading that occurs twice counts once, and whether one that is left out is shifted."""
+        """Return whether a reading that occurs twice counts once, and whether a left-out reading is shifted."""
         return not (self.is_every_hour or choice.is_both), choice.is_shift and not self.is_every_hour
 
     def gaps(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
@@ -291,7 +291,10 @@ class CronExpression:
     def _shifted(
         self, span: Span, start: datetime, end: datetime, choice: ClockChoice, *, is_back: bool = False
     ) -> Iterator[datetime]:
-        """Yield the readings of [start, end) in UTC that stand for those that the change before a span left out."""
+        """Yield the readings that stand for the ones which the change before a span left out.
+
+        `start` and `end` are in UTC, the yielded readings are local.
+        """
         del choice
         first, stop = _left_out(span, start, end)
         # Use the readings of the expression itself: a subclass may change them.
@@ -302,7 +305,7 @@ class CronExpression:
         return (reading + span.gap for reading in left_out)
 
     def is_named(self, reading: datetime) -> bool:
-        """Return whether it names a reading, also one that no clock shows."""
+        """Return whether it names a reading, even a reading that no clock shows."""
         second = reading.hour * 3600 + reading.minute * 60 + reading.second
         is_time = self.count_times(second + 1) > self.count_times(second)
         return is_time and self.days.count(reading.date(), reading.date() + _DAY) > 0
@@ -311,7 +314,7 @@ class CronExpression:
         return self._count_readings(reading, reading + _SECOND) > 0
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive local readings in [start, end) that it names, also those that no clock shows."""
+        """Yield the naive local readings in [start, end) that it names, even readings that no clock shows."""
         day = self.days.on_or_after(start.date()) if start < end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)
@@ -340,13 +343,13 @@ class CronExpression:
         return whole + self._count_that_day(end) - self._count_that_day(start)
 
     def _count_that_day(self, end: datetime) -> int:
-        """Return how many readings of the day of `end` lie before it."""
+        """Return how many readings of the day of `end` lie before `end`."""
         if not self.days.count(end.date(), end.date() + _DAY):
             return 0
         return self.count_times(end.hour * 3600 + end.minute * 60 + end.second)
 
     def count_times(self, end: int) -> int:
-        """Return how many times of a day lie before a second of it."""
+        """Return how many times of day lie before `end`, in seconds from midnight."""
         hour, rest = divmod(end, 3600)
         at = bisect_left(self.hours, hour)
         is_named = at < len(self.hours) and self.hours[at] == hour
@@ -378,8 +381,8 @@ def _left_out(span: Span, start: datetime, end: datetime) -> tuple[datetime, dat
 def parse_cron(text: str) -> CronExpression:
     """Return the parsed form of an expression of five fields, six (seconds first), or an alias such as `@daily`.
 
-    Raises InvalidCronError, saying what to write instead, for everything outside the dialect and for expressions
-    that never fire within 50 years.
+    Raises InvalidCronError, which says what to write instead, for text outside the dialect and for an expression that
+    does not fire within 50 years.
     """
     if not isinstance(text, str):
         raise _refusal(f"{type(text).__name__} is not text; write five fields such as '0 2 * * *'")
@@ -420,7 +423,8 @@ def _expanded(text: str) -> str:
 def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
     months = _values(_MONTH, month)
     month_text = "*" if len(months) == 12 else ",".join(map(str, months))
-    # A day field restricts the days unless it is `*` or `?`, even if it names every day; two that restrict are a union.
+    # A day field restricts the days unless it is `*` or `?`, even if it names every day. Two restricting fields are a
+    # union.
     walks, nearest, is_any_day = list[str](), "", monthday in _ANY and weekday in _ANY
     if monthday not in _ANY:
         plain, nearest = _monthdays(monthday)
@@ -449,7 +453,7 @@ def _monthdays(text: str) -> tuple[set[str], str]:
 
 
 def _weekdays(text: str) -> tuple[set[int], set[str]]:
-    """Return the plain days, and the others (`5#2`, `5L`) in croniter's spelling."""
+    """Return the plain days, and the special ones (`5#2`, `5L`) in croniter's spelling."""
     plain, special = set[int](), set[str]()
     for item in _items(_WEEKDAY, text):
         if nth := _NTH_WEEKDAY.fullmatch(item):
@@ -511,7 +515,7 @@ def _days_of_month(rule: DayRule, first: date) -> tuple[date, ...]:
 
 
 def _walk_month(expression: str, first: date) -> Iterator[date]:
-    # A walker is mutable and not thread-safe, so each month gets one of its own.
+    # A croniter is mutable and not thread-safe, so each month gets its own.
     walker = croniter(expression, datetime.combine(first - _DAY, time.min))
     day = _step(walker, forward=True)
     while day and (day.year, day.month) == (first.year, first.month):
@@ -520,7 +524,7 @@ def _walk_month(expression: str, first: date) -> Iterator[date]:
 
 
 def _months_between(day: date, month: date | None) -> int:
-    """Return how many months a search has passed over; None is a search that found none."""
+    """Return how many months a search passed over; `month` is None if the search found no month."""
     return abs((month.year - day.year) * 12 + month.month - day.month) if month else _MOST_MONTHS
 
 

@@ -1,8 +1,8 @@
 """Cut: the instants of a source outside an exclusion, or those inside it.
 
 Where only the time of day and the weekday decide, one week is computed and the rest is arithmetic: for a cron the times
-of seven days, for an interval that divides a week one week for each offset of the zone. For everything else the
-instants or the excluded stretches are walked, whichever are fewer, and each costs steps (`when.steps`).
+of seven days, for an interval that divides a week one week for each offset of the zone. For every other source the
+instants or the excluded stretches are walked, whichever are fewer, and each of them costs steps (`when.steps`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TICK, _SECOND, _DAY, _WEEK = timedelta(microseconds=1), timedelta(seconds=1), t
 _DAY_SECONDS = 86_400
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _DAWN, _DUSK = datetime(FIRST_YEAR, 1, 1), datetime(LAST_YEAR + 1, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
-_MONDAY = datetime.min  # noqa: DTZ901 - a Monday, from which readings are counted
+_MONDAY = datetime.min  # noqa: DTZ901 - a Monday: the origin of all counts of microseconds here
 _WEEK_TICKS = _WEEK // _TICK
 
 
@@ -36,10 +36,10 @@ class _Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedExpression(CronExpression):
-    """An expression with its exclusion: it also names a time on an excluded day that the clock leaves out.
+    """An expression with its exclusion. On an excluded day it also names a time that the clock leaves out.
 
     The exclusion of a whole day goes before the clock-change rules: such an occurrence is excluded, or moved, whatever
-    `dst_gap` says. Its instant is the one that the offset before the change gives.
+    `dst_gap` says. Its instant follows from the offset before the change.
     """
 
     exclusion: Exclusion
@@ -58,26 +58,26 @@ class NamedExpression(CronExpression):
                 yield reading
 
     def _stands(self, reading: datetime, named: datetime, choice: ClockChoice) -> bool:
-        """Return whether a left-out reading (`named`) happens at the `reading` that stands for it."""
-        # Only a reading on an excluded day that stands for the named time can be moved from there.
+        """Return whether the local time `named`, which the clock leaves out, happens at the local time `reading`."""
+        # With dst_gap=skip it counts only if both are excluded: then it can be moved from there.
         return choice.is_shift or (self.exclusion.takes_day(named.date()) and self.exclusion.takes(reading))
 
 
 class _Times(NamedTuple):
-    """The times of a day that lie in some parts of it."""
+    """The times that an expression names within some parts of a day."""
 
     parts: tuple[tuple[int, int], ...]
-    """The parts that have such times, in seconds from midnight, sorted, apart."""
+    """The parts that hold times, in seconds from midnight, sorted and disjoint."""
     before: tuple[int, ...]
-    """How many times lie before each part, and at the end how many there are."""
+    """The number of times before each part; the last entry is their total."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutExpression(NamedExpression):
-    """The instants of an expression that are not excluded, or those that are."""
+    """The instants of an expression that are not excluded, or only the excluded ones."""
 
     takes: bool
-    """Whether these are the excluded ones."""
+    """Whether the instants are the excluded ones."""
     week: tuple[_Times, ...] = field(compare=False, repr=False)
     """The times of each weekday, Monday first, on days that no date excludes."""
     whole: _Times = field(compare=False, repr=False)
@@ -99,7 +99,7 @@ class CutExpression(NamedExpression):
         return is_taken and not self.is_named(reading)
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive local readings in [start, end) that are left, or taken."""
+        """Yield the naive local times in [start, end) that are not excluded, or only the excluded ones."""
         day = self._day_from(start.date(), end) if start < end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)
@@ -134,7 +134,7 @@ class CutExpression(NamedExpression):
             day = self._day_back(day - _DAY, start)
 
     def _day_from(self, day: date, end: datetime) -> date | None:
-        """Return the first day, `day` or later, that has such times and begins before `end`."""
+        """Return the first day, `day` or later, that has times and begins before `end`."""
         has_week = any(times.parts for times in self.week)
         while (found := self.days.on_or_after(day)) is not None:
             midnight = datetime.combine(found, time.min)
@@ -155,7 +155,7 @@ class CutExpression(NamedExpression):
         return None
 
     def _day_back(self, day: date, start: datetime) -> date | None:
-        """Return the last day, `day` or earlier, that has such times and ends after `start`."""
+        """Return the last day, `day` or earlier, that has times and ends after `start`."""
         while (found := self.days.on_or_before(day)) is not None:
             midnight = datetime.combine(found, time.min)
             if midnight + _DAY <= start:
@@ -190,7 +190,7 @@ class CutExpression(NamedExpression):
         return total
 
     def _count_that_day(self, end: datetime) -> int:
-        """Return how many such readings of the day of `end` lie before it."""
+        """Return how many times of the day of `end` lie before `end`."""
         if not self.days.count(end.date(), end.date() + _DAY):
             return 0
         parts, before = self._times_of(end.date())
@@ -203,7 +203,7 @@ class CutExpression(NamedExpression):
 
 
 def cut_expression(expression: CronExpression, exclusion: Exclusion, *, takes: bool) -> CutExpression:
-    """Return what an exclusion on the same clocks leaves of an expression, or takes."""
+    """Return the part of an expression outside an exclusion of the same zone; with `takes`, the part inside."""
     spend(len(exclusion.week))
     windows = exclusion.by_weekday
     parts = windows if takes else tuple(map(_rest_of, windows))
@@ -221,7 +221,7 @@ def _times_in(expression: CronExpression, parts: Sequence[tuple[int, int]]) -> _
 
 
 def _rest_of(windows: Sequence[tuple[int, int]], end: int = _DAY_SECONDS) -> list[tuple[int, int]]:
-    """Return the parts between windows that are sorted and apart."""
+    """Return the parts between windows, which must be sorted and disjoint."""
     edges = [0, *(edge for window in windows for edge in window), end]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
@@ -231,39 +231,39 @@ def _end_of(part: tuple[int, int]) -> int:
 
 
 class _Steps(NamedTuple):
-    """The steps of a week that lie in some parts of it, in microseconds from Monday's midnight."""
+    """The steps within some parts of a week, in microseconds from Monday's midnight."""
 
     firsts: tuple[int, ...]
-    """The first step in each part that has one."""
+    """The first step of each part that holds a step."""
     before: tuple[int, ...]
-    """How many steps lie before each part, and at the end how many there are."""
+    """The number of steps before each part; the last entry is their total."""
 
 
 class _Part(NamedTuple):
-    """A part of time in which the steps of one week repeat."""
+    """A range of local time in which the steps of one week repeat."""
 
     start: int
-    """Its first reading, in microseconds."""
+    """Its first local time, in microseconds."""
     end: int
-    """The first reading after it."""
+    """The first local time after it."""
     offset: int
-    """The offset of its readings from UTC, in microseconds."""
+    """The offset of local time from UTC, in microseconds."""
     steps: _Steps
-    """The steps of its weeks."""
+    """The steps of each of its weeks."""
 
 
 @dataclass(frozen=True)
 class CutGrid:
-    """The instants of equal steps that divide a week which are not excluded, or those that are."""
+    """The instants of a grid whose step divides a week: those that are not excluded, or only the excluded ones."""
 
     every: timedelta
     """The step, which divides a week."""
     origin: datetime
     """Any one instant of the grid."""
     exclusion: Exclusion
-    """What is excluded."""
+    """The excluded local times."""
     takes: bool
-    """Whether these are the excluded ones."""
+    """Whether the instants are the excluded ones."""
 
     def ascending(self, after: datetime, until: datetime = _LAST) -> Iterator[datetime]:
         """Yield the instants in (after, until], in order."""
@@ -282,7 +282,7 @@ class CutGrid:
         return sum(self._rank(part, part.end) - self._rank(part, part.start) for part in self._parts(after, until))
 
     def _rank(self, part: _Part, reading: int) -> int:
-        """Return how many steps lie before a reading."""
+        """Return how many steps lie before a local time."""
         firsts, before = part.steps
         weeks, rest = divmod(reading, _WEEK_TICKS)
         at = bisect_left(firsts, rest)
@@ -300,7 +300,7 @@ class CutGrid:
         return (_MONDAY + timedelta(microseconds=reading - part.offset)).replace(tzinfo=UTC)
 
     def _parts(self, after: datetime, until: datetime, *, is_back: bool = False) -> Iterator[_Part]:
-        """Yield the parts of (after, until], those between two dates and those in one."""
+        """Yield the parts of (after, until]: those between excluded dates, and those within them."""
         if until <= after:
             return
         begin, last = (edge.replace(tzinfo=None) for edge in (after, until))
@@ -343,7 +343,7 @@ class CutGrid:
             start = max(closes, start + 1) if opens < end else end
 
     def _week(self, phase: int) -> _Steps:
-        """Return the steps of a week of one phase, which is the same as long as the offset is."""
+        """Return the steps of a week for a phase, which depends only on the offset of the zone."""
         known = self._weeks.get(phase)
         if known is None:
             spend(len(self.exclusion.week))
@@ -375,14 +375,14 @@ class CutGrid:
 
 @dataclass(frozen=True, slots=True)
 class CutWalk:
-    """The instants of any source that are not excluded, or those that are, found by walking."""
+    """The instants of any source that are not excluded, or only the excluded ones, found by walking."""
 
     source: _Source
-    """All instants."""
+    """The source of all instants."""
     exclusion: Exclusion
-    """What is excluded."""
+    """The excluded local times."""
     takes: bool
-    """Whether these are the excluded ones."""
+    """Whether the instants are the excluded ones."""
 
     def ascending(self, after: datetime, until: datetime = _LAST) -> Iterator[datetime]:
         """Yield the instants in (after, until], in order."""

@@ -1,8 +1,9 @@
 """Durations: text to exact `timedelta` and back.
 
 Two spellings are read: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A
-number is seconds. A day is exactly 86 400 s and a week seven days. Months and years have no fixed length, so they are
-refused: they belong in a cron expression. No library is as strict: isodate reads P1M as nothing, pydantic as 30 days.
+number means seconds. A day is exactly 86 400 s and a week seven days. Months and years have no fixed length, so they
+are refused: they belong in a cron expression. Libraries are less strict: isodate reads P1M as nothing, pydantic as 30
+days.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _HOW = "write units such as 30d, 10m or 1h30m, or ISO 8601 such as PT30M or P1DT
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the exact length that `text` says, at least one second.
+    """Return the exact length in `text`, at least one second.
 
     >>> parse_duration("PT1H30M") == parse_duration("1h30m")
     True
@@ -44,7 +45,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_span(text: str) -> timedelta:
-    """Return the exact length that `text` says; it may be zero or under a second (an offset, a jitter)."""
+    """Return the exact length in `text`; it may be zero or under a second, as an offset or a jitter may."""
     if not isinstance(text, str):
         raise InvalidDurationError("duration", f"{type(text).__name__} is not a length; {_HOW}")
     shown = text[:_LONGEST_TEXT]
@@ -114,9 +115,9 @@ def format_short(value: timedelta) -> str:
 
 
 def in_one_unit(value: timedelta) -> str:
-    """Return a length as people write it, in the largest unit that it is a whole number of: `26h`, `90m`, `0s`.
+    """Return a length in the largest unit of which it is a whole number: `26h`, `90m`, `0s`.
 
-    One with parts of a second is ISO 8601.
+    A length with a fraction of a second is written in ISO 8601.
     """
     if value.microseconds or not value:
         return format_duration(value) if value else "0s"

@@ -1,7 +1,7 @@
 """Exclusions: local times at which nothing happens: dates, ranges of dates, weekly windows, and calendars of these.
 
-An `Exclusion` cuts its stretches out of the instants that sources yield, after a change of clocks has had its effect.
-It jumps over a stretch and never steps through it, and counts by arithmetic. It reads no clock and no SQL.
+An `Exclusion` removes its stretches from the instants of a source, after the clock-change rules were applied. It jumps
+over a stretch, never steps through it, and counts by arithmetic. This file reads no clock and no database.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rqsched.when.steps import spend
 from rqsched.when.zones import FIRST_YEAR, LAST_YEAR, spans_from, spans_until
 
 MAX_EXCLUSIONS = 500
-"""The most dates, ranges, windows and names of one spec."""
+"""The most entries of a spec's `exclude`: dates, ranges, windows and names of calendars together."""
 MAX_NAMED = 20
 """The most calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
-"""No question looks further than these ten years for an instant that is not excluded."""
+"""The furthest, ten years, that a search goes through excluded time for an instant that is not excluded."""
 STRETCH_STEPS = 4
-"""The steps that it costs to find the excluded stretch of an instant."""
+"""The steps (`when.steps`) that the search for an excluded stretch costs."""
 
 _Date: TypeAlias = date | str
 ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
@@ -55,9 +55,9 @@ class Dates(NamedTuple):
     """A range of whole days."""
 
     first: date
-    """The first of them."""
+    """The first day."""
     last: date
-    """The last of them, included."""
+    """The last day, included."""
 
     def __str__(self) -> str:
         return f"{self.first}" if self.first == self.last else f"{self.first}/{self.last}"
@@ -71,7 +71,7 @@ class Window(NamedTuple):
     start: timedelta
     """When it begins, from midnight."""
     end: timedelta
-    """When it ends, from the same midnight: more than a day for one that lasts into the next."""
+    """When it ends, from the same midnight: more than 24 hours if it ends on the next day."""
 
     @property
     def is_whole_days(self) -> bool:
@@ -96,7 +96,7 @@ class Stretch(NamedTuple):
 
 
 def require_exclusions(value: object, field: str = "exclude") -> tuple[str, ...]:
-    """Return what is excluded as canonical texts, each once, in one order whatever the order given.
+    """Return exclusions as canonical texts, each once, sorted.
 
     Takes one ExcludeLike or several. Raises InvalidSpecError, which says what to write instead.
     """
@@ -107,7 +107,7 @@ def require_exclusions(value: object, field: str = "exclude") -> tuple[str, ...]
 
 
 def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, ...]:
-    """Return at most so many texts, as `require_exclusions` does."""
+    """Return exclusions as `require_exclusions` does, but at most `most` of them."""
     several = [value] if isinstance(value, (str, date)) else value
     if not isinstance(several, Iterable):
         raise InvalidSpecError(field, f"{type(value).__name__} is not a list; {_HOW}")
@@ -121,7 +121,7 @@ def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, 
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text to exclude names a calendar: it has the form of a name, and names no days of the week."""
+    """Return whether a text has the form of a calendar's name and is not a day or a range of days of the week."""
     return _NAME.fullmatch(text) is not None and not all(part.title() in _WEEKDAYS for part in text.split("-"))
 
 
@@ -158,7 +158,7 @@ def _dates(first: object, last: object, field: str) -> Dates:
 
 
 def _date(value: object, field: str) -> date:
-    """Read a date; an instant is none, for it may be on another day in the zone of the spec."""
+    """Read a date. An instant is refused, because it may be on another day in the zone of the spec."""
     if isinstance(value, date) and not isinstance(value, datetime):
         found = value
     elif isinstance(value, str) and _DATE.fullmatch(value):
@@ -215,7 +215,7 @@ def _runs(days: Iterable[int]) -> list[str]:
 
 
 def _weekly(texts: Iterable[str]) -> tuple[tuple[timedelta, timedelta], ...]:
-    """Return the weekly windows from Monday's midnight on, cut at the end of the week, joined and sorted."""
+    """Return the weekly windows as lengths from Monday's midnight, cut at the end of the week, joined and sorted."""
     own = (parse_exclusion(text) for text in texts if not is_name(text))
     windows = [parsed for parsed in own if isinstance(parsed, Window)]
     found = list[tuple[timedelta, timedelta]]()
@@ -243,11 +243,11 @@ def _joined(windows: Iterable[tuple[T, T]]) -> tuple[tuple[T, T], ...]:
 
 @lru_cache(maxsize=1024)
 def exclusion_of(texts: tuple[str, ...], zone: ZoneInfo) -> Exclusion:
-    """Return what canonical texts, of which none is a name, exclude on the clocks of a zone."""
+    """Return the exclusion that canonical texts make in a zone; none of the texts may be a name."""
     days = [parsed for text in texts if isinstance(parsed := parse_exclusion(text), Dates)]
     midnights = ((datetime.combine(one.first, time.min), datetime.combine(one.last, time.min) + _DAY) for one in days)
     week = _weekly(texts)
-    if _covers_every_week(week):  # a spec and its calendars together
+    if _covers_every_week(week):  # no text alone may cover it, but a spec and its calendars together may
         return Exclusion((_ALWAYS,), (), zone)
     return Exclusion(_joined(midnights), week, zone)
 
@@ -262,9 +262,9 @@ class Exclusion:
     dates: tuple[tuple[datetime, datetime], ...]
     """The excluded days, each range from midnight to midnight; sorted and disjoint."""
     week: tuple[tuple[timedelta, timedelta], ...]
-    """The windows of every week, from Monday's midnight on; not the whole week."""
+    """The windows of every week, as lengths from Monday's midnight; never the whole week."""
     zone: ZoneInfo
-    """On whose clocks."""
+    """The zone of the local times."""
 
     def holds(self, instant: datetime) -> bool:
         """Return whether an instant is excluded."""
@@ -272,10 +272,10 @@ class Exclusion:
         return stretch is not None and stretch.start <= instant
 
     def stretch_after(self, instant: datetime) -> Stretch | None:
-        """Return the first stretch that ends after `instant`, which may be in it; None when there is none.
+        """Return the first excluded stretch that ends after `instant`, or None. `instant` may be inside it.
 
-        It ends at a change of the zone's offset at the latest, where another one may follow it at once. The last answer
-        is remembered: schedules ask from one occurrence to the next.
+        A stretch is cut at each change of the zone's offset: the next stretch may begin at the end of this one. The
+        last answer is cached, because schedules ask from one occurrence to the next.
         """
         known: tuple[datetime, Stretch | None] | None = self.__dict__.get("_known")
         if known is not None and known[0] <= instant and (known[1] is None or instant < known[1].end):
@@ -297,7 +297,7 @@ class Exclusion:
         return None
 
     def start_of(self, instant: datetime) -> datetime:
-        """Return the first instant of the whole stretch that holds `instant`, over changes of the offset."""
+        """Return the first instant of the excluded time around `instant`, not cut at changes of the offset."""
         last = instant.replace(tzinfo=None)
         for span in spans_until(self.zone, last):
             start = self._opening(min(last + _TICK, span.end) + span.offset) - span.offset
@@ -308,7 +308,10 @@ class Exclusion:
     def ascending(
         self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
     ) -> Iterator[datetime]:
-        """Yield those instants of `walk(after)`, which are in order, that are not excluded; ends soon after `until`."""
+        """Yield the instants of `walk(after)`, which are in order, that are not excluded.
+
+        Some yielded instants may lie after `until`; the search ends in the first excluded stretch that ends after it.
+        """
         found, stretch = walk(after), None
         while (at := next(found, None)) is not None:
             if stretch is None or at >= stretch.end:
@@ -324,7 +327,7 @@ class Exclusion:
     def descending(
         self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
     ) -> Iterator[datetime]:
-        """Yield those instants of `walk(until)`, newest first, that are after `after` and not excluded."""
+        """Yield the instants of `walk(until)`, newest first, that lie after `after` and are not excluded."""
         found = walk(until)
         while (at := next(found, None)) is not None and at > after:
             if not self.holds(at):
@@ -336,7 +339,7 @@ class Exclusion:
             found = walk(start - _TICK)
 
     def stretches(self, after: datetime, until: datetime) -> Iterator[Stretch]:
-        """Yield the stretches of (after, until], each as its part of that."""
+        """Yield the excluded stretches in (after, until], cut at both ends of that range."""
         until = min(until, _LAST - _TICK)
         at = min(after, until) + _TICK
         while (stretch := self.stretch_after(at)) is not None and stretch.start <= until:
@@ -371,13 +374,13 @@ class Exclusion:
 
     @cached_property
     def _over(self) -> datetime:
-        """After this reading nothing is excluded any more; the clocks may show the last day a second time."""
+        """The local time after which nothing is excluded: a day late, as the clocks may show the last day twice."""
         if self.week or not self.dates:
             return datetime.max if self.week else datetime.min  # noqa: DTZ901 - readings
         return self.dates[-1][1] + _DAY
 
     def _stretch_from(self, reading: datetime) -> Stretch | None:
-        """Return the first excluded stretch of readings that ends after `reading`."""
+        """Return the first excluded stretch of local time that ends after `reading`."""
         ahead = self._ahead(reading)
         if not ahead:
             return None
@@ -388,7 +391,7 @@ class Exclusion:
         return Stretch(start, end)
 
     def _opening(self, end: datetime) -> datetime:
-        """Return from which reading on all up to `end`, which itself may be allowed, are excluded."""
+        """Return the start of the excluded local time that reaches up to `end`; `end` itself may be allowed."""
         while (earlier := min((w[0] for w in self._behind(end) if w[1] >= end), default=end)) < end:
             spend()
             end = earlier
@@ -413,7 +416,7 @@ class Exclusion:
         return found
 
     def _window(self, monday: datetime, number: int) -> tuple[datetime, datetime]:
-        """Return a weekly window by its number from that Monday on."""
+        """Return the weekly window with a number, counted from `monday`; negative numbers lie in earlier weeks."""
         weeks, number = divmod(number, len(self.week))
         start, end = self.week[number]
         return monday + weeks * _WEEK + start, monday + weeks * _WEEK + end

@@ -1,7 +1,7 @@
 """Members: the parts of a spec, as values: `Cron`, `Every` and `Once`, and `After`, which names no times.
 
-Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor`
-there; evaluated before that, it counts from the instant that is asked about.
+Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor` at
+the registration; evaluated before it, the member counts from the instant in the question.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ class Cron(Timeline):
     >>> Cron("0 2 * * *", timezone="America/New_York")
     Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
 
-    RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without it
-    an expression that would mean something else there is warned about; `seconds="first"` avoids the warning.
+    RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without
+    `seconds`, six fields that mean something else when read that way cause a warning; `seconds="first"` avoids it.
 
-    `H` in a field stands for a number that the namespace and the id of a schedule give (docs/spreading.md). Until a
-    schedule has it, such an expression has no instants; `Spec.placed_for` gives it its numbers.
+    `H` in a field stands for a number that follows from the namespace and the id of a schedule (docs/spreading.md).
+    `Spec.placed_for` fills the numbers in; before that, such an expression has no instants.
 
-    It is read in its own timezone; without one, in that of its Spec, else in UTC. Raises InvalidCronError or
+    It is read in its own timezone; without one, in the timezone of its Spec, else in UTC. Raises InvalidCronError or
     InvalidTimezoneError, which say what to write instead.
     """
 
     expression: str
     """The expression as written, with seconds first."""
     timezone: str | None = None
-    """An IANA area name; None takes the Spec's."""
+    """An IANA area name; None means the timezone of the Spec."""
     anchor: datetime | None = None
-    """The instant from which the steps of `@every` count; None until it is registered, and for other expressions."""
+    """The instant from which the steps of `@every` count; None before the registration and for other expressions."""
     seconds: InitVar[Literal["first", "last"] | None] = None
-    """The place of the seconds among six fields: `first` or `last`; None reads the first, and warns where that
-    matters."""
+    """The place of the seconds among six fields: `first` or `last`. None means `first`, and warns if `last` would mean
+    something else."""
     numbers: str | None = field(default=None, repr=False)
-    """The expression with the numbers that its `H` stands for; None without one, and until a schedule has it."""
+    """The expression with numbers for each `H`; None if it has no `H`, and before a schedule gives the numbers."""
 
     def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
         """Refuse what cannot be evaluated."""
@@ -77,7 +77,7 @@ class Cron(Timeline):
 
     @cached_property
     def every(self) -> timedelta | None:
-        """The length of `@every`, None for every other expression."""
+        """The length of an `@every`; None for other expressions."""
         match = _EVERY.fullmatch(self.expression) if isinstance(self.expression, str) else None
         if match is None:
             return None
@@ -92,12 +92,12 @@ class Cron(Timeline):
 
     @property
     def has_place(self) -> bool:
-        """Whether it has an `H`."""
+        """Whether a field of the expression has an `H`."""
         return has_place(self.expression)
 
     @property
     def plain(self) -> str:
-        """The expression as any cron reads it: with numbers for `H` once a schedule has it."""
+        """The expression with its numbers for `H`, or as written if it has none."""
         return self.numbers or self.expression
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
@@ -123,17 +123,17 @@ class Every(Timeline):
 
     By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with
     an anchor in ten days, a daily interval also fires tomorrow, unless `start_at` of its Spec lets it begin later. An
-    `offset`, also zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
+    `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
     `from_completion=True` counts from the end of each run; such an interval must be alone in its Spec.
-    Evaluated by itself without an anchor, it counts from the instant that is asked about.
+    Evaluated without an anchor, it counts from the instant in the question.
     """
 
     every: timedelta
     """The step, at least one second."""
     offset: timedelta | None
-    """The offset of an aligned interval from the epoch, less than one step; None for an anchored one."""
+    """The offset of an aligned interval from the epoch, less than one step; None for any other interval."""
     anchor: datetime | None
-    """The instant from which an anchored interval counts, forwards and backwards; None until it is registered."""
+    """The instant from which an anchored interval counts, forwards and backwards; None before the registration."""
     from_completion: bool
     """Whether each step begins when a run ends."""
 
@@ -181,10 +181,10 @@ class Every(Timeline):
 
 @dataclass(frozen=True)
 class Once(Timeline):
-    """One instant, aware. `Once(datetime(2026, 1, 1, tzinfo=UTC))`."""
+    """A single aware instant: `Once(datetime(2026, 1, 1, tzinfo=UTC))`."""
 
     instant: datetime
-    """The instant in UTC, whatever zone it was given in."""
+    """The instant, converted to UTC."""
     is_anchored = True
 
     def __post_init__(self) -> None:
@@ -210,25 +210,25 @@ ENDS = ("success", "failure", "end")
 class After(Timeline):
     """The ends of the runs of another schedule: `After("nightly")` starts a run after each success of `nightly`.
 
-    `on` says which ends count: `success`, `failure` (every other one) or `end` (each). It is alone in its spec, and has
-    no times ahead. The other schedule is named by its id, in the namespace of this one.
+    `on` says which ends count: `success`, `failure` (every end that is no success) or `end` (all). It must be alone in
+    its spec, and has no known future times. The other schedule must be in the same namespace.
     """
 
     schedule_id: str
-    """The id of the schedule whose runs it comes after."""
+    """The id of the other schedule."""
     on: str = "success"
     """The ends that count: `success`, `failure` or `end`."""
     is_anchored = True
 
     def __post_init__(self) -> None:
-        """Refuse what names no schedule, or no end."""
+        """Refuse an empty id and an unknown `on`."""
         if not isinstance(self.schedule_id, str) or not self.schedule_id:
             raise InvalidSpecError("after", f"{self.schedule_id!r} is not the id of a schedule; write After('nightly')")
         if self.on not in ENDS:  # a list, in a file
             raise InvalidSpecError("on", f"{self.on!r} is not one of {', '.join(ENDS)}")
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
-        """Return nothing: when the other's runs end is not known ahead."""
+        """Return nothing: the ends of the other schedule's runs are not known in advance."""
         del anchor, timezone
         return ()
 
@@ -245,7 +245,7 @@ MemberLike: TypeAlias = Member | str | timedelta | datetime
 
 
 def _read_seconds_last(fields: list[str]) -> CronExpression | None:
-    """Return six fields parsed with the seconds last; None if they are not valid that way."""
+    """Return six fields parsed with the seconds last; None if they are invalid in that order."""
     try:
         return parse_cron(_sample(" ".join([fields[5], *fields[:5]])))
     except InvalidCronError:
@@ -253,12 +253,12 @@ def _read_seconds_last(fields: list[str]) -> CronExpression | None:
 
 
 def _sample(expression: str) -> str:
-    """Return an expression with some number for each `H`, to see whether it can be read."""
+    """Return an expression with an arbitrary number for each `H`, to check that it can be parsed."""
     return placed(expression, "") if isinstance(expression, str) else expression
 
 
 def is_plain(cron: Cron) -> bool:
-    """Return whether the expression is all there is: no timezone, no anchor and no numbers of its own."""
+    """Return whether a cron consists of its expression alone, without timezone, anchor and numbers."""
     return cron.timezone is None and cron.anchor is None and cron.numbers is None
 
 
@@ -276,7 +276,7 @@ def has_one_time(member: Member) -> bool:
 
 
 def anchored(member: Member, anchor: datetime) -> Member:
-    """Return the member with this anchor if it needs one, else the member itself."""
+    """Return the member with this anchor if it needs an anchor, else the member itself."""
     return member if isinstance(member, Once | After) or member.is_anchored else replace(member, anchor=anchor)
 
 

@@ -1,8 +1,8 @@
-"""Moved: a source of one time of day whose instants on excluded days happen on the next or the previous other day.
+"""Moved: a source of one time of day whose instants on excluded days happen on the next or previous day not excluded.
 
-Each instant that is excluded, its nominal one, moves to the nearest day in that direction that is not, at the same
-local time: all of one excluded stretch move to one instant. Stretches are jumped over, never stepped through, and
-counts are arithmetic. Pure over the source and the exclusion.
+A nominal instant is an instant that the source names. An excluded one moves to the nearest day in the chosen direction
+that is not excluded, at the same local time, so all nominal instants of an excluded stretch move to one instant.
+Stretches are jumped over, never stepped through, and counts are arithmetic. This file is pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ON_EXCLUDED = ("skip", "next", "previous")
 FURTHEST = timedelta(days=31)
 """The furthest move; an occurrence that would move further is skipped."""
 REACH = FURTHEST + timedelta(days=2)
-"""No two instants of such a move are further apart, whatever the clocks do."""
+"""The most that lies between a nominal instant and its target, clock changes included."""
 
 _TICK = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -39,7 +39,7 @@ class _Source(Protocol):
 
 
 def require_on_excluded(value: object) -> str:
-    """Return what becomes of what is excluded, by default `skip`; raises InvalidSpecError."""
+    """Return the rule for an excluded occurrence, by default `skip`; raises InvalidSpecError."""
     if value is None:
         return ON_EXCLUDED[0]
     if isinstance(value, str) and value in ON_EXCLUDED:
@@ -58,28 +58,27 @@ def require_whole_days(texts: tuple[str, ...], on_excluded: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A source of one time of day, and where each of its instants happens."""
+    """A source of one time of day whose excluded instants move to other days."""
 
     source: _Source
-    """The nominal instants, at most one a day and showing of its time."""
+    """The nominal instants: at most one a day, or two where the clock shows the time twice."""
     clock_time: CronExpression
     """Their time of day, on every day."""
     zone: ZoneInfo
-    """On whose clocks."""
+    """The zone of the time of day."""
     exclusion: Exclusion
-    """The days on which nothing happens, whole ones."""
+    """The excluded days, all of them whole."""
     is_back: bool
-    """Whether they move to the previous other day; else to the next."""
+    """Whether excluded instants move to the previous day that is not excluded; else to the next."""
     is_shift: bool
-    """Whether a time that the clock of that day leaves out is shifted; else an occurrence that would move there is
-    skipped."""
+    """Whether an occurrence shifts if the clock of its new day leaves out its time; else it is skipped."""
     fraction: timedelta = timedelta(0)
     """The fraction of a second of the time of day."""
     settled: frozenset[datetime] = frozenset()
-    """Instants of the source that it passes over, as they have had their outcome elsewhere."""
+    """Nominal instants that are ignored because their outcome is already recorded."""
 
     def target(self, nominal: datetime) -> datetime | None:
-        """Return when a nominal instant happens: itself unless it is excluded; None when no day is near enough."""
+        """Return when a nominal instant happens: at its own time unless excluded; None when no day is near enough."""
         if not self.exclusion.holds(nominal):
             return nominal
         if self.is_back:
@@ -114,7 +113,7 @@ class Moved:
         return [*takewhile(lambda at: (self.target(at) or at) > instant, behind)][::-1]
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
-        """Yield the instants strictly after `after`, in order; ends where ten years of them are excluded."""
+        """Yield the instants strictly after `after`, in order; end where ten years have no instant."""
         last = after
         for nominal, stretch in self._units(after if self.is_back else self._begin_behind(after)):
             at = nominal if stretch is None else self._target_of(nominal, stretch)
@@ -139,7 +138,7 @@ class Moved:
                 last = at
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many lie in (after, until]; asks once for each excluded stretch."""
+        """Return how many instants lie in (after, until]; the cost grows with the number of excluded stretches."""
         begin, end = (after, self._end_ahead(until)) if self.is_back else (self._begin_behind(after), until)
         total, last = self.count_nominals(after, until), after
         for stretch, at in self._targets(begin, end):
@@ -150,9 +149,9 @@ class Moved:
         return total
 
     def lost(self, after: datetime, until: datetime, admits: Callable[[datetime], bool]) -> Iterator[Stretch]:
-        """Yield the parts of (after, until] whose nominal instants, at least one each, happen at no time.
+        """Yield the parts of (after, until] whose nominal instants never happen; each part has at least one.
 
-        `admits` says whether one may happen at an instant.
+        `admits` says whether an occurrence may happen at an instant.
         """
         for stretch, at in self._targets(after, until):
             start, end = stretch
@@ -170,11 +169,11 @@ class Moved:
             yield from takewhile(partial(gt, end), self._nominals(start - _TICK))
 
     def last_within(self, parts: Sequence[Stretch]) -> datetime:
-        """Return the last nominal instant in some stretches, each of which has one."""
+        """Return the last nominal instant in some stretches; each stretch must have one."""
         return next(self._nominals_back(parts[-1].end - _TICK))
 
     def count_nominals(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal instants lie in (after, until], where those are."""
+        """Return how many nominal instants lie in (after, until] before any of them is moved."""
         if after >= until:
             return 0
         return self.source.count(after, until) - sum(after < at <= until for at in self.settled)
@@ -187,11 +186,14 @@ class Moved:
                 yield stretch, self._target_of(first, stretch)
 
     def _target_of(self, first: datetime, stretch: Stretch) -> datetime | None:
-        """Return where the nominal instants of a stretch happen of which `first` is the first; None for nowhere."""
+        """Return when the nominal instants of a stretch happen, or None; `first` is the first of them."""
         return self.target(first if self.is_back else next(self._nominals_back(stretch.end - _TICK)))
 
     def _units(self, after: datetime) -> Iterator[tuple[datetime, Stretch | None]]:
-        """Yield each nominal instant after one that is not excluded, and for each stretch its first one with it."""
+        """Yield each nominal instant after `after` that is not excluded, and the first one of each excluded stretch.
+
+        The stretch comes with its nominal instant; None comes with the others.
+        """
         walk, stretch = self._nominals(after), Stretch(after, after)
         while (nominal := next(walk, None)) is not None:
             if nominal >= stretch.end:
@@ -203,7 +205,7 @@ class Moved:
                 walk = self._nominals(stretch.end - _TICK)
 
     def _begin_behind(self, after: datetime) -> datetime:
-        """Return after which instant all nominal ones lie that move to after `after`."""
+        """Return an instant before all nominal instants that move to an instant after `after`."""
         begin, least = after, max(after, _FIRST + REACH) - REACH
         while begin > least:
             day = next(self._days_back(begin), None)
@@ -213,7 +215,7 @@ class Moved:
         return begin
 
     def _end_ahead(self, until: datetime) -> datetime:
-        """Return up to which instant all nominal ones lie that move to `until` or before."""
+        """Return an instant that no nominal instant lies beyond if it moves to `until` or earlier."""
         end, most = until, min(until, _LAST - REACH) + REACH
         while end < most:
             day = next(self._days(end), None)

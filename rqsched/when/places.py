@@ -1,7 +1,8 @@
-"""Places: the numbers that `H` in a cron field stands for, which the namespace and the id of a schedule give.
+"""Places: the numbers that `H` in a cron field stands for. They follow from the namespace and the id of a schedule.
 
-Schedules with one expression get different places, and each keeps its own: a place is a hash, not a draw. The numbers
-are kept with the schedule (`Cron.numbers`), so changing this hash moves only what is declared again. Pure.
+Schedules with the same expression get different numbers, and each schedule always gets the same ones: a number is a
+hash, not a draw. The numbers are stored with the schedule (`Cron.numbers`), so a change of this hash moves only
+schedules that are declared again. This file is pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIELDS = (
 )
 """Name and range of each field, six of them."""
 _LAST_OF_EACH_MONTH = 28
-"""The last day of month that an `H` alone stands for: every month has it."""
+"""The last day of month that a plain `H` stands for, because every month has it."""
 _H = re.compile(r"(?:^|[ \t,])H(?=$|[ \t,(/])", re.IGNORECASE)
 _ITEM = re.compile(r"H(?:\((?P<first>[0-9]{1,2})-(?P<last>[0-9]{1,2})\))?(?:/(?P<step>[0-9]{1,4}))?", re.IGNORECASE)
 
@@ -32,10 +33,10 @@ def has_place(expression: str) -> bool:
 
 
 def placed(expression: str, salt: str) -> str:
-    """Return an expression with a number for each `H`; the same `salt` gives the same ones.
+    """Return an expression with a number for each `H`; the same `salt` gives the same numbers.
 
-    `H` is one value of the field, `H(0-7)` one of a range, `H/15` each 15 from a start on. Raises InvalidCronError for
-    an `H` that is written otherwise; other errors are left to the parser.
+    `H` becomes one value of the field, `H(0-7)` one value of the range, and `H/15` every 15th value from a start below
+    15. Raises InvalidCronError for an `H` that is written otherwise; other errors are left to the parser.
     """
     if not has_place(expression):
         return expression

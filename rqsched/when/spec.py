@@ -1,8 +1,8 @@
 """Specs: when a schedule happens, as values.
 
 A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and unchanged by a round trip
-through JSON, which has the shape of the durable-workflow spec form. This file knows no clock: `Spec.anchored_at` gives
-the instant of the registration to a member that counts from it.
+through JSON. The JSON has the shape of the durable-workflow spec form. This file knows no clock: a member that counts
+from the registration gets its instant from `Spec.anchored_at`.
 """
 
 from __future__ import annotations
@@ -55,37 +55,38 @@ class Spec(Timeline):
     >>> spec.next_after(datetime(2026, 1, 1, 1, tzinfo=UTC))
     datetime.datetime(2026, 1, 1, 6, 0, tzinfo=datetime.timezone.utc)
 
-    An instant that several members yield is one occurrence. Members are kept in the order crons, intervals, instants.
+    An instant that several members yield is one occurrence. Members are sorted: crons, intervals, instants.
     """
 
     members: tuple[Member, ...]
     """The parts that yield the occurrences, at least one."""
     timezone: str
-    """The zone of the Cron members that name none."""
+    """The zone of the Cron members that name no zone."""
     start_at: datetime | None
-    """The first instant that may be an occurrence; None is no limit."""
+    """The first instant that may be an occurrence; None sets no limit."""
     end_at: datetime | None
-    """No occurrence is at or after this instant; None is no limit."""
+    """No occurrence is at or after this instant; None sets no limit."""
     exclude: tuple[str, ...]
-    """Dates, ranges of dates and weekly windows, in its timezone, in which no instant is an occurrence; and names of
-    calendars of these. A spec that names a calendar has occurrences once it has the contents (`with_calendars`)."""
+    """The excluded times: dates, ranges of dates and weekly windows, in its timezone, and names of calendars of these.
+    A spec that names a calendar can be evaluated only with the calendar's contents (`with_calendars`)."""
     dst_gap: str | None
     """The rule for a local time that the clock leaves out: shift it by the change (`shift`), or do not fire (`skip`).
-    None is `shift`."""
+    None means `shift`."""
     dst_fold: str | None
-    """Whether a local time that the clock shows twice fires `first` or `both` times; None is `first`."""
+    """The rule for a local time that the clock shows twice: fire the `first` time, or `both` times. None means
+    `first`."""
     on_excluded: str
     """The rule for an occurrence on an excluded day: it does not happen (`skip`), or it happens on the `next` or the
     `previous` day that is not excluded, at the same local time."""
     newer: str
-    """The part of a stored spec that this release does not know; such a spec is shown, and neither evaluated nor
-    written."""
+    """The part of a stored spec that this release does not know. It shows such a spec, but never evaluates or writes
+    it."""
     settled = frozenset[datetime]()
-    """Nominal instants that no occurrence stands for any more, as they have had their outcome elsewhere."""
+    """Nominal instants that no occurrence stands for any more, because their outcome is already recorded."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
-    """The calendars that it names, as it was given them; none before that."""
+    """The calendars that it names, as far as `with_calendars` has given them."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
-    """Whether its timezone was named. An unnamed one is UTC, and becomes the project's when a schedule is created."""
+    """Whether a timezone was given. Without one it is UTC, until a created schedule gets the project's timezone."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Spec(Timeline):
             self._require_alone()
 
     def _require_alone(self) -> None:
-        """Check that nothing is said beside what it comes after; raises InvalidSpecError."""
+        """Check that an After is the only member and that no other field is set; raises InvalidSpecError."""
         if len(self.members) > 1:
             raise InvalidSpecError("after", "is alone in its spec; give the other times to a schedule of their own")
         said: dict[str, object] = {"timezone": self.timezone != "UTC", "start_at": self.start_at, "end_at": self.end_at}
@@ -137,7 +138,7 @@ class Spec(Timeline):
         object.__setattr__(self, "is_moving", self.on_excluded != ON_EXCLUDED[0])
 
     def _require_movable(self) -> None:
-        """Check that all its members can be moved; raises InvalidSpecError, which names the kinds that can."""
+        """Check that all its members can be moved; raises InvalidSpecError, which names the kinds of members to use."""
         for member in self.members:
             if not has_one_time(member):
                 what = f"{self.on_excluded!r} moves Once and crons with one time of day, such as '0 9 25 * *'"
@@ -146,7 +147,7 @@ class Spec(Timeline):
         require_whole_days(self._own_exclude, self.on_excluded)
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
+        """Return the first instant strictly after `instant`, aware UTC and without jitter, or None.
 
         Raises InvalidSpecError for a naive `instant`.
         """
@@ -158,11 +159,11 @@ class Spec(Timeline):
 
     @cached_property
     def _is_fixed(self) -> bool:
-        """Whether its instants do not depend on the one that is asked about."""
+        """Whether its instants do not depend on the instant in the question."""
         return self.is_anchored and not self.is_from_completion
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
-        """Return the last answer if the same question is asked again: schedules that share a spec are due together."""
+        """Return the cached answer if the last question repeats: schedules that share a spec are due together."""
         known = self.__dict__.get(question)
         if known is None or known[0] != key:
             known = self.__dict__[question] = (key, answer())
@@ -185,7 +186,7 @@ class Spec(Timeline):
         return tuple(map(self._moved, found)) if self.is_moving else tuple(found)
 
     def _moved(self, source: Source) -> Source:
-        """Return a source whose excluded instants happen on other days."""
+        """Return a source that moves its excluded instants to other days."""
         if self.exclusion is None:
             return source
         zone = source.zone if isinstance(source, ZonedCron) else require_timezone(self.timezone)
@@ -201,18 +202,18 @@ class Spec(Timeline):
         return Moved(source, clock_time, zone, self.exclusion, is_back, is_shift, fraction, settled)
 
     def nominal_sources(self, anchor: datetime) -> list[Source]:
-        """Return the sources of all members; a member that moves excluded occurrences gives its nominal instants."""
+        """Return the sources of all members, before excluded instants are moved."""
         return [one.source if isinstance(one, Moved) else one for one in self.sources(anchor)]
 
     def _moving_sources(self, anchor: datetime) -> list[Moved]:
         return [one for one in self.sources(anchor) if isinstance(one, Moved)] if self.is_moving else []
 
     def moved_from(self, instant: datetime) -> tuple[datetime, ...]:
-        """Return the nominal instants that an occurrence stands for because they were moved to it, in order."""
+        """Return the nominal instants that were moved to an occurrence, in order."""
         return tuple(sorted({at for source in self._moving_sources(instant) for at in source.nominals_of(instant)}))
 
     def nominals_of(self, instant: datetime) -> tuple[datetime, ...]:
-        """Return the nominal instants that an occurrence stands for, in order; empty if only for its own time."""
+        """Return the nominal instants that an occurrence stands for, in order; empty if none was moved to it."""
         if not (moved_from := self.moved_from(instant)):
             return ()
         is_own = self.is_nominal(instant) and instant not in self.settled
@@ -224,11 +225,11 @@ class Spec(Timeline):
         return all(map(has_one_time, self.members))
 
     def early(self, instant: datetime) -> set[datetime]:
-        """Return the nominal instants after an instant that happen at or before it, as they are moved."""
+        """Return the nominal instants after `instant` that are moved to `instant` or earlier."""
         return {at for source in self._moving_sources(instant) for at in source.early(instant)}
 
     def late(self, instant: datetime) -> set[datetime]:
-        """Return the nominal instants at or before an instant that happen after it, as they are moved."""
+        """Return the nominal instants at or before `instant` that are moved to a later time than `instant`."""
         return {at for source in self._moving_sources(instant) for at in source.late(instant)}
 
     def is_nominal(self, instant: datetime) -> bool:
@@ -236,14 +237,14 @@ class Spec(Timeline):
         return any(source.count(instant - _TICK, instant) for source in self.nominal_sources(instant))
 
     def nominal_in(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the first instant in [start, end) that its members name, excluded or not; None when they name none."""
+        """Return the first instant in [start, end) that its members name, excluded or not, or None."""
         if self.is_from_completion:
             return None
         found = [next(source.ascending(start - _TICK), end) for source in self.nominal_sources(start)]
         return min(found) if min(found) < end else None
 
     def moved_to(self, nominal: datetime) -> datetime | None:
-        """Return when an instant that its members name happens: then, or when it is moved to; None for never."""
+        """Return when a nominal instant happens: at its own time or where it is moved to; None if it never happens."""
         if not self.is_moving:
             return nominal if self.names(nominal) else None
         sources = self._moving_sources(nominal)
@@ -270,16 +271,16 @@ class Spec(Timeline):
         return self.dst_gap != "skip"
 
     def with_clocks(self, dst_gap: str | None, dst_fold: str | None) -> Spec:
-        """Return the spec that says this of changes of the clocks."""
+        """Return the spec with these two rules for clock changes."""
         if (dst_gap, dst_fold) == (self.dst_gap, self.dst_fold):
             return self
         said = {"dst_gap": dst_gap, "dst_fold": dst_fold}
         return self._remembered("_with_clocks", (dst_gap, dst_fold), partial(replace, self, **said))
 
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
-        """Return the spec with the contents of the calendars that it names excluded; it is equal to this one.
+        """Return an equal spec that also excludes the contents of the calendars that it names.
 
-        A calendar that it names and that is not given is still missing when the spec is evaluated.
+        If `calendars` lacks one of them, an evaluation still raises for it (`missing_calendars`).
         """
         if not self.calendars or self.newer:
             return self
@@ -295,7 +296,7 @@ class Spec(Timeline):
 
     @property
     def missing_calendars(self) -> list[str]:
-        """The names of the calendars that it excludes and was not given."""
+        """The names of the excluded calendars whose contents it does not have."""
         known = {one.name for one in self.contents}
         return [name for name in self.calendars if name not in known]
 
@@ -305,13 +306,13 @@ class Spec(Timeline):
         return not self.newer and len(self.contents) == len(self.calendars)
 
     def require_whole_days(self) -> None:
-        """Check that its calendars hold whole days if it moves excluded occurrences; raises InvalidSpecError."""
+        """Check that its calendars hold only whole days if it moves excluded occurrences; raises InvalidSpecError."""
         if self.on_excluded != ON_EXCLUDED[0]:
             for one in self.contents:
                 require_whole_days(one.exclude, self.on_excluded)
 
     def require_calendars(self) -> None:
-        """Check that it has the calendars that it names; raises InvalidSpecError."""
+        """Check that it has the contents of the calendars that it names; raises InvalidSpecError."""
         if missing := self.missing_calendars:
             raise InvalidSpecError(
                 "exclude",
@@ -320,9 +321,9 @@ class Spec(Timeline):
             )
 
     def free_after(self, nominal: datetime) -> timedelta | None:
-        """Return how long after an occurrence no other one and no excluded stretch begins, nor the spec ends.
+        """Return the time from an occurrence to the next occurrence, excluded stretch or end of the spec.
 
-        None: for ever.
+        Return None if nothing of that follows.
         """
         following = self.next_after(nominal)
         stretch = None if self.exclusion is None else self.exclusion.stretch_after(nominal)
@@ -330,7 +331,10 @@ class Spec(Timeline):
         return min(ends) - nominal if ends else None
 
     def excluded_by(self, instant: datetime) -> str | None:
-        """Return the first of `exclude` that takes an instant out, a calendar with its entry; None when none does."""
+        """Return the first entry of `exclude` that excludes an instant, or None.
+
+        A calendar is followed by its entry.
+        """
         zone = require_timezone(self.timezone)
         held = {one.name: one.exclude for one in self.contents}
         for text in self.exclude:
@@ -341,7 +345,7 @@ class Spec(Timeline):
         return None
 
     def is_all_excluded_after(self, instant: datetime) -> bool:
-        """Return whether there are further occurrences, and all of the next ten years are excluded."""
+        """Return whether it has later occurrences, but all of them in the next ten years are excluded."""
         if not self.exclude or self.next_after(instant) is not None:
             return False
         plain = replace(self, exclude=()).settled_at(self.settled | self.early(instant))
@@ -352,7 +356,7 @@ class Spec(Timeline):
         return next(self._ascending(just_before(instant), anchor=instant), None) == instant
 
     def without(self, instants: Iterable[datetime]) -> Spec:
-        """Return the spec without those of these instants that it names; it is equal to this one."""
+        """Return an equal spec that leaves these instants out."""
         if self.newer:
             return self
         fewer = self._with()
@@ -362,7 +366,7 @@ class Spec(Timeline):
         return fewer
 
     def settled_at(self, nominals: Iterable[datetime]) -> Spec:
-        """Return the spec without occurrences that stand only for these nominal instants; it is equal to this one."""
+        """Return an equal spec without the occurrences that stand only for these nominal instants."""
         if self.newer:
             return self
         fewer = self._with()
@@ -371,7 +375,7 @@ class Spec(Timeline):
 
     @cached_property
     def is_anchored(self) -> bool:
-        """Whether every member is anchored: none still needs the instant of its registration."""
+        """Whether every member is anchored, so that no member needs the instant of the registration."""
         return all(member.is_anchored for member in self.members)
 
     @cached_property
@@ -380,10 +384,10 @@ class Spec(Timeline):
         return any(isinstance(member, Cron) and member.has_place for member in self.members)
 
     def placed_for(self, namespace: str, schedule_id: str) -> Spec:
-        """Return the spec as a schedule has it: each `H` with the numbers of this namespace and id.
+        """Return the spec for a schedule: each `H` with the number that follows from this namespace and id.
 
-        The same schedule gets the same ones, also after it was deleted and created again. Raises InvalidCronError where
-        what they give never fires.
+        A schedule that is deleted and created again gets the same numbers. Raises InvalidCronError if an expression
+        never fires with its numbers.
         """
         if not self.has_places:
             return self
@@ -391,11 +395,11 @@ class Spec(Timeline):
         return self._with(members=tuple(_placed(member, salt) for member in self.members))
 
     def in_numbers(self) -> Spec:
-        """Return the spec with the numbers instead of each `H`, for systems that know none."""
+        """Return the spec with the numbers instead of each `H`, for systems that do not know `H`."""
         return self._with(members=tuple(map(_in_numbers, self.members))) if self.has_places else self
 
     def anchored_at(self, instant: datetime) -> Spec:
-        """Return the spec with `instant` as the anchor of each member that has none and needs one."""
+        """Return the spec with `instant` as the anchor of each member that still needs an anchor."""
         if self.is_anchored:
             return self
         anchor = require_utc(instant, "anchor")
@@ -413,20 +417,20 @@ class Spec(Timeline):
 
     @cached_property
     def after(self) -> After | None:
-        """The schedule and the ends that it comes after; None for a spec with its own times."""
+        """The After member, which names the upstream and its ends; None for a spec with its own times."""
         first = self.members[0] if self.members else None
         return first if isinstance(first, After) else None
 
     @property
     def primary_cron(self) -> str | None:
-        """The first cron expression, with numbers for `H`; None when there is none."""
+        """The first cron expression, with numbers for `H`; None without a cron."""
         return next((member.plain for member in self.members if isinstance(member, Cron)), None)
 
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
         """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
 
-        With `dst_gap="shift"` each of them fires at its `occurrence_at`, which another occurrence may share. Ordered by
-        instant, each instant once. Takes microseconds if the zones have no such change in the range.
+        With `dst_gap="shift"` each of them fires at its `occurrence_at`; another occurrence may be at the same instant.
+        They are sorted by instant. The call takes microseconds if the zones have no such change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
@@ -440,7 +444,7 @@ class Spec(Timeline):
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
 
     def _excludes_gap(self, cron: ZonedCron, gap: Gap) -> bool:
-        """Return whether a local time that is left out is told as excluded: whole days come before the clocks."""
+        """Return whether a left-out local time counts as excluded: excluded days go before the clock-change rules."""
         if self.exclusion is None:
             return False
         is_on_day = cron.zone is self.exclusion.zone and self.exclusion.takes_day(gap.reading.date())
@@ -460,7 +464,7 @@ class Spec(Timeline):
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
         """Return the Spec that `value` stands for; see SpecLike.
 
-        `timezone` applies where `value` names none. Raises InvalidSpecError when it contradicts the timezone of a Spec.
+        `timezone` applies if `value` names no timezone. Raises InvalidSpecError if it contradicts that of a Spec.
         """
         if isinstance(value, Mapping):
             value = cls.from_json(value)
@@ -478,15 +482,16 @@ class Spec(Timeline):
         return self._with(timezone=timezone)
 
     def _with(self, **changes: Any) -> Spec:
-        """Return it with some fields changed; it keeps the calendars that it was given."""
+        """Return the spec with some fields changed and with the same contents of calendars."""
         return replace(self, **changes).with_calendars(self.contents)
 
     def to_json(self) -> dict[str, Any]:
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`, `instants`, `after`, the
-        `anchor` of an interval, null until the registration, and `calendars`, the names that it excludes: an older
-        process leaves a spec with this key alone. Raises NewerReleaseError when a part of the spec is not known.
+        Keys added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`; `instants`; `after`;
+        the `anchor` of an interval, null before the registration; and `calendars`, the names of excluded calendars. An
+        older release does not evaluate a spec with a key that it does not know. Raises NewerReleaseError if this
+        release does not know a part of the spec.
         """
         self.require_known()
         if self.after is not None:
@@ -527,7 +532,7 @@ class Spec(Timeline):
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
-        """Return the Spec that `to_json` of this or a newer release wrote; what it does not know is its `newer`."""
+        """Return the Spec that `to_json` of this or a newer release wrote; `newer` names a part that is unknown."""
         try:
             return cls.from_json(form)
         except InvalidSpecError as error:
@@ -550,7 +555,7 @@ class Spec(Timeline):
 
 
 SpecLike: TypeAlias = Spec | MemberLike | Mapping[str, Any] | Iterable[MemberLike]
-"""What `Spec.coerce` takes: a member or what stands for one, a list of these, the JSON form, or a Spec."""
+"""The forms of a spec that `Spec.coerce` takes: a Spec, a MemberLike, several of these, or the JSON form."""
 
 
 _CRON_KEYS = ("expression", "timezone", "anchor", "seconds", "written")
@@ -584,7 +589,7 @@ def _rank(member: Member) -> int:
 
 
 def require_no_place(spec: Spec) -> Spec:
-    """Return a spec for a system that knows no `H`; raises InvalidCronError for a spec with `H`."""
+    """Return the spec if no cron has an `H`; raises InvalidCronError otherwise."""
     if spec.has_places:
         raise InvalidCronError("cron", "H is refused here; name the value")
     return spec
@@ -619,7 +624,7 @@ def _list(form: Mapping[str, Any], key: str) -> list[Any]:
 
 def _cron_to_json(cron: Cron) -> dict[str, str]:
     anchor = iso_text(cron.anchor) if cron.anchor else None
-    # A reader that does not know `H` finds numbers where it looks for the expression.
+    # `expression` holds the numbers, so that a reader that does not know `H` can use it.
     written = None if cron.numbers is None else cron.expression
     form = {"expression": cron.plain, "timezone": cron.timezone, "anchor": anchor, "written": written}
     return {key: value for key, value in form.items() if value is not None}
@@ -649,7 +654,9 @@ def _interval_to_json(interval: Every) -> dict[str, Any]:
 
 
 def _interval_from_json(form: object) -> Every:
-    """Read an interval: `{"every": ...}` alone is aligned, as in the durable-workflow form, `"anchor": null` is not."""
+    """Read an interval. `{"every": ...}` alone is aligned, as in the durable-workflow form; with an `anchor`, even
+    null, it is anchored.
+    """
     given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)
     if not all(isinstance(length, str) for length in (given.get("every"), offset) if length is not None):

@@ -1,8 +1,7 @@
-"""Steps: the bound on the work of one question about times, the same on every host, and the check that a caller still
-waits.
+"""Steps: a bound on the work of a question about times, the same on every host, and a check that a caller still waits.
 
-Each loop over days, spans of a zone, excluded stretches or instants calls `spend`. A step costs a few microseconds of
-CPU at most. Outside `bounded` nothing is counted.
+Each loop over days, spans of a zone, excluded stretches or instants calls `spend`. A step costs at most a few
+microseconds of CPU. Outside `bounded` and `answered`, steps are not counted.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ Ts = TypeVarTuple("Ts")
 MOST_STEPS = 100_000
 """The steps that a request may take to find out when a schedule fires: under a second of CPU."""
 POLL_EVERY = 1_000
-"""The number of steps between two checks whether the caller still waits."""
+"""The number of steps between two checks that the caller still waits."""
 
 
 class Steps:
-    """A number of steps that may be taken, and a function that says whether nobody waits for the result any more.
+    """A budget of steps, and a function that says whether the caller has stopped waiting.
 
     `most=None` sets no limit, for a caller that only wants to stop when its client disconnects. One object belongs to
     one thread at a time; `is_cancelled` is called in that thread and must be quick, such as `threading.Event.is_set`.
@@ -41,10 +40,10 @@ class Steps:
         self._poll_at = POLL_EVERY
 
     def spend(self, count: int = 1) -> None:
-        """Take `count` steps, also of the bound around this one.
+        """Take `count` steps, from the bound around this one too.
 
-        Raises TooMuchWorkError when more than `most` are taken, and WorkCancelledError, looked at every POLL_EVERY
-        steps, when nobody waits any more.
+        Raises TooMuchWorkError when more than `most` are taken. Checks every POLL_EVERY steps whether the caller still
+        waits, and raises WorkCancelledError if not.
         """
         self.taken += count
         if self._outer is not None:
@@ -70,8 +69,8 @@ def bounded(steps: Steps) -> Iterator[Steps]:
     rqsched.errors.TooMuchWorkError: spec: needs more than 10 steps to find its times; ...
 
     A thread that is started inside the block is bound too if it runs in a copy of the context
-    (`contextvars.copy_context`), as those of `asyncio.to_thread` and Starlette's threadpool do. Never `yield` to a
-    caller from inside the block: the bound would be the caller's, too.
+    (`contextvars.copy_context`), as `asyncio.to_thread` and Starlette's threadpool arrange. Never `yield` to a caller
+    from inside the block: the bound would apply to the caller, too.
     """
     steps._outer = _current.get()
     token = _current.set(steps)
@@ -82,9 +81,9 @@ def bounded(steps: Steps) -> Iterator[Steps]:
 
 
 def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
-    """Return `question(*args)`, or `otherwise` where the answer takes more than MOST_STEPS.
+    """Return `question(*args)`, or `otherwise` if the answer takes more than MOST_STEPS.
 
-    Inside a bound that has a limit the question is part of the bounded work: then this raises TooMuchWorkError as
+    Inside a bound with a limit the question counts as part of the bounded work, and this raises TooMuchWorkError as
     `spend` does.
     """
     outer = _current.get()
@@ -94,7 +93,7 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
         outer = outer._outer
     steps = Steps()
     steps._outer = _current.get()
-    token = _current.set(steps)  # as `bounded`, which would be a third of the calls of a small question
+    token = _current.set(steps)  # not with `bounded`: its calls would be a third of the cost of a small question
     try:
         return question(*args)
     except TooMuchWorkError:
@@ -104,9 +103,9 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
 
 
 def first_of(instants: Iterable[T]) -> list[T]:
-    """Return what an iterator yields, in order: all, or as many as are found in MOST_STEPS.
+    """Return the items of an iterator in order, as many as are found in MOST_STEPS.
 
-    Inside a bound that has a limit, as `answered`.
+    Inside a bound with a limit it raises TooMuchWorkError, as `answered` does.
     """
     found: list[T] = []
 
@@ -119,7 +118,7 @@ def first_of(instants: Iterable[T]) -> list[T]:
 
 
 def spend(count: int = 1) -> None:
-    """Take `count` steps of the bound around this call; does nothing where there is none. Raises as `Steps.spend`."""
+    """Take `count` steps from the bound around this call, if there is one. Raises as `Steps.spend` does."""
     steps = _current.get()
     if steps is not None:
         steps.spend(count)

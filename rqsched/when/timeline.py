@@ -1,7 +1,7 @@
-"""Timelines: questions about a sequence of instants, from whatever source.
+"""Timelines: questions about a sequence of instants.
 
-A `Timeline` answers "when next", "which between", "how many" and "the newest" for one or many `Source`s, inside a
-window. Sources are endless in both directions and read no clock; every instant here is aware UTC.
+A `Timeline` merges one or more `Source`s inside a window, and answers which instant is next, which lie in a range, how
+many these are, and which are the newest. A source knows no window and reads no clock. Every instant is aware UTC.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 class Count(NamedTuple):
-    """How many occurrences a range holds."""
+    """The number of occurrences in a range."""
 
     total: int
-    """Their number, or the cap."""
+    """The number, or the cap if there are more."""
     is_capped: bool
     """Whether there are more than `total`."""
 
 
 class Excluded(NamedTuple):
-    """Instants of a range that did not happen because they are excluded."""
+    """The excluded instants of a range."""
 
     number: Count
-    """How many."""
+    """How many instants are excluded."""
     first: datetime
-    """The oldest."""
+    """The oldest excluded instant."""
     last: datetime
-    """The newest."""
+    """The newest excluded instant."""
 
 
 class Source(Protocol):
-    """Something that yields instants."""
+    """A sequence of instants without a window."""
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order."""
@@ -57,7 +57,7 @@ class Source(Protocol):
         """Yield the instants at or before `until`, newest first."""
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many lie in (after, until], by arithmetic."""
+        """Return how many instants lie in (after, until], by arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Grid:
     """Any one instant of the grid."""
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
-        """Yield the instants strictly after `after`, until the calendar ends."""
+        """Yield the instants strictly after `after`, up to the last `datetime`."""
         try:
             at = self.origin + ((after - self.origin) // self.every + 1) * self.every
             while True:
@@ -96,10 +96,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One single instant."""
+    """A single instant."""
 
     at: datetime
-    """When."""
+    """The instant."""
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
         """Yield the instant if it is after `after`."""
@@ -119,18 +119,18 @@ class ZonedCron:
     """A cron expression in the local time of one zone."""
 
     expression: CronExpression
-    """The local times that it names."""
+    """The expression, which names local times."""
     zone: ZoneInfo
     """The zone of the local times."""
     choice: ClockChoice = SKIP_AND_FIRST
-    """Its clock-change rules."""
+    """The rules for clock changes."""
 
     def ascending(self, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
         """Yield the instants strictly after `after`, in order, up to `until`."""
         return self.expression.ascending(after, self.zone, self.choice, until)
 
     def descending(self, until: datetime, after: datetime | None = None) -> Iterator[datetime]:
-        """Yield the instants at or before `until`, newest first, those after `after`."""
+        """Yield the instants at or before `until`, newest first, down to but not including `after`."""
         return self.expression.descending(until, self.zone, self.choice, after)
 
     def count(self, after: datetime, until: datetime) -> int:
@@ -148,11 +148,11 @@ class Cut(Protocol):
         """Yield the instants in (after, until], newest first."""
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many lie in (after, until]."""
+        """Return how many instants lie in (after, until]."""
 
 
 def cut(source: Source, exclusion: Exclusion, *, takes: bool) -> Cut:
-    """Return the instants of a source that are not excluded, or those that are (`takes`)."""
+    """Return the instants of a source that are not excluded; with `takes`, the excluded ones."""
     if isinstance(source, ZonedCron) and source.zone is exclusion.zone:
         return replace(source, expression=cut_expression(source.expression, exclusion, takes=takes))
     if isinstance(source, Grid) and divides_a_week(source.every):
@@ -161,7 +161,7 @@ def cut(source: Source, exclusion: Exclusion, *, takes: bool) -> Cut:
 
 
 def named_beside(source: ZonedCron, exclusion: Exclusion) -> ZonedCron:
-    """Return all that a cron names, on excluded days also what the clock leaves out."""
+    """Return a cron that, on excluded days, also names the local times that a clock change leaves out."""
     if source.zone is not exclusion.zone:
         return source
     of = source.expression
@@ -171,7 +171,7 @@ def named_beside(source: ZonedCron, exclusion: Exclusion) -> ZonedCron:
 class Timeline(ABC):
     """A sequence of distinct instants in order. `Cron`, `Every`, `Once` and `Spec` are timelines.
 
-    A part that has no anchor yet counts from the instant that is asked about.
+    An interval without an anchor counts from the instant in the question.
     """
 
     start_at: datetime | None = None
@@ -179,18 +179,18 @@ class Timeline(ABC):
     end_at: datetime | None = None
     """No instant at or after this one is yielded."""
     exclusion: Exclusion | None = None
-    """The local times of which none is yielded; None excludes nothing."""
+    """The excluded local times; None excludes nothing."""
     is_moving: bool = False
-    """Whether what is excluded happens on other days: then its sources yield nothing that is."""
+    """Whether excluded instants move to other days. If so, its sources have moved them already."""
     left_out: frozenset[datetime] = frozenset()
-    """Instants of its own that are not yielded."""
+    """Instants of the sources that the timeline leaves out."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
-        """Return the sources of the instants; `anchor` is for parts that have no anchor."""
+        """Return the sources of the instants; an interval without an anchor counts from `anchor`."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first instant strictly after `instant`, aware UTC and unjittered; None when there is none.
+        """Return the first instant strictly after `instant`, aware UTC and without jitter, or None.
 
         Raises InvalidSpecError for a naive `instant`.
         """
@@ -200,15 +200,15 @@ class Timeline(ABC):
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the instants in [start, end) in order, each once.
 
-        Raises InvalidSpecError at the call, not at the first instant, for naive bounds.
+        Raises InvalidSpecError for naive bounds: at the call, not when the iterator is first read.
         """
         first, stop = require_utc(start, "start"), require_utc(end, "end")
         return takewhile(lambda at: at < stop, self._ascending(just_before(first), anchor=first))
 
     def count_between(self, after: datetime, until: datetime, cap: int = 1000) -> Count:
-        """Return the number of instants in (after, until]: exact for one member, else enumerated up to `cap`.
+        """Return the number of instants in (after, until].
 
-        Members may share instants, which only an enumeration shows.
+        With one source the number is exact. Several sources may share instants, so these are enumerated, up to `cap`.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)
@@ -223,9 +223,9 @@ class Timeline(ABC):
         return _counted(takewhile(lambda at: at <= until, self._ascending(after, anchor=after)), cap)
 
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
-        """Return the excluded instants in (after, until], counted as by `count_between`; None when there are none.
+        """Return the excluded instants in (after, until], or None. They are counted as in `count_between`.
 
-        Where excluded instants move to other days, only instants that find no day are counted.
+        If excluded instants move to other days, only instants without a day to move to count.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:
@@ -286,7 +286,7 @@ class Timeline(ABC):
         return takewhile(lambda at: at > low, found)
 
     def excluded(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Yield what in (after, until] is excluded, in order, each once; nothing where it happens on other days."""
+        """Yield the excluded instants in (after, until], in order, each once; none if they move to other days."""
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None or self.is_moving:
             return iter(())
@@ -295,7 +295,7 @@ class Timeline(ABC):
         return _distinct(merge(*(source.ascending(low, high) for source in taken)))
 
     def _within(self, after: datetime, until: datetime) -> tuple[datetime, datetime]:
-        """Return (after, until] cut at the window; where nothing is left both are the same."""
+        """Return (after, until] cut to the window; both ends are equal if nothing is left."""
         low = max(after, self._opens_after)
         return low, max(low, min(until, just_before(self.end_at or _LAST)))
 
@@ -321,7 +321,7 @@ class Timeline(ABC):
         return found if end_at is None else takewhile(lambda at: at < end_at, found)
 
     def _cut(self, sources: tuple[Source, ...], *, takes: bool) -> tuple[Cut, ...]:
-        """Return what the exclusion leaves of each source, or takes; made once for the same sources."""
+        """Return the part of each source outside the exclusion, or with `takes` inside; cached for the last sources."""
         known = self.__dict__.setdefault("_cuts", {})
         found: tuple[tuple[Source, ...], tuple[Cut, ...]] | None = known.get(takes)
         if found is None or found[0] is not sources:
@@ -330,7 +330,7 @@ class Timeline(ABC):
         return found[1]
 
     def _kept_ascending(self, sources: tuple[Source, ...], after: datetime) -> Iterator[datetime]:
-        """Yield the instants that are not excluded; ends where ten years after the last one, or `after`, all are."""
+        """Yield the instants that are not excluded; end where all instants of the next ten years are excluded."""
         kept = self._cut(sources, takes=False)
         last, base = after, None
         while last != base:
@@ -345,9 +345,9 @@ class Timeline(ABC):
     def _beyond(
         self, sources: Sequence[Source], kept: Sequence[Cut], after: datetime, horizon: datetime
     ) -> datetime | None:
-        """Return the next instant beyond a horizon up to which all are excluded.
+        """Return the next instant beyond the horizon, if all instants up to the horizon are excluded.
 
-        None where a stretch that takes an instant reaches beyond the horizon.
+        Return None if that instant is excluded too, or if an excluded stretch with an instant crosses the horizon.
         """
         behind = [at for source in sources if (at := next(source.descending(horizon), after)) > after]
         stretch = self.exclusion and behind and self.exclusion.stretch_after(max(behind))
@@ -359,7 +359,7 @@ class Timeline(ABC):
 
 
 def require_utc(value: datetime, field: str = "instant") -> datetime:
-    """Return `value` in UTC. Raises InvalidSpecError for a naive datetime and for anything else."""
+    """Return an aware datetime in UTC; raises InvalidSpecError for any other value."""
     if not isinstance(value, datetime):
         raise InvalidSpecError(field, f"{type(value).__name__} is not a datetime; give an aware one")
     if value.tzinfo is UTC:
@@ -373,17 +373,17 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
 
 
 def just_before(instant: datetime) -> datetime:
-    """Return the instant a microsecond earlier; of the first one of the calendar itself."""
+    """Return the instant a microsecond earlier; the earliest `datetime` is returned as it is."""
     return instant - _TICK if instant > _FIRST else instant
 
 
 def _merged(sources: Sequence[Source], after: datetime) -> Iterator[datetime]:
-    """Yield the instants of all sources after one, in order, each once."""
+    """Yield the instants of all sources strictly after `after`, in order, each once."""
     return _distinct(merge(*(source.ascending(after) for source in sources)))
 
 
 def _merged_back(sources: Sequence[Source], until: datetime) -> Iterator[datetime]:
-    """Yield the instants of all sources up to one, newest first, each once."""
+    """Yield the instants of all sources at or before `until`, newest first, each once."""
     return _distinct(merge(*(source.descending(until) for source in sources), reverse=True))
 
 

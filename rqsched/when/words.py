@@ -23,11 +23,11 @@ _MONTHS = (
 )  # fmt: skip
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _MOST_OF_A_UNIT = 120
-"""More of a unit than this are told in larger ones: `90 minutes`, but `1 day 6 hours`."""
+"""The most of one unit that a length is written in, as in `90 minutes`; more are split, as in `1 day 6 hours`."""
 _MOST_TIMES = 4
-"""More times of day than this are not listed one by one."""
+"""The most times of day that are listed one by one."""
 _MOST_EXCLUDED = 6
-"""More of what is excluded than this are only counted."""
+"""The most exclusions that are listed; the others are only counted."""
 _EVERY_DAY = "every day"
 _INSTEAD = {"next": ", but on the next other day", "previous": ", but on the last other day before"}
 _YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)
@@ -45,10 +45,10 @@ def in_words(spec: Spec) -> str:
 
 
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
-    """Return what changes of the clocks and excluded days do to a spec within a year, in words; usually nothing.
+    """Return warnings in words about what clock changes and excluded days do to a spec within a year; usually none.
 
-    One line for the first local time that is left out, one for the first that is shown twice, and one for what is
-    excluded and can be moved to no day.
+    One line is about the first local time that is left out, one about the first that is shown twice, and one about
+    excluded occurrences that no day can take.
     """
     if not spec.is_known:
         return []
@@ -94,7 +94,7 @@ def _time(at: datetime) -> str:
 
 
 def _except(exclude: Sequence[str]) -> str:
-    """Return what is excluded: `, not on 2026-12-25, nor on Saturday and Sunday`; many are counted."""
+    """Return the exclusions in words, such as `, not on 2026-12-25, nor on Saturday and Sunday`."""
     shown = [_excluded(text) for text in exclude[:_MOST_EXCLUDED]]
     more = len(exclude) - len(shown)
     return f", not {', nor '.join([*shown, *([f'at {more} more'] if more else [])])}" if exclude else ""
@@ -147,7 +147,7 @@ def _member(member: Member, timezone: str) -> str:
 
 
 def after_in_words(after: After) -> str:
-    """Return what it comes after: `after each success of nightly`."""
+    """Return an After in words: `after each success of nightly`."""
     which = "end of a run" if after.on == "end" else after.on
     return f"after each {which} of {after.schedule_id}"
 
@@ -166,7 +166,7 @@ def cron_in_words(expression: str, timezone: str) -> str:
 
 
 def _times(second: str, minute: str, hour: str) -> tuple[str, bool]:
-    """Return the times of day, and whether they are clock times, for which the zone matters."""
+    """Return the times of day in words, and whether they depend on the zone."""
     seconds, minutes, hours = _values(second, 0, 59), _values(minute, 0, 59), _values(hour, 0, 23)
     if len(hours) * len(minutes) * len(seconds) <= _MOST_TIMES:
         colon = "" if seconds == [0] else ":"
@@ -210,14 +210,14 @@ def _steps(values: Sequence[int], size: int, unit: str) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step of values that go from zero in equal steps through the whole range; None for others."""
+    """Return the step of values that go from zero through the whole range in equal steps, else None."""
     step = values[1] - values[0] if len(values) > 1 else 0
     is_even = step > 1 and size % step == 0 and list(values) == list(range(0, size, step))
     return step if is_even else None
 
 
 def _days(monthday: str, weekday: str, *, is_daily: bool) -> str:
-    """Return the days; two restricted fields are a union."""
+    """Return the days in words; two restricting fields are a union."""
     named = [words for words in (_monthdays(monthday), _weekdays(weekday)) if words]
     if not named or _EVERY_DAY in named:
         return _EVERY_DAY if is_daily or named else ""
@@ -274,7 +274,7 @@ def _values(text: str, low: int, high: int, number: Callable[[str], int] = int) 
 
 
 def _item(item: str, low: int, high: int, number: Callable[[str], int] = int) -> list[int]:
-    """Return the values of a valid item: a value, a range, `*`, each with an optional step."""
+    """Return the values of a valid item: a value, a range or `*`, each with an optional step."""
     body, _, step = item.partition("/")
     if body == "*":
         first, last = low, high

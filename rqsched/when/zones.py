@@ -1,7 +1,7 @@
-"""Timezones: which names are accepted, and the spans of constant offset of which a zone consists.
+"""Timezones: which names are accepted, and the spans of constant offset that make up a zone.
 
-The rest of the package sees a zone as a sequence of `Span`s, so that daylight saving is plain arithmetic: a gap is a
-jump between two spans, an overlap a step back. Nothing is read here but the tzdata files.
+The rest of the package sees a zone as a sequence of `Span`s, so that daylight saving is plain arithmetic: local time
+jumps forward in a gap, and steps back in an overlap. This file reads only the tzdata files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAPS, FOLDS = ("shift", "skip"), ("first", "both")
 
 
 def require_choice(name: str, value: object) -> str | None:
-    """Check a `dst_gap` or `dst_fold`, of which None says nothing; raises InvalidSpecError."""
+    """Check a `dst_gap` or `dst_fold`; None leaves it unset. Raises InvalidSpecError."""
     choices = GAPS if name == "dst_gap" else FOLDS
     if value is None or (isinstance(value, str) and value in choices):
         return value
@@ -50,12 +50,13 @@ class Span(NamedTuple):
     offset: timedelta
     """Local time minus UTC."""
     seen_until: datetime
-    """The local times before this one were shown by an earlier span. It is later than `local_start` in an overlap, and
-    earlier in a gap: the local times from `seen_until` to `local_start` are never shown."""
+    """The local time up to which earlier spans have shown all that they show. In an overlap it is later than
+    `local_start`. In a gap it is earlier: no span shows the local times from `seen_until` to `local_start`."""
     gap: timedelta = timedelta(0)
-    """How much local time the change before it left out, where that is so up to `shifted_until`."""
+    """The local time that the change before this span left out; zero if there is no gap."""
     shifted_until: datetime = datetime.min  # noqa: DTZ901 - naive UTC, as all here
-    """Up to here its instants stand for the local times left out, too, read by the offset before; else the earliest."""
+    """The UTC instant before which an instant of this span may stand for a left-out local time, too, read with the
+    offset before the change; `datetime.min` if there is no gap."""
 
     @property
     def local_start(self) -> datetime:
@@ -71,8 +72,8 @@ class Span(NamedTuple):
 def require_timezone(name: str) -> ZoneInfo:
     """Return the zone of an IANA area name such as `Europe/Berlin`, or `UTC`.
 
-    Raises InvalidTimezoneError for offsets, abbreviations and other names without rules of daylight saving, many of
-    which `zoneinfo` would load.
+    Raises InvalidTimezoneError for offsets, abbreviations and other names without daylight-saving rules. `zoneinfo`
+    would load many of these.
     """
     if not isinstance(name, str):
         raise InvalidTimezoneError("timezone", f"{type(name).__name__} is not text; {_HOW}")
@@ -94,7 +95,7 @@ def _is_accepted(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def known_timezones() -> frozenset[str]:
-    """Return the names that this machine knows; they are read once."""
+    """Return the names that this machine knows; the first call reads them."""
     return frozenset(available_timezones())
 
 
@@ -108,9 +109,9 @@ def _hint(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def tzdata_version() -> str:
-    """Return the release of the timezone rules in use, such as `2025b`; a change means stored times are recomputed.
+    """Return the release of the timezone rules in use, such as `2025b`; if it changes, stored times are recomputed.
 
-    The system's files win where they exist, as they do for `zoneinfo`; the PyPI package is named `pypi-2026.6`.
+    As for `zoneinfo`, the system's files go before the PyPI package, which gives a text such as `pypi-2026.6`.
     """
     for folder in map(Path, TZPATH):
         if (folder / "Etc" / "UTC").exists():
@@ -150,7 +151,7 @@ def spans_of_year(zone: ZoneInfo, year: int) -> tuple[Span, ...]:
     for start, end in pairwise([first - _MARGIN, *_transitions(zone, first - _MARGIN, last), last]):
         offset = _offset(zone, start)
         if end > first:
-            # The edge of the year may cut a span in two: nothing changes there, so the second half skips no local time.
+            # The edge of the year may cut a span in two. The offset does not change there, so there is no gap.
             cut = max(seen_until, first + offset)
             shifted = (offset - before, start + offset - before) if start + offset - before > max(start, first) else ()
             spans.append(Span(max(start, first), end, offset, seen_until if start >= first else cut, *shifted))

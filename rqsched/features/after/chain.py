@@ -1,7 +1,7 @@
-"""Following: the runs of downstream schedules start, once for each end of an upstream's run that is owed to them.
+"""Following: start a run of a downstream schedule for each end of an upstream's run that is owed to it.
 
 An owed end is written in the transaction that ends the upstream's run (`features/after/store.py`). The process that
-wrote it starts the downstream's run at once; if it dies or cannot, the next pass of reconcile does.
+wrote it starts the downstream's run at once. If that process dies or fails, the next pass of reconcile starts the run.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _log = logging.getLogger(__name__)
 MOST_AT_ONCE = 100
 """The most ends of a schedule that one transaction follows."""
 MOST_OF_A_FREEZE = 10_000
-"""The most ends that came during a freeze or a hold and are taken as one."""
+"""The most ends during a freeze or a hold that are followed as one."""
 
 
 class Parts(commit.Parts, Protocol):
     """The parts of a process's runtime that following uses."""
 
     settings: Settings
-    """The settings, which name the environment in which schedules fire."""
+    """The settings; `env` is the environment in which this process fires."""
     database: Database
     """The database that holds the owed ends."""
     hold: HoldGate
@@ -63,7 +63,7 @@ class Parts(commit.Parts, Protocol):
 
 
 class After(Feature):
-    """Downstream schedules: an end that is owed to them is written with that end, and followed after its commit."""
+    """Downstream schedules: an owed end is written in the transaction of the run's end, and followed after it."""
 
     columns = tuple((attrgetter(name), None) for name in ("followed_at", "upstream_id", "missed_run_uid"))
 
@@ -80,13 +80,13 @@ class After(Feature):
             upstream_ends.record(connection, changes)
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write to upstreams that schedules come after them from now on."""
+        """Write to new upstreams that schedules come after them."""
         upstreams.tell(connection, changes)
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002
-        """Start what comes after runs that end in committed Changes; a pass starts the runs that cannot start now."""
+        """Start downstream runs for runs that ended in committed Changes; a pass later starts those that fail now."""
         committed, parts = [one for one in changes if owes(one)], self._parts
-        # A Change that moves nothing restates an earlier commit, whose answer or process was lost: it may owe ends.
+        # A Change that changes nothing repeats an earlier commit, whose answer or process was lost: it may owe ends.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
         if not (ended or resumed) or parts.hold.is_on:
@@ -106,10 +106,10 @@ class After(Feature):
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Follow the ends owed to schedules together; if that fails, follow each schedule alone.
+    """Follow the ends owed to schedules in one transaction; if that fails, in one transaction for each schedule.
 
-    Schedules that another process holds come last, each alone; with `skip_locked` they are left to a pass. So a
-    schedule that is held, or cannot start a run, keeps no other.
+    Schedules that another process has locked come last, each alone; with `skip_locked` they are left to a pass. So a
+    schedule that is locked or cannot start a run does not delay the others.
     """
     try:
         _, written = _follow_some(parts, uids, skip_locked=True)
@@ -132,9 +132,9 @@ UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot sta
 
 
 def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
-    """Give each due end that is owed to a schedule its outcome; returns whether there was one.
+    """Give each due end that is owed to a schedule its outcome; returns whether there was such an end.
 
-    If that cannot be decided, the ends are tried again later, for ever: the error is recorded, and raised.
+    If this fails, the error is recorded and raised, and the ends are tried again later, without limit.
     """
     done = 0
     try:
@@ -168,7 +168,7 @@ def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tup
 
 
 def start_owed(parts: Parts) -> Iterator[Recovered]:
-    """Follow the due ends that are owed to downstream schedules; none in a namespace that is frozen."""
+    """Follow the due ends that are owed to downstream schedules, except in frozen namespaces."""
     for uids in pages_unfrozen(parts, partial(upstream_ends.due, now=parts.now())):
         repairs = {uid: partial(follow_one, parts, uid, skip_locked=True) for uid in uids}
         followed, failed = repair_each(repairs, UNFOLLOWED)
@@ -176,7 +176,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, if any."""
+    """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, or None."""
     decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
@@ -192,16 +192,16 @@ def _follow(
 ) -> tuple[int, list[Change]]:
     """Decide about the ends owed to schedules under their locks; returns how many ends there were, and the Changes.
 
-    A schedule of a newer release is left out, and so is one of a frozen namespace unless `is_frozen` is set.
+    A schedule with a spec of a newer release is left out, and so are frozen namespaces unless `is_frozen` is set.
     """
     tried = dict[str, Change]()
 
     def work(connection: Connection) -> tuple[int, list[Change]]:
         locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
         if any(locked.get(uid) == one.after for uid, one in tried.items() if not one.is_empty):
-            return len(tried), [*tried.values()]  # they were written, and the answer lost
+            return len(tried), [*tried.values()]  # an earlier try was committed, and its answer was lost
         for uid in {*uids} - locked.keys():
-            if changes.find(connection, uid) is None:  # it was purged while a run before it ended
+            if changes.find(connection, uid) is None:  # it was purged while an upstream's run ended
                 upstream_ends.forget(connection, uid)
         until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (parts.now(), MOST_AT_ONCE)
         may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]
@@ -209,7 +209,7 @@ def _follow(
         asking = [one for one in may if owed[one.uid]]
         runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
         tried.clear()
-        now = parts.now()  # after the wait for the locks: the run before has ended, and the next one starts then
+        now = parts.now()  # after the wait for the locks, so that no run starts before its upstream's run ended
         for one in asking:
             if one.uid in runs:
                 tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)

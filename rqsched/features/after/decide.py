@@ -1,7 +1,6 @@
-"""One schedule after another: which ends of runs count, what each starts, and that no circle of them is made. Pure.
+"""One schedule after another: which ends of runs count, what each end starts, and the check against circles. Pure.
 
-An end that counts is written with its run's end, and has one outcome for each schedule that comes after: a run, or a
-record of why there is none.
+An end that counts has one outcome for each downstream schedule: a run, or a record of why there is no run.
 """
 
 from __future__ import annotations
@@ -30,50 +29,50 @@ from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, refuse
 from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
 
 TOGETHER = 50
-"""How many schedules that come after the same run are started at once."""
+"""The most downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
-"""Characters that are kept of why an end cannot be followed now."""
+"""The most characters that are stored of the error of an end that cannot be followed."""
 
 
 class Followed(StrEnum):
-    """The outcome of an upstream end for a schedule that comes after it."""
+    """The outcome of an upstream end for a downstream schedule."""
 
     STARTED = "started"
     """It started a run, which may wait for another."""
     SKIPPED = "skipped"
-    """It started nothing; an event of that schedule says why."""
+    """It started no run; an event of the downstream schedule says why."""
     MISSED = "missed"
-    """It came during a pause or a freeze, or was too late; an event of that schedule says so."""
+    """It came during a pause or a freeze, or was too late; an event of the downstream schedule says so."""
     DELETED = "deleted"
-    """That schedule had been deleted."""
+    """The downstream schedule had been deleted."""
 
 
 @dataclass(frozen=True)
 class UpstreamEnd:
-    """The end of a run that a schedule comes after, for that schedule: one row of the outbox."""
+    """The end of an upstream's run for one downstream schedule: a row of the outbox."""
 
     run_uid: str
     """The run that ended."""
     schedule_uid: str
-    """The schedule that comes after."""
+    """The downstream schedule."""
     upstream_uid: str
-    """The schedule of the run."""
+    """The upstream: the schedule of the run that ended."""
     outcome: str
     """How the run ended: a `RunStatus`, or `expired`."""
     ended_at: datetime
-    """When it did."""
+    """When the run ended."""
     due_at: datetime | None
-    """When the schedule follows the end; None once it has."""
+    """When the downstream schedule is to follow the end; None if the end has its outcome."""
     tries: int = 0
-    """How often that failed."""
+    """How often following the end has failed."""
     error: str | None = None
-    """Why it failed last; None when it did not."""
+    """The last error of following the end; None if there was none."""
     followed: str | None = None
-    """The outcome, a `Followed`; None while the end waits, and `missed` where it waits again after a pause."""
+    """The outcome, a `Followed`; None while the end waits for it, and `missed` if it waits again after a pause."""
     followed_at: datetime | None = None
-    """When that was; None while it waits."""
+    """When the end got its outcome; None while it waits."""
     upstream_id: str | None = None
-    """The id of the schedule of the run; None where that is not known any more."""
+    """The id of the upstream; None if it is not known any more."""
 
     @property
     def upstream(self) -> Upstream:
@@ -87,19 +86,19 @@ class Thaw(NamedTuple):
     policy: str
     """The word for it in audit events, `frozen` or `held`."""
     missed: MissedPolicy | None = None
-    """The policy for the ends that came during it; None is each schedule's own."""
+    """The policy for the ends that came during it; None means the policy of each schedule."""
     is_missed: bool = False
-    """Whether all of that is missed."""
+    """Whether all ends that came during it are missed."""
 
 
 def owes(change: Change) -> bool:
-    """Return whether a Change may owe something to schedules that come after its own, or to its own after a pause."""
+    """Return whether a Change may owe ends to downstream schedules, or after a pause to its own schedule."""
     return change.after.followed_at is not None or change.owed_again is not None
 
 
 def ended_runs(change: Change) -> list[Run]:
-    """Return the runs that end in a Change and may have followers: those that had started, without backfilled ones."""
-    if change.after.followed_at is None:  # as of nearly all
+    """Return the runs that end in a Change and that other runs may follow (`may_be_followed`)."""
+    if change.after.followed_at is None:  # nearly all schedules have no downstream
         return []
     return [
         run
@@ -109,12 +108,12 @@ def ended_runs(change: Change) -> list[Run]:
 
 
 def may_be_followed(run: Run) -> bool:
-    """Return whether others may come after a run: a live one or a trigger's that did not end before it began."""
+    """Return whether other runs may follow a run: not if it is a backfill's, or ended before it began."""
     return run.kind is not RunKind.BACKFILL and run.trigger_number is not None
 
 
 def counts_for(on: str, status: RunStatus) -> bool:
-    """Return whether the end of a run with that last status counts for a schedule that comes after such ends."""
+    """Return whether the end of a run with `status` counts for a schedule that comes after ends of the kind `on`."""
     return on == "end" or (status is RunStatus.SUCCEEDED) is (on == "success")
 
 
@@ -128,10 +127,10 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Give each end that waits for a schedule its outcome; returns the outcomes by the uid of the run that ended.
+    """Give each end that is owed to a schedule its outcome; returns the outcomes by the uid of the run that ended.
 
-    Each end starts a run as the overlap policy allows. A pause keeps its newest end for the resume. The ends during a
-    freeze or a hold count as one when it is over (`thaw`). `runs` are the schedule's open runs.
+    Each end starts a run if the overlap policy allows. A paused schedule remembers the newest end for its resume. The
+    ends during a freeze or a hold count as one after it (`thaw`). `runs` are the schedule's open runs.
     """
     waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
     if schedule.status is ScheduleStatus.DELETED:
@@ -160,7 +159,7 @@ def decide_after(
 
 
 def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
-    """Put one end to the overlap policy; a schedule that has ended starts nothing."""
+    """Apply the overlap policy to an end; a schedule that has ended starts nothing."""
     if builder.schedule.has_ended and builder.schedule.remaining != 0:
         refuse(builder, end.ended_at, audit.NOT_TRIGGERABLE, upstream=end.upstream)
         return Followed.SKIPPED
@@ -169,11 +168,11 @@ def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
 
 
 def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
-    """Remember the newest end of a pause, which a resume may follow; earlier ends are missed for good."""
+    """Remember the newest end of a pause, which a resume may follow; earlier ends are missed and never followed."""
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)
-        # The end that is known already may be the newest: ends are not always followed in the order of their times.
+        # The remembered end may be the newest: ends are not always followed in the order of their times.
         all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
         *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
         if passed:
@@ -195,28 +194,28 @@ def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolic
 
 def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
     window = schedule.policies.window
-    is_caught_up = end.followed == Followed.MISSED  # by whoever resumed it, knowing how old it is
+    is_caught_up = end.followed == Followed.MISSED  # a resume asked for it, so its age does not matter
     return is_caught_up or window is None or now - end.ended_at <= window
 
 
 def _miss(
     builder: ChangeBuilder, ends: Sequence[tuple[datetime, Upstream]], policy: str, fired: Iterable[UpstreamEnd] = ()
 ) -> None:
-    """Record ends that start nothing, each with its run."""
+    """Record in one event the ends that start nothing."""
     (first, _), (last, newest) = min(ends, key=_in_order), max(ends, key=_in_order)
     missed = Missed(min(len(ends), COUNT_CAP), len(ends) > COUNT_CAP, first, last)
     record_missed(builder, missed, fired=[end.ended_at for end in fired], policy=policy, upstream=newest)
 
 
 def next_try_at(end: UpstreamEnd, now: datetime) -> datetime:
-    """Return when an end is tried again that could not be followed: it is never given up."""
+    """Return when an end that could not be followed is tried again; it is never given up."""
     return now + backoff(FIRE_BACKOFF, end.tries + 1, interval=timedelta(seconds=1))
 
 
 def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) -> None:
     """Check that none of these schedules comes after itself; raises UpstreamError, which names the circle.
 
-    `upstreams` has the id of the schedule that each comes after, of these and of all that they come after.
+    `upstreams` maps each of them, and each schedule upstream of them, to the id of its upstream.
     """
     in_none = set[str]()
     for first in schedule_ids:
@@ -224,7 +223,7 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
         while at is not None and at not in walked and at not in in_none:
             walked[at] = None
             at = upstreams.get(at)
-        if at is None or at in in_none:  # a chain of thousands is walked once
+        if at is None or at in in_none:  # so a chain of thousands is walked only once
             in_none |= walked.keys()
         elif at == first:
             circle = " after ".join([*walked, first])

@@ -1,4 +1,7 @@
-"""Ends of runs for the schedules that come after them, and their outcomes; all within the caller's transaction."""
+"""SQL for upstream ends: an end of a run, for a schedule that comes after it, with its outcome.
+
+An end is owed to a schedule until it has an outcome. All functions work within the caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,10 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 
 
 def record(connection: Connection, changes: Sequence[Change]) -> None:
-    """Write the ends that Changes of locked schedules owe to schedules that come after them, before the Changes are
-    written.
+    """Write the ends that Changes of locked schedules owe to downstream schedules, before the Changes are written.
 
-    An end that was written once stays as it is when its run is tried again. An end that a resume catches up is owed to
-    the schedule itself again.
+    If a run is retried after its end was written, the first end stays as it is. The end that a resume catches up is
+    owed again to the resumed schedule.
     """
     for change in changes:
         if change.owed_again is not None:
@@ -62,7 +64,7 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_at: datetime) -> None:
-    """Let an end that was missed during a pause wait again; write it again if it was pruned meanwhile."""
+    """Make an end that was missed during a pause owed again; insert it if it was pruned meanwhile."""
     again = {"due_at": schedule.updated_at, "followed": Followed.MISSED.value, "followed_at": None}
     key = {"run_uid": run_uid, "schedule_uid": schedule.uid}
     known = {"upstream_uid": "", "outcome": "ended", "ended_at": ended_at}
@@ -71,7 +73,7 @@ def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_a
 
 
 def _retrying(connection: Connection, change: Change) -> list[Run]:
-    """Read the runs that a Change cancels while they wait for their next attempt, as cancelled."""
+    """Read the runs that wait for their next attempt, which the Change cancels; return them as cancelled."""
     is_retrying = IS_OPEN, runs.c.status == constant(RunStatus.RETRYING), runs.c.schedule_uid == change.after.uid
     found = map(to_run, connection.execute(SELECT_RUNS.where(*is_retrying)))
     ended = {"status": RunStatus.CANCELLED, "ended_at": change.after.updated_at}
@@ -82,7 +84,7 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
     columns = schedules.c.uid, schedules.c.spec
     mine = schedules.c.namespace == upstream.namespace, schedules.c.upstream_id == upstream.schedule_id
     after = {row.uid: _on(row.spec) for row in connection.execute(sa.select(*columns).where(*mine, COMES_AFTER))}
-    if not after:  # the last of them was deleted, or comes after another one now
+    if not after:  # the last downstream schedule was deleted, or comes after another schedule now
         forgotten = sa.update(schedules).where(schedules.c.uid == upstream.uid)
         connection.execute(forgotten.values(followed_at=None))
     rows = [
@@ -105,10 +107,10 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
 
 
 def _on(text: str) -> str | None:
-    """Return which ends count for a schedule that comes after; None for a schedule with times of its own.
+    """Return which ends count for a downstream schedule, from its spec as JSON; None if it has times of its own.
 
-    A spec that only a newer release knows may say so, else each end counts. A spec that cannot be read must not keep an
-    upstream run from ending: the end is owed, and reported where it cannot be followed.
+    In a spec of a newer release, `on` is used if it is readable; else each end counts. A spec that cannot be read must
+    not keep an upstream run from ending: the end is owed, and the failure is reported when it is followed.
     """
     try:
         spec = parse_spec(text)
@@ -121,14 +123,14 @@ def _on(text: str) -> str | None:
 
 
 def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
-    """Return the uids of the schedules that are owed ends of these schedules' runs."""
+    """Return the uids of the schedules with owed ends of these upstreams."""
     is_one = dialect_of(connection).one_of(upstream_ends.c.upstream_uid, upstream_uids)
     found = sa.select(upstream_ends.c.schedule_uid).where(is_one, IS_OWED).distinct()
     return sorted(connection.execute(found).scalars())
 
 
 def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
-    """Read the ends that are owed to a locked schedule and due by now, or (None) all, the oldest first."""
+    """Read the ends that are owed to a locked schedule and due by `now`, oldest first; None reads all owed ends."""
     mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
     if now is not None:
         mine.append(upstream_ends.c.due_at <= now)
@@ -139,7 +141,7 @@ def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, l
 def read_one(
     connection: Connection, schedule_uid: str, start: datetime | None = None, end: datetime | None = None
 ) -> UpstreamEnd | None:
-    """Read the first end in [start, end) that was owed to a schedule, or the newest of all; None when there is none."""
+    """Read the first end in [start, end) that is or was owed to a schedule; without a range, the newest. Or None."""
     found, at = _SELECT.where(upstream_ends.c.schedule_uid == schedule_uid), upstream_ends.c.ended_at
     if start is not None and end is not None:
         found = found.where(at >= start, at < end).order_by(at)
@@ -150,27 +152,27 @@ def read_one(
 
 
 def run_after(connection: Connection, end: UpstreamEnd) -> Run | None:
-    """Read the run that an end started; None when it started none, or that was pruned."""
+    """Read the run that an end started; None if it started no run, or if the run was pruned."""
     is_it = runs.c.upstream_run_uid == end.run_uid, runs.c.schedule_uid == end.schedule_uid
     row = connection.execute(SELECT_SLIM_RUNS.where(*is_it)).first()
     return None if row is None else to_run(row)
 
 
 class Linked(NamedTuple):
-    """A run, or the schedule that has none, before or after another schedule's run."""
+    """An upstream or downstream schedule of a run, with its own run."""
 
     schedule_id: str
     """The schedule's id."""
     run_uid: str | None
-    """Its run; None where the end started none, or has not yet."""
+    """The uid of its run; None if the end has started no run."""
     number: int | None
-    """The number of that run."""
+    """The number of its run; None without a run."""
     said: str
-    """How that run ended, or what became of the end: a `Followed`, or `owed`."""
+    """The status of its run; without a run, the outcome of the end: a `Followed`, or `owed`."""
 
 
 def before(connection: Connection, run: Run) -> Linked | None:
-    """Read which run of which schedule a run came after; None for every other kind, and where that was pruned."""
+    """Read the upstream run that a run came after; None if there was none, or if it was pruned."""
     columns = schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.status
     found = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     row = connection.execute(found.where(runs.c.uid == run.upstream_run_uid)).first() if run.upstream_run_uid else None
@@ -178,7 +180,7 @@ def before(connection: Connection, run: Run) -> Linked | None:
 
 
 def after(connection: Connection, run: Run) -> list[Linked]:
-    """Read what came after the end of a run."""
+    """Read the downstream schedules of a run's end, each with the run that it started."""
     is_started = (runs.c.upstream_run_uid == upstream_ends.c.run_uid) & (runs.c.schedule_uid == schedules.c.uid)
     said = sa.case((IS_OWED, "owed"), else_=upstream_ends.c.followed)
     found = sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, sa.func.coalesce(runs.c.status, said))
@@ -188,14 +190,14 @@ def after(connection: Connection, run: Run) -> list[Linked]:
 
 
 def downstream_of(connection: Connection, schedule: Schedule, limit: int) -> list[str]:
-    """Read the ids of the schedules that come after one."""
+    """Read the ids of the schedules that come after a schedule, at most `limit`."""
     mine = schedules.c.namespace == schedule.namespace, schedules.c.upstream_id == schedule.schedule_id, COMES_AFTER
     found = sa.select(schedules.c.schedule_id).where(*mine).order_by(schedules.c.schedule_id)
     return list(connection.execute(found.limit(limit)).scalars())
 
 
 def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[str, Followed], now: datetime) -> None:
-    """Write what became of ends that were owed to a locked schedule, by the uids of the runs."""
+    """Write the outcomes of ends that were owed to a locked schedule; the keys are the uids of the ended runs."""
     for followed in {*outcomes.values()}:
         uids = [uid for uid, one in outcomes.items() if one is followed]
         is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
@@ -204,12 +206,12 @@ def write_outcomes(connection: Connection, schedule_uid: str, outcomes: Mapping[
 
 
 def forget(connection: Connection, schedule_uid: str) -> None:
-    """Delete the ends that are owed to a purged schedule."""
+    """Delete the ends that are recorded for a purged schedule."""
     connection.execute(sa.delete(upstream_ends).where(upstream_ends.c.schedule_uid == schedule_uid))
 
 
 def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]], error: str) -> None:
-    """Write that ends could not be followed, why, and when each is tried again."""
+    """Write why ends could not be followed, and when each is tried again."""
     for end, due_at in ends:
         is_it = upstream_ends.c.run_uid == end.run_uid, upstream_ends.c.schedule_uid == end.schedule_uid
         moved = sa.update(upstream_ends).where(*is_it, IS_OWED)
@@ -242,7 +244,7 @@ def owing(
 
 
 def gone(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
-    """Read schedules of a namespace, or of all, that come after one that is not there any more."""
+    """Read schedules whose upstream does not exist any more, in a namespace or in all."""
     other = schedules.alias()
     is_it = other.c.namespace == schedules.c.namespace, other.c.schedule_id == schedules.c.upstream_id
     is_there = sa.exists().where(*is_it, other.c.status != constant(ScheduleStatus.DELETED))
@@ -254,7 +256,10 @@ def gone(connection: Connection, namespace: str | None, limit: int) -> list[Sche
 def late(
     connection: Connection, namespace: str | None, before: datetime, limit: int
 ) -> list[tuple[Schedule, str | None]]:
-    """Read the schedules owed ends from before an instant, by their oldest end, each with why that failed last."""
+    """Read the schedules with owed ends from before an instant, ordered by their oldest such end.
+
+    Each comes with the last error of that end, or None.
+    """
     mine = [] if namespace is None else [schedules.c.namespace == namespace]
     columns = *SELECT_SLIM_SCHEDULES.selected_columns, upstream_ends.c.error
     found = sa.select(*columns).join(upstream_ends, upstream_ends.c.schedule_uid == schedules.c.uid)
@@ -266,7 +271,7 @@ def late(
 
 
 def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[str]) -> dict[str, str | None]:
-    """Return the schedules of these ids that exist and those that they come after, and so on, each with its upstream.
+    """Return the existing schedules with these ids and all schedules upstream of them, each with its own upstream.
 
     The upstream is None for a schedule with times of its own.
     """
@@ -280,7 +285,7 @@ def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[
 
 
 def follow_from(connection: Connection, namespace: str, schedule_ids: Collection[str], now: datetime) -> None:
-    """Let locked schedules know that others come after them."""
+    """Write to locked schedules that other schedules come after them."""
     is_one = dialect_of(connection).one_of(schedules.c.schedule_id, sorted(schedule_ids))
     mine = schedules.c.namespace == namespace, is_one, schedules.c.followed_at.is_(None)
     connection.execute(

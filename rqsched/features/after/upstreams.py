@@ -1,7 +1,7 @@
-"""Upstreams: they must exist, no schedule may come after itself, and an upstream's row tells that it has downstreams.
+"""Upstreams: check that they exist and form no circle, and mark in their rows that other schedules come after them.
 
-The operation has locked the upstreams that it names, and the namespace against other changes of upstreams
-(`operations.lock_declared`).
+The caller's operation has locked the upstreams that it names, and has locked the namespace against other changes of
+upstreams (`operations.lock_declared`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Wanted = Mapping[str, str | None]
 
 
 def require(connection: Connection, decided: Sequence[Change]) -> None:
-    """Check the upstreams that Changes of one namespace name anew; raises UpstreamError."""
+    """Check the new upstreams in Changes of one namespace; raises UpstreamError."""
     if moved := _moved(decided):
         wanted = {one.after.schedule_id: one.after.upstream_id for one in decided}
         _require(connection, decided[0].after.namespace, wanted, moved)
 
 
 def _moved(decided: Sequence[Change]) -> list[str]:
-    """Return the ids of the schedules that come after another schedule than before."""
+    """Return the ids of the schedules that get a new upstream."""
     return [
         one.after.schedule_id
         for one in decided
@@ -38,7 +38,7 @@ def _moved(decided: Sequence[Change]) -> list[str]:
 
 
 def _require(connection: Connection, namespace: str, wanted: Wanted, moved: Sequence[str]) -> None:
-    """Check that each upstream of the `moved` exists, or is wanted too, and that there is no circle."""
+    """Check that the upstream of each schedule in `moved` exists or is in `wanted`, and that there is no circle."""
     found = upstream_ends.upstreams_of(connection, namespace, [cast("str", wanted[one]) for one in moved])
     for schedule_id in moved:
         upstream = wanted[schedule_id]
@@ -49,7 +49,7 @@ def _require(connection: Connection, namespace: str, wanted: Wanted, moved: Sequ
 
 
 def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
-    """Check a whole set before any of it is written. The upstream that a schedule has already may be gone."""
+    """Check a whole set of schedules before any of them is written. An unchanged upstream may be missing."""
 
     def work(connection: Connection) -> None:
         known = changes.find_all_named(connection, namespace, [*wanted])
@@ -61,7 +61,7 @@ def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
 
 
 def tell(connection: Connection, decided: Sequence[Change]) -> None:
-    """Let the upstreams that Changes of one namespace name anew know of their downstreams."""
+    """Mark the new upstreams in Changes of one namespace: other schedules come after them now."""
     if moved := {*_moved(decided)}:
         named = {cast("str", one.after.upstream_id) for one in decided if one.after.schedule_id in moved}
         now = max(one.after.updated_at for one in decided)
@@ -69,7 +69,7 @@ def tell(connection: Connection, decided: Sequence[Change]) -> None:
 
 
 def in_order(wanted: Wanted) -> list[str]:
-    """Return the ids, each behind its upstream; the set must have no circle."""
+    """Return the ids sorted so that each comes after its upstream; the set must have no circle."""
     depths: dict[str, int] = {}
     for schedule_id in wanted:
         walked, at = dict[str, None](), cast("str | None", schedule_id)
