@@ -1,1 +1,1 @@
-"""Coming over: what other systems schedule, read from where they keep it and written as schedules of ours."""
+"""Imports: the schedules of other systems, read from where these keep them and written as schedules of ours."""

@@ -1,7 +1,8 @@
 """The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
 
-A job is a pickle of its state, beside the time at which it runs next. A job without such a time is paused; to disable a
-job is to remove its time. A running scheduler writes whole jobs back, so `disable` looks whether they stay paused.
+A job is stored as a pickle of its state, with the time at which it runs next. A job without this time is paused, so a
+job is disabled by removing its time. A running scheduler writes whole jobs back, so `disable` checks that they stay
+paused.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Kept(NamedTuple):
 
 
 def _kept(row: Mapping[str, Any]) -> _Kept:
-    """Read a row; SQLite may have any value in any column, and bytes of a number would be as many as it says."""
+    """Read a row. SQLite may have a number in any column, and `bytes` of a number would allocate that many bytes."""
     state = row["job_state"]
     return _Kept(str(row["id"]), state if isinstance(state, bytes) else b"", row["next_run_time"] is None)
 
@@ -210,7 +211,7 @@ def _path(func: object) -> str:
 
 
 def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a schedule does where APScheduler does so: about overlap, about lateness, and never again."""
+    """Return the options that make a schedule treat overlaps and late times as APScheduler does, without retries."""
     policies: dict[str, Any] = {"overlap": "skip" if state["max_instances"] == 1 else "allow_all"}
     grace = state["misfire_grace_time"]
     if grace is not None:

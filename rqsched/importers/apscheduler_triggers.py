@@ -1,7 +1,8 @@
-"""Triggers of APScheduler 3, as its pickles keep them, and when a schedule happens that fires at the same instants.
+"""Triggers of APScheduler 3, as its pickles keep them, and the timing of a schedule that fires at the same instants.
 
-A trigger is an `Object`: its class and attributes, told by the process that loaded its pickle. APScheduler counts
-weekdays from Monday, and its crons fire where all their fields agree. A trigger is refused if no spec of ours says it.
+A trigger is an `Object`: its class and attributes, as reported by the process that loaded its pickle. APScheduler
+counts weekdays from Monday, and its crons fire when all their fields match. A trigger is refused if no spec of ours
+yields the same instants.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, _AND, _OR}).union(
 """The classes whose attributes are read."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
 _COMPARED = ("month", "day", "day_of_week", "hour", "minute", "second")
-"""The fields that an expression of ours says; years are a window, and all weeks are named."""
+"""The fields that become a cron expression of ours. `year` becomes a window; a `week` that is restricted is refused."""
 _POSITIONS = ("1st", "2nd", "3rd", "4th", "5th", "last")
 _MOST_EXPRESSIONS = 500
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 
 
 class Timing(NamedTuple):
-    """When a job happens."""
+    """The timing of a job, as keys of an entry."""
 
     keys: Mapping[str, Any]
-    """The keys of an entry that say so."""
+    """The keys and their values."""
     lost: tuple[str, ...] = ()
     """A sentence for each thing that is lost or changes."""
 
@@ -72,25 +73,26 @@ class Window(NamedTuple):
     """The bounds of occurrences."""
 
     start_at: datetime | None = None
-    """The first instant that may be one; None is unlimited."""
+    """The first instant that may be an occurrence; None is unlimited."""
     end_at: datetime | None = None
-    """The first instant that may not be one; None is unlimited."""
+    """The first instant that may no longer be an occurrence; None is unlimited."""
 
     def within(self, other: Window) -> Window:
-        """Return what both allow."""
+        """Return the window of the instants that both windows allow."""
         starts = [at for at in (self.start_at, other.start_at) if at is not None]
         ends = [at for at in (self.end_at, other.end_at) if at is not None]
         return Window(max(starts, default=None), min(ends, default=None))
 
     def keys(self) -> dict[str, str]:
-        """Return it as keys of an entry."""
+        """Return the window as keys of an entry."""
         return {name: iso_utc(at) for name, at in self._asdict().items() if at is not None}
 
 
 def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timing:
-    """Return when a job happens; `next_at` is when it is run next, as far as that is known.
+    """Return the timing of a job; `next_at` is when APScheduler runs it next, if that is known.
 
-    Raises NotReadableError for what is no trigger of APScheduler, InvalidSpecError for one that no spec of ours is.
+    Raises NotReadableError if the object is no trigger of APScheduler, and InvalidSpecError if no spec of ours fires at
+    the same instants.
     """
     if not isinstance(trigger, Object) or trigger.name not in OWN:
         raise NotReadableError(f"its trigger is {what_is(trigger)}")
@@ -114,11 +116,11 @@ class _Crons(NamedTuple):
     """The crons by which a trigger fires."""
 
     members: tuple[Cron | Once, ...]
-    """Its crons, each with its zone, and its single instants."""
+    """The crons, each with its zone, and the single instants."""
     window: Window
-    """Between which instants each of them fires."""
+    """The window in which each of the members fires."""
     clocks: Mapping[str, str]
-    """The options that say what is done when clocks change."""
+    """The options that say what happens when clocks change."""
     lost: tuple[str, ...] = ()
     """A sentence for each thing that is lost or changes."""
     jitter: float = 0
@@ -139,12 +141,12 @@ def _crons_of(trigger: Object, now: datetime) -> _Crons:
 
 
 def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
-    """Read an OrTrigger: each of its triggers fires, and counts from the last fire of any of them."""
+    """Read an OrTrigger: each of its triggers fires, and counts from the last fire of any of its triggers."""
     parts = [_part(name, kept) for name, kept in state["triggers"]]
     if any(one.name in {_INTERVAL, _CALENDAR} for one in parts):
         text = "an interval among its triggers counts from each fire of the others, which no spec here does"
         raise InvalidSpecError("spec", f"{text}: make a schedule of each")
-    # A date fires only where it comes first, before anything else of them has fired.
+    # A date trigger fires only if its date comes before the first fire of all other triggers.
     dates = [_instant(_state_of(one)["run_date"]) for one in parts if one.name == _DATE]
     crons = [_crons_of(one, now) for one in parts if one.name != _DATE]
     if not crons:
@@ -165,7 +167,7 @@ def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
 
 
 def _part(name: str, state: Any) -> Object:
-    """Return a trigger of a combined one, which keeps the name of its class and its state apart."""
+    """Return a trigger of a combined trigger, in which APScheduler keeps the class name and the state of each."""
     part = Object(str(name).replace(":", "."), state)
     if part.name not in OWN:
         raise NotReadableError(f"one of its triggers is a {part.name}")
@@ -173,7 +175,7 @@ def _part(name: str, state: Any) -> Object:
 
 
 def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> Timing:
-    """Return when crons fire that fire next at `next_at`, which may be any time: an application can set it."""
+    """Return the timing of crons that fire next at `next_at`, which an application can set to any time."""
     members, window, lost = crons.members, crons.window, [*crons.lost]
     if next_at is not None:
         earliest = next_at.astimezone(UTC) - timedelta(seconds=crons.jitter)
@@ -231,7 +233,7 @@ def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options
 
 
 def _as_apscheduler(written: tuple[tuple[str, str], ...]) -> Following:
-    """Read the fields of a CronTrigger as APScheduler does, which is installed: it has loaded the trigger."""
+    """Read the fields of a CronTrigger with APScheduler, which is installed because the trigger was loaded with it."""
     trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger(**dict(written), timezone=UTC)
     return lambda at: cast("datetime | None", trigger.get_next_fire_time(at, at))
 
@@ -252,7 +254,7 @@ def _text(expression: Object) -> str:
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
     is_hour_by_hour = changes.is_every_hour and cron.names_every_day
     if changes.go_forward and 0 in cron.hours and not is_hour_by_hour:
-        # It steps to the next day or month by what lies between by the calendar, which is an hour too far then.
+        # APScheduler steps to the next day or month by a difference of local times, an hour too far at that change.
         yield "When the clocks went forward, APScheduler may pass over the next midnight; rqsched does not."
     is_once_a_day = len({*cron.hours}) == len({*cron.minutes}) == len({*cron.seconds}) == 1
     if changes.skips and not changes.is_every_hour and not is_once_a_day:
@@ -260,7 +262,7 @@ def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
 
 
 def _calendar_interval(state: Mapping[str, Any], now: datetime) -> _Crons:
-    """Read an interval of the calendar as far as it is a cron: every day, week or year, or so many months of one."""
+    """Read a calendar interval that a cron can express: a day, a week, a year, or a divisor of twelve months."""
     years, months, weeks, days = state["interval"]
     start = state["start_date"]
     if not isinstance(start, date):
@@ -280,7 +282,7 @@ def _calendar_interval(state: Mapping[str, Any], now: datetime) -> _Crons:
     zone = _zone(state["timezone"])
     end = state["end_date"]
     window = Window(_midnight(start, zone), _midnight(end + _DAY, zone) if end else None)
-    found, _ = _crons(cron, zone, window, now, dst_gap="skip")  # it passes over a time that the clocks leave out
+    found, _ = _crons(cron, zone, window, now, dst_gap="skip")  # APScheduler skips a time that does not exist
     return found
 
 

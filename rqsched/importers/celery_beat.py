@@ -1,4 +1,4 @@
-"""The source `celery-beat`: tables of django-celery-beat, entries of RedBeat, or the application that declares them.
+"""The source `celery-beat`: tables of django-celery-beat, entries of RedBeat, or `beat_schedule` of an application.
 
 Tables and entries are data: neither Celery nor Django is imported. An application is code, which is run to be read.
 """
@@ -152,7 +152,7 @@ def _task_of_row(row: Mapping[str, Any], when: When) -> PeriodicTask:
 
 
 def _decoded(text: str | bytes) -> Any:
-    """Decode JSON; None for what is not."""
+    """Decode JSON text; return None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -162,7 +162,7 @@ def _decoded(text: str | bytes) -> Any:
 class RedBeat:
     """The entries of RedBeat in one Redis.
 
-    A beat writes when an entry ran last, never what it is: `enabled` in a definition stays what it was set to.
+    A running beat writes when an entry ran last, but never its definition, so `enabled` in a definition is not reset.
     """
 
     kind = KIND
@@ -193,7 +193,7 @@ class RedBeat:
         return [replace(one, is_taken=not one.enabled and one.source_id in taken) for one in found]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Set `enabled` of each definition to false; keeps what it was, in a hash by the key of the entry."""
+        """Set `enabled` of each definition to false; store its previous value in a hash, by the key of the entry."""
         count = sum(self._disable(self._prefix + entry.source_id) for entry in entries)
         return f"Disabled {count} entries of RedBeat; the hash {self._backup} has what they were."
 
@@ -207,7 +207,7 @@ class RedBeat:
             for key, fields in zip(chunk, found, strict=True):
                 # A key of another type is an error of its own, and no hash.
                 definition, meta = fields if isinstance(fields, list) else (b"", None)
-                if definition is not None:  # beat drops a key that has none
+                if definition is not None:  # beat drops a key without a definition
                     yield _Kept(key.removeprefix(self._prefix), _decoded(definition), _decoded(meta or "{}"))
 
     def _disable(self, key: str) -> bool:
@@ -298,7 +298,7 @@ def _instant_of(kept: Any) -> datetime | None:
 
 
 class CeleryApplication:
-    """The `beat_schedule` of a Celery application: it is imported, and so is what it imports."""
+    """The `beat_schedule` of a Celery application. The application is imported, and so are the modules it imports."""
 
     kind = KIND
     cannot_disable = (
@@ -319,7 +319,7 @@ class CeleryApplication:
         """The notes that hold for each of its entries."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: nothing is open."""
 
     def entries(self) -> list[SourceEntry]:
         """Read every entry of `beat_schedule`, by name."""
@@ -328,7 +328,7 @@ class CeleryApplication:
         return [self._with_function(_declared_entry(name, schedule[name], now, zone)) for name in sorted(schedule)]
 
     def _with_function(self, one: SourceEntry) -> SourceEntry:
-        """Say which function a task calls, which may have any name."""
+        """Return the entry with the path of the function that its task calls, which may have any name."""
         task = None if one.entry is None else self._application.tasks.get(one.entry["workflow"])
         if one.entry is None or task is None:
             return one
@@ -359,7 +359,7 @@ def _imported(address: str) -> Any:
 
 
 def _function_of(task: Any) -> str | None:
-    """Return the path at which a worker finds the function of a task; None without one, as for a class of tasks."""
+    """Return the path at which a worker finds the function of a task; None if it has none, as a task class."""
     function = getattr(task, "__wrapped__", None)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", ".")
     if module in {None, "__main__"} or "." in name:
@@ -391,7 +391,7 @@ def _declared(name: str, declared: Mapping[str, Any]) -> PeriodicTask:
 
 
 def _counts_otherwise(schedule: Any) -> bool:
-    """Return whether a class of the application says when a schedule is due, and not the class of Celery under it."""
+    """Return whether a class of the application, not one of Celery's, computes when a schedule is due."""
     own = next((one for one in type(schedule).__mro__ if one.__module__ == "celery.schedules"), None)
     asked = ("is_due", "remaining_estimate", "remaining_delta")
     return any(getattr(type(schedule), name, None) is not getattr(own, name, None) for name in asked if own)

@@ -44,8 +44,8 @@ _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSURE, _IMMINENT = timedelta(minutes=5), timedelta(minutes=1)
-"""Beat may have run a time of the last 5 minutes, for it records its runs every 3 minutes only. It may be about to run
-a time of the next minute."""
+"""Beat may have run a time of the last 5 minutes, because it stores its runs only every 3 minutes. It may be about to
+run a time of the next minute."""
 
 
 class Crontab(NamedTuple):
@@ -62,16 +62,16 @@ class Crontab(NamedTuple):
     day_of_week: object
     """Days of the week; 0 is Sunday."""
     timezone: str | None
-    """The name of its zone; None when it is not kept."""
+    """The name of its zone; None if the source does not store it."""
 
     @classmethod
     def of(cls, kept: Callable[[str], object], timezone: str | None) -> Crontab:
-        """Return the crontab whose fields `kept` returns by their names."""
+        """Return the crontab of a stored one; `kept` returns the value of a field by its name."""
         days = kept("day_of_month"), kept("month_of_year"), kept("day_of_week")
         return cls(kept("minute"), kept("hour"), *days, timezone)
 
     def fields(self) -> CronFields:
-        """Read the fields; raises InvalidCronError for what Celery would not read either."""
+        """Read the fields; raises InvalidCronError for a field that Celery would refuse, too."""
         return CronFields(
             _values("minute", self.minute, MINUTES),
             _values("hour", self.hour, HOURS),
@@ -176,10 +176,10 @@ class PeriodicTask(NamedTuple):
     description: str = ""
     """Text for people."""
     remarks: tuple[str, ...] = ()
-    """Sentences that its source has to say about it."""
+    """Sentences of the source about the task."""
 
     def becomes(self, now: datetime, timezone: str) -> SourceEntry:
-        """Return what it becomes; `timezone` is that of crontabs which keep none."""
+        """Return the entry that the task becomes; `timezone` is the zone of crontabs that are stored without one."""
         when = self.when
         if isinstance(when, Crontab) and when.timezone is None:
             when = when._replace(timezone=timezone)
@@ -218,7 +218,7 @@ class PeriodicTask(NamedTuple):
             raise InvalidSpecError("end_at", f"it expired at {iso_utc(self.end_at)}")
 
     def _timing(self, now: datetime, timezone: str, lost: list[str]) -> dict[str, Any]:
-        """Return when it happens as keys of an entry."""
+        """Return the timing of the task as keys of an entry."""
         bounds = (("start_at", self.start_at), ("end_at", self.end_at))
         window = {name: iso_utc(at) for name, at in bounds if at is not None}
         when = self.when
@@ -246,7 +246,7 @@ class PeriodicTask(NamedTuple):
         return {"interval": every, **window}
 
     def _first_of(self, when: Interval, timezone: str) -> datetime | None:
-        """Return when beat runs it next: an interval after its last run, and not before its start."""
+        """Return when beat runs the task next: an interval after its last run, but not before its start."""
         known = [self.last_run_at + when.every] if self.last_run_at else []
         if self.start_at is not None:
             known.append(self.start_at)
@@ -255,7 +255,7 @@ class PeriodicTask(NamedTuple):
         return _rounded_down(max(known), when.resolution, timezone) if when.is_rounded else max(known)
 
     def _next_at(self, timezone: str) -> datetime | None:
-        """Return when beat runs it next, as far as its last run is known."""
+        """Return when beat runs the task next, or None if that depends on a last run that is not known."""
         if isinstance(self.when, Clocked):
             return self.when.at
         if isinstance(self.when, Interval):
@@ -322,7 +322,7 @@ def _arguments(args: object, kwargs: object) -> dict[str, Any]:
 
 
 def _refuse_typed(value: object) -> None:
-    """Refuse what Celery's JSON makes a date, a UUID or the like of: a run of ours would be given the object."""
+    """Refuse an object that Celery's JSON decodes to a date, a UUID or the like: a run of ours would get the object."""
     if isinstance(value, Mapping):
         if "__type__" in value:
             kind = value["__type__"]
@@ -334,7 +334,7 @@ def _refuse_typed(value: object) -> None:
 
 
 def _routing(options: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
-    """Return the queue; adds what else the message is sent with to `lost`."""
+    """Return the queue as a key of an entry; add a sentence about every other option of the message to `lost`."""
     given = {name: value for name, value in options.items() if value not in (None, "", {})}
     entry: dict[str, Any] = {}
     queue = given.pop("queue", None)

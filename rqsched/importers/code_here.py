@@ -1,4 +1,4 @@
-"""Finds out whether code stands at a dotted path, without importing it: an import could run anything."""
+"""Finds out whether there is code at a dotted path, without importing it: an import could run anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|__getattr__|globals\(\)|setattr\("
 
 
 def why_missing(path: str) -> str | None:
-    """Return why nothing stands at `package.module.function`; None where something does, or may."""
+    """Return why there is no code at `package.module.function`, or None if there is, or may be."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     if (loaded := sys.modules.get(module)) is not None:
         return None if hasattr(loaded, name) else f"{module} has no {name}"

@@ -1,7 +1,7 @@
-"""Crons of other schedulers: fields that must all agree, and the expression of ours that names the same instants.
+"""Crons of other schedulers: fields that must all match, and the expression of ours that fires at the same instants.
 
-A cron of ours fires on days that either day field names (docs/cron.md); Celery and APScheduler fire on days that both
-name. Fields that no single expression of ours can say are refused. The file knows no scheduler.
+A cron of ours fires on days that match either day field (docs/cron.md); Celery and APScheduler fire on days that match
+both. Fields are refused if no single expression of ours fires at the same instants. This file knows no scheduler.
 """
 
 from __future__ import annotations
@@ -71,17 +71,18 @@ def _unwrapped(item: str, field: range) -> str:
         return item
     values = [*range(first, max(first + 1, field.stop)), *range(field.start, last + 1)][:: int(match["step"] or 1)]
     found = sorted({value % 7 for value in values} if field == WEEKDAYS else values)
-    # A star would leave the days to the other day field.
+    # A star in one day field would leave the choice of days to the other day field.
     return ",".join(f"{one}-{end}" if end > one else str(one) for one, end in _runs(found))
 
 
 def require_same_times(
     expression: str, written: Hashable, library: Callable[[Any], Following], now: datetime, source: str
 ) -> None:
-    """Check that an expression of ours, seconds first, names the instants that the source's library reads in `written`.
+    """Check that an expression of ours, seconds first, fires at the instants that the source's library finds.
 
-    Compares all instants of two years, up to 1 000; of the rest, the first one of each day. Both are read in UTC:
-    `ClockChanges` tells of changes of clocks. Raises InvalidCronError, which names the first instant that differs.
+    `written` is the cron as the library reads it. The first 1 000 instants of two years are compared, and after them
+    the first instant of each day. Both sides are read in UTC; `ClockChanges` reports the effect of changes of clocks.
+    Raises InvalidCronError, which names the first instant that differs.
     """
     today = datetime.combine(now.date(), time.min, UTC)
     if told := _difference(expression, written, library, today):
@@ -91,7 +92,7 @@ def require_same_times(
 
 @lru_cache(maxsize=4096)
 def _difference(expression: str, written: Hashable, library: Callable[[Any], Following], start: datetime) -> str:
-    """Return the first instant that differs in words; nothing when none does."""
+    """Return in words the first instant that differs, or an empty text."""
     ours, theirs, at = Cron(expression, seconds="first").next_after, library(written), start - _SECOND
     for count in range(_MOST_COMPARED + _COMPARED.days):
         expected, found = theirs(at), ours(at)
@@ -119,24 +120,24 @@ class Position(NamedTuple):
 
 
 class CronFields(NamedTuple):
-    """A cron that fires where all its fields agree."""
+    """A cron that fires when all its fields match."""
 
     minutes: Collection[int]
     """Minutes of the hour."""
     hours: Collection[int]
     """Hours of the day."""
     monthdays: Collection[int]
-    """Days of the month; with `positions` and `has_last_day`, a day that any of the three names."""
+    """Days of the month. `positions` and `has_last_day` add further days."""
     months: Collection[int]
     """Months of the year."""
     weekdays: Collection[int]
-    """Days of the week, which the day of the month must be too; 0 is Sunday."""
+    """Days of the week; 0 is Sunday. A day must match this field as well as the day of the month."""
     seconds: Collection[int] = (0,)
     """Seconds of the minute."""
     positions: Collection[Position] = ()
     """Further days, such as the second Friday."""
     has_last_day: bool = False
-    """Whether the last day of the month is one, too."""
+    """Whether the last day of the month is a day of the month, too."""
 
     @property
     def names_every_day(self) -> bool:
@@ -145,7 +146,7 @@ class CronFields(NamedTuple):
         return all(set(values) == set(field) for values, field in named)
 
     def expression(self) -> str:
-        """Return the expression of ours; raises InvalidCronError when none names the same instants."""
+        """Return the expression of ours; raises InvalidCronError if none fires at the same instants."""
         monthday, weekday = self._days()
         texts = [_text(self.minutes, MINUTES), _text(self.hours, HOURS), monthday, _text(self.months, MONTHS), weekday]
         if set(self.seconds) != {0}:
@@ -171,7 +172,10 @@ class CronFields(NamedTuple):
         return "*", ",".join(map(_position, sorted(positions)))
 
     def _positions_of_both(self) -> set[Position]:
-        """Return the days that both day fields name, where whole weeks of the month make them places in it."""
+        """Return the days that match both day fields, as places in the month.
+
+        Raises InvalidCronError unless the days of the month are whole weeks, such as 1 to 7.
+        """
         weeks = {week for week, days in enumerate(_WEEKS, 1) if set(days) <= set(self.monthdays)}
         covered = {day for week in weeks for day in _WEEKS[week - 1]}
         if self.has_last_day or covered != set(self.monthdays):
@@ -193,7 +197,7 @@ def zone_name(name: str) -> str:
 
 
 def fixed_offset(offset: timedelta | None) -> str:
-    """Return UTC for no offset; raises InvalidTimezoneError for another, which has no rules of daylight saving."""
+    """Return UTC for an offset of zero or None; raises InvalidTimezoneError for any other, which has no DST rules."""
     if offset:
         hours = offset.total_seconds() / 3600
         raise InvalidTimezoneError("timezone", f"its zone is a fixed offset of {hours:+g} h; write an IANA area name")
@@ -201,16 +205,16 @@ def fixed_offset(offset: timedelta | None) -> str:
 
 
 class ClockChanges(NamedTuple):
-    """The effect of a year's changes of clocks on the times that an expression names."""
+    """The effect of a year's changes of clocks on the times of an expression."""
 
     skips: int
-    """How many of its times a change leaves out, counted up to two."""
+    """The most times of the expression that one change skips, counted up to two."""
     repeats: bool
-    """Whether a change shows one of its times twice."""
+    """Whether a time of the expression occurs twice because the clocks go back."""
     is_every_hour: bool
-    """Whether the expression names every hour of the day."""
+    """Whether the expression fires in every hour of the day."""
     go_forward: bool = False
-    """Whether a clock goes forward, over a time that it names or another one."""
+    """Whether the clocks go forward within the year, over any time."""
 
     @classmethod
     def of(cls, expression: str, timezone: str, now: datetime) -> ClockChanges:
@@ -231,13 +235,13 @@ class ClockChanges(NamedTuple):
         )
 
     def keys(self, **options: str) -> dict[str, str]:
-        """Return the options of an entry that say what is done about them; none where there is nothing to say."""
+        """Return `options` if the clocks go forward and the expression does not fire in every hour, else nothing."""
         return options if self.go_forward and not self.is_every_hour else {}
 
     def told_of(self, other: str) -> Iterator[str]:
-        """Say what one that goes along readings of the local clock, as all but APScheduler, does otherwise than ours.
+        """Yield a sentence for each difference from a scheduler that steps through local times, as all but APScheduler.
 
-        It shifts a reading that is left out and runs one that is shown twice once: `shift`, and `first`.
+        For such a scheduler a local time that does not exist is shifted, and a repeated one runs once.
         """
         if self.skips > 1 and not self.is_every_hour:
             yield f"When the clocks go forward over several of its times, {other} runs one of them, and rqsched each."

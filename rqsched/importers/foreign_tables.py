@@ -1,7 +1,7 @@
-"""The tables of other schedulers, in databases that are not ours: read as they are, and changed to fire no more.
+"""The tables of other schedulers, in databases that are not ours: reads their rows, and disables their entries.
 
-Each operation is one transaction, and nothing waits for ever, neither this code for a server or a lock, nor others for
-its locks. The readers of the values know their meaning, not this file.
+Each operation is one transaction with bounded waits: this code does not wait without end for a server or a lock, nor
+others for its locks. The callers know the meaning of the values, not this file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMEOUTS: Mapping[str, Mapping[str, int]] = {
     "mysqlconnector": {"connection_timeout": 10},
     "pysqlite": {"timeout": _LOCK_SECONDS},
 }
-"""The options that bound the waits of each driver; in seconds, but for PostgreSQL's own milliseconds."""
+"""The options that bound the waits of each driver, in seconds; the limits of PostgreSQL itself are in milliseconds."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 
@@ -73,8 +73,8 @@ class ForeignDatabase:
     def disable_tasks(self, names: Sequence[str], now: datetime) -> int:
         """Disable tasks of django-celery-beat as its admin does; returns how many were enabled.
 
-        A beat that runs is told, as PeriodicTasks.update_changed() does: it reads the tasks anew when an instant has
-        grown. When they ran last is kept, for there ours continue.
+        As PeriodicTasks.update_changed() does, this advances the instant after whose change a running beat reads the
+        tasks again. The last run of each task stays, because ours continue from it.
         """
         tasks = self._tables[PERIODIC_TASKS]
 
@@ -123,13 +123,13 @@ class ForeignDatabase:
 def _open_engine(url: str) -> sa.Engine:
     driver = sa.make_url(url).get_driver_name()
     if driver == "psycopg":
-        # Connect as to a pooler: limits are set in each transaction, so a pooler in between does not refuse them.
+        # Connect as to a pooler, which would refuse limits at the start: they are set in each transaction instead.
         return make_engine(url, "transaction", named="SOURCE")
     return sa.create_engine(url, connect_args=dict(_TIMEOUTS.get(driver, {})), hide_parameters=True)
 
 
 def aware(value: datetime) -> datetime:
-    """Return an instant in UTC, as which naive ones are read: what keeps no zone keeps that."""
+    """Return an instant in UTC. A naive one is read as UTC, because databases without zones store UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

@@ -1,12 +1,12 @@
 """Hands the schedules of a source over: ours are written paused, the source is disabled, ours fire.
 
-Each step is repeatable, and each run begins with the present state. In SQL, a schedule that waits for its source is
-paused since it was written, and its note says so. A second note marks a schedule whose entry an import has begun to
-disable, because somebody else may have disabled an entry without a note. The source itself keeps which entries are
-disabled. So another run completes a run that died anywhere. No schedule fires at both or, once it was handed over, at
-neither.
+Each step is repeatable, and each run begins with the present state. A schedule that waits for its source has been
+paused since an import created it, and its note says so. Before an import disables an entry, it writes a second note,
+because somebody else may have disabled an entry without an import. The source itself stores which entries are disabled.
+So another run completes a run that died at any step. No entry fires both at its source and here, and an entry that was
+handed over does fire here.
 
-An error of one entry is said of that entry, and the others go on; an outage ends the run.
+An error of one entry is reported with the entry, and the other entries continue; an outage ends the run.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ class Outcome(StrEnum):
     CREATED = "created"
     """Its schedule is new."""
     UPDATED = "updated"
-    """Its schedule follows what the source has now."""
+    """Its schedule was changed to what the source has now."""
     UNCHANGED = "unchanged"
-    """Its schedule is what the source has, or was handed over before."""
+    """Its schedule equals the entry of the source, or was handed over before."""
     TAKEN = "taken"
-    """Another schedule has its id, and is left alone."""
+    """Another schedule has its id, and is not changed."""
     NOT_IMPORTED = "not imported"
-    """It cannot become a schedule."""
+    """The entry cannot become a schedule."""
     FAILED = "failed"
-    """An error stopped it where its `lost` says; another import continues there."""
+    """An error, which `lost` names, stopped the import of the entry; another import continues it."""
 
 
 class Fires(StrEnum):
     """Where an entry fires now."""
 
     SOURCE = "source"
-    """At its source alone; ours is paused or does not exist."""
+    """Only at its source: our schedule is paused or does not exist."""
     HERE = "here"
-    """Ours alone."""
+    """Only here: our schedule fires, and the entry is disabled at its source."""
     BOTH = "both"
-    """At its source and here: twice."""
+    """At its source and here, so twice."""
     NOWHERE = "nowhere"
-    """Neither: it is disabled at its source, and ours is paused or over."""
+    """Neither: the entry is disabled at its source, and our schedule is paused or has ended."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Imported:
     request: ScheduleRequest | None = None
     """The schedule to write; None if the entry is not imported."""
     schedule: Schedule | None = None
-    """The schedule as it is now; None where there is none yet, and where another one has the id."""
+    """The schedule as it is now; None if there is none yet, or if another schedule has the id."""
 
     @property
     def is_paused(self) -> bool:
@@ -126,7 +126,10 @@ class HandingOver:
         context: CommandContext | None = None,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Read `source` for one namespace; `is_another` than what other namespaces have of its ids came from."""
+        """Read `source` for one namespace.
+
+        `is_another` says that schedules with the same ids in other namespaces came from another source.
+        """
         self._scheduler = scheduler
         self._runtime = scheduler.runtime
         self._source = source
@@ -137,14 +140,14 @@ class HandingOver:
         self._progress = progress
         """Called with 1 for each entry that is looked at to fire here from now on."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
-        """The note of what is to fire once its source does not."""
+        """The note of schedules that are to fire once their source no longer fires."""
         self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
         self._rests = f"was disabled at {source.kind} when it was imported"
         self._came = f"came from {source.kind}"
         self._why_no_code = lru_cache(maxsize=None)(code_here.why_missing)
 
     def preview(self) -> list[Imported]:
-        """Say what `write` would do now; writes nothing."""
+        """Return what `write` would do now; writes nothing."""
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
         outcomes: dict[str, str] = {}
@@ -158,7 +161,7 @@ class HandingOver:
         return [_with_outcome(one, outcomes, failed) for one in found]
 
     def write(self) -> list[Imported]:
-        """Write every entry as a schedule of ours, paused where it is new, and return what became of each.
+        """Write every entry as a schedule of ours, paused if it is new, and return the result for each.
 
         A schedule that waits takes over the changes of its source. A schedule that was handed over, or that somebody
         resumed, stays as it is.
@@ -173,16 +176,17 @@ class HandingOver:
         return [_with_outcome(one, outcomes, failed, written) for one in found]
 
     def hand_over(self) -> tuple[list[Imported], str]:
-        """Write ours paused, disable the source, and let ours fire; also return what the source says it has done.
+        """Write schedules, paused; disable their entries at the source; let the schedules fire.
 
-        An entry stays at the source if it is not imported or somebody has paused its schedule here. A schedule stays
-        paused if somebody else disabled its entry at the source meanwhile.
+        Returns the entries and the source's report on the disabling. An entry stays enabled at the source if it is not
+        imported or if somebody has paused its schedule here. A schedule stays paused if somebody else has disabled its
+        entry at the source meanwhile.
         """
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}
         ours = self._marked([one for one in written if one.source.enabled and self._may_fire(one)])
         told, why = self._disable([one.source for one in ours])
-        # Read again: the source may have fired since, and its next times are where ours continue.
+        # Read the source again: it may have fired since, and ours continue at its next times.
         found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
         if why is not None:
             wanted = {one.source.source_id for one in ours}
@@ -192,13 +196,13 @@ class HandingOver:
         return [_as_at_first(one, outcomes) for one in found], told
 
     def resume(self) -> list[Imported]:
-        """Write ours, and let those fire that wait: the caller knows that the source does not fire any more."""
+        """Write the schedules, and let the waiting ones fire; the caller knows that the source no longer fires."""
         return [_at_rest(self._taken_over(one)) for one in self.write()]
 
     def vanished(self, found: Iterable[Imported]) -> list[str]:
-        """Return the ids of those that wait for the source, which does not have them any more; they stay paused.
+        """Return the ids of schedules that wait for the source although their entries are gone; they stay paused.
 
-        They have fired there for the last time, or were cancelled there.
+        Their entries have fired for the last time at the source, or were cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
         paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
@@ -206,17 +210,17 @@ class HandingOver:
         return sorted(schedule_id for schedule_id in waiting if schedule_id not in known)
 
     def is_waiting(self, one: Imported) -> bool:
-        """Return whether a schedule waits for its source to fire it no more."""
+        """Return whether the schedule of an entry is paused until the source no longer fires the entry."""
         return one.schedule is not None and self._waits(one.schedule)
 
     def is_moving(self, one: Imported) -> bool:
-        """Return whether a schedule waits, and `hand_over` has disabled it at its source."""
+        """Return whether the schedule of an entry waits, and `hand_over` has disabled the entry at its source."""
         schedule = one.schedule
         is_ours = schedule is not None and self._waits(schedule) and schedule.note == self._moves
         return is_ours and not one.source.enabled
 
     def is_owed(self, one: Imported) -> bool:
-        """Return whether its source should have fired it by now, and has not."""
+        """Return whether the source should have fired the entry by now, and has not."""
         return one.source.next_at is not None and one.source.next_at <= self._runtime.now()
 
     def _may_fire(self, one: Imported) -> bool:
@@ -227,16 +231,20 @@ class HandingOver:
         return _is_paused_since_created(schedule) and schedule.note in {self.waits, self._moves}
 
     def _marked(self, ours: Sequence[Imported]) -> list[Imported]:
-        """Note of those that wait that their source is being disabled from here: who completes this goes by it.
+        """Write into each waiting schedule the note that its entry is being disabled from here.
 
-        Returns all but those of which that could not be noted.
+        Another run, which completes this one, relies on the note. Returns the entries without those whose schedule
+        could not be written.
         """
         requests = [one.request._replace(note=self._moves) for one in ours if one.request and self.is_waiting(one)]
         failed = self._upsert(requests, {}, {})
         return [one for one in ours if one.schedule is None or one.schedule.schedule_id not in failed]
 
     def _disable(self, entries: Sequence[SourceEntry]) -> tuple[str, str | None]:
-        """Disable entries; returns what was done, and why not all were. Raises what an outage raises."""
+        """Disable entries; return the source's report, and the reason if not all were disabled.
+
+        Raises the error of an outage.
+        """
         try:
             return self._source.disable(entries), None
         except ConflictError as error:
@@ -245,7 +253,10 @@ class HandingOver:
     def _upsert(
         self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
     ) -> dict[str, str]:
-        """Write schedules with their outcomes by id; returns why, of those that could not be written."""
+        """Write schedules, and add them and their outcomes, by id, to `written` and `outcomes`.
+
+        Returns the error of each schedule that could not be written, by id.
+        """
 
         def report(schedule: Schedule, outcome: str) -> None:
             outcomes[schedule.schedule_id], written[schedule.schedule_id] = outcome, schedule
@@ -253,9 +264,10 @@ class HandingOver:
         return _in_batches(lambda each: create.upsert_batches(self._runtime, each, report), requests, outcomes)
 
     def _taken_over(self, one: Imported) -> Imported:
-        """Let a schedule fire that waits; an error is said of it, for those after it are disabled at the source, too.
+        """Let a waiting schedule fire.
 
-        Raises what an outage raises.
+        An error is returned with the entry, so that the next entries continue: they are disabled at the source, too.
+        Raises the error of an outage.
         """
         self._progress(1)
         if one.schedule is None or one.outcome is Outcome.FAILED or not self.is_waiting(one):
@@ -270,24 +282,24 @@ class HandingOver:
         return replace(one, schedule=handle.state)
 
     def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
-        """Fire first what its source owes, once, also when this is repeated."""
+        """Let a schedule fire; first fire an occurrence that its source has not fired, once even if repeated."""
         version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
-            # Of this version alone: who paused it meanwhile wants it paused.
+            # Only if it still has this version: somebody who has paused it meanwhile wants it paused.
             handle.resume(catch_up="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
             self._fire_left_out(handle, next_at)
 
     def _fire_left_out(self, handle: ScheduleHandle, next_at: datetime) -> None:
-        """Fire what came between two readings of the clock: it was not owed yet, and resuming has left it out."""
+        """Fire `next_at` if it has passed since the check for owed occurrences, because resume skips it then."""
         has_passed = next_at <= self._runtime.now()
         if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
             handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
 
     def _found(self) -> list[Imported]:
-        """Read the source, and what is here of it."""
+        """Read the entries of the source, and the schedules that exist here for them."""
         read = [self._request(self._named(one)) for one in distinct(self._source.entries())]
         ids = sorted({one.request.named.schedule_id for one in read if one.request is not None})
         known = self._known(ids, self._namespace)
@@ -298,7 +310,7 @@ class HandingOver:
         return wanted
 
     def _require_alone(self, requests: Sequence[ScheduleRequest]) -> None:
-        """Raise ConflictError for what another namespace has of this source, as far as ids and functions tell."""
+        """Raise ConflictError if another namespace has schedules of this source, judged by their ids and functions."""
         workflows = {one.named.schedule_id: one.definition.workflow for one in requests}
         for namespace in self._runtime.database.read(partial(schedule_queries.namespaces, most=_MOST_NAMESPACES)):
             if namespace == self._namespace:
@@ -348,7 +360,7 @@ class HandingOver:
         return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
 
     def _without_code(self, workflow: str) -> Iterator[str]:
-        """Say it of a dotted path that nothing stands there; nothing is imported to see that."""
+        """Yield a sentence if there is no code at a dotted path; nothing is imported to find out."""
         if why := self._why_no_code(workflow):
             yield (
                 f"{workflow} has no code here ({why}): unless the workers have it, its runs wait as blocked. Register "
@@ -361,7 +373,7 @@ class HandingOver:
             reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        # A path would be imported to see what the function says of itself.
+        # For a path, `new_definition` would import the function to read the options of its decorator.
         given = {**options, "managed_by": MANAGED_BY}
         return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 
@@ -374,7 +386,7 @@ class HandingOver:
         return found
 
     def _beside(self, one: Imported, known: Mapping[str, Schedule]) -> Imported:
-        """Say what is to be written of an entry beside the schedule that is here."""
+        """Return an entry with what to write for it, given the schedules that already exist here."""
         if one.request is None or (here := known.get(one.request.named.schedule_id)) is None:
             return one
         if not self._came_from_here(here):
@@ -393,24 +405,24 @@ class HandingOver:
 
 
 def _at_rest(one: Imported) -> Imported:
-    """Return an entry whose source is known not to fire it."""
+    """Return the entry as disabled at its source."""
     return replace(one, source=replace(one.source, enabled=False))
 
 
 def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return an entry with the label that says where it came from."""
+    """Return an entry with the label that names the kind of its source."""
     return {**entry, "labels": {**entry.get("labels", {}), LABEL: kind}}
 
 
 def _does_otherwise(ours: Definition, theirs: Definition) -> str:
-    """Return what ours calls in place of what the source does; nothing when they are the same."""
+    """Return in words what our schedule calls if the source calls something else, or an empty text."""
     if ours.workflow != theirs.workflow:
         return ours.workflow
     return f"{ours.workflow} with other arguments" if ours.action != theirs.action else ""
 
 
 def _is_paused_since_created(schedule: Schedule) -> bool:
-    """Return whether it is paused as an import has made it, and not by somebody who paused it later."""
+    """Return whether a schedule is paused because an import created it so, not because somebody paused it later."""
     return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
 
 
@@ -419,9 +431,9 @@ def _in_batches(
     requests: Sequence[ScheduleRequest],
     done: Container[str],
 ) -> dict[str, str]:
-    """Work on requests in batches, and where one fails on each that is not `done` by itself.
+    """Do `work` on requests in batches; if a batch fails, do it on each request that is not `done`, one by one.
 
-    Returns why, by schedule id, of those that fail alone, too. Raises what an outage raises.
+    Returns the error of each request that fails alone, too, by schedule id. Raises the error of an outage.
     """
     failed: dict[str, str] = {}
     try:
@@ -442,7 +454,7 @@ def _in_batches(
 
 
 def _told(error: Exception, schedule_id: str) -> str:
-    """Log what was raised of one entry, and return it as a line."""
+    """Log the error of one entry, and return it as a line."""
     about = {"action": "import_entry_failed", "schedule_id": schedule_id}
     _log.warning("schedule %s is not imported whole", schedule_id, exc_info=error, extra=about)
     return explain(error) or type(error).__name__
@@ -453,7 +465,7 @@ def _failed(one: Imported, why: str) -> Imported:
 
 
 def _as_at_first(one: Imported, outcomes: Mapping[str, Outcome]) -> Imported:
-    """Return an entry with what was done about it at first, unless it failed then or since."""
+    """Return an entry with its first outcome, unless it failed then or since."""
     if one.outcome is Outcome.FAILED:
         return one
     first = outcomes.get(one.source.source_id, one.outcome)

@@ -1,7 +1,7 @@
-"""The source `rq-cron`: what a configuration file of RQ's own cron registers.
+"""The source `rq-cron`: the jobs that a configuration file of RQ's own cron registers.
 
-The file is code: to read it is to run it, and that needs the user's trust. Redis holds nothing of it that could be
-disabled; the user stops `rq cron`.
+The file is code, and reading it runs it, which needs the user's trust. Redis stores nothing that could be disabled, so
+the user must stop `rq cron`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LOST = {
 
 
 def open_source(address: str, reading: Reading) -> RqCron:
-    """Run a configuration file, by its path or as a dotted module, and read what it registers.
+    """Run a configuration file, given by its path or as a dotted module, and read the jobs that it registers.
 
-    Raises InvalidInputError for one that is not trusted, and ConfigError for one that cannot be run.
+    Raises InvalidInputError if the file is not trusted, and ConfigError if it cannot be run.
     """
     if not reading.is_trusted:
         raise InvalidInputError(
@@ -67,7 +67,7 @@ class _Registered(CronScheduler):
 
     def __init__(self) -> None:
         logging.getLogger("rq.cron").addHandler(logging.NullHandler())  # else it adds one that writes to stdout
-        super().__init__(connection=Redis())  # which is not connected
+        super().__init__(connection=Redis())  # never connects
         self.given: list[dict[str, Any]] = []
 
     def register(self, *_: object, **given: Any) -> Any:
@@ -93,7 +93,7 @@ class RqCron:
         """Do nothing: nothing is open."""
 
     def entries(self) -> list[SourceEntry]:
-        """Return what the file registers; RQ knows no times of it before it runs."""
+        """Return the jobs that the file registers; RQ computes their next times only when it runs."""
         names = [given.get("name") for given in self._given]
         found = [self._entry(given, names.count(given.get("name")) == 1) for given in self._given]
         self.notes = []
@@ -105,7 +105,7 @@ class RqCron:
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Refuse: raises InvalidInputError that says what to do."""
+        """Raise InvalidInputError, which says what to do."""
         del entries
         raise InvalidInputError("--disable-source", self.cannot_disable)
 

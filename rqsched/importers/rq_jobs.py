@@ -1,6 +1,6 @@
-"""Reads a job of RQ: its function, its arguments, its timeout, and which of them a schedule can have.
+"""Reads a job of RQ: its function, its arguments and its timeout, as far as a schedule can have them.
 
-The hash of a job is read as RQ's own releases write it, without RQ: its pickles are loaded by `unpickle`.
+A job's hash is read in the form in which RQ writes it, but without RQ; `unpickle` loads the pickles in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rqsched.workflows import is_path
 
 NO_TIMEOUT = "It has no timeout of its own: in place of its queue's (RQ's is 180 s) it has RQSCHED_RUN_TIMEOUT."
 _MOST_BYTES = 1024 * 1024
-"""How much one compressed field of a job may hold: four times as much as a schedule's arguments may have."""
+"""The largest size of a decompressed field of a job: four times the limit of a schedule's arguments."""
 
 
 class Call(NamedTuple):
@@ -45,9 +45,9 @@ def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def read_field(fields: Mapping[str, bytes], name: str, unpickled: Mapping[bytes, Any]) -> Any:
-    """Return what one of RQ's serializers wrote into `data` or `meta`; raises NotReadableError.
+    """Return the value that one of RQ's serializers wrote into `data` or `meta`; raises NotReadableError.
 
-    `unpickled` has the values of its pickles, see `pickles_in`.
+    `unpickled` has the values of the pickles that `pickles_in` yields.
     """
     data = _field(fields, name)
     if not data:
@@ -78,7 +78,7 @@ def _field(fields: Mapping[str, bytes], name: str) -> bytes:
 
 
 def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -> Call:
-    """Check that a call can be that of a workflow; raises NotReadableError, which says why it cannot."""
+    """Check that a workflow can make a call; raises NotReadableError, which says why it cannot."""
     if instance is not None:
         raise NotReadableError(f"it calls a method of {what_is(instance)}, and a workflow is a function: write one")
     if not isinstance(function, str) or not is_path(function):
@@ -119,7 +119,7 @@ def _json(value: Any) -> Any:
 
 
 def call_in(fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> Call:
-    """Return what the job of a hash calls; raises NotReadableError."""
+    """Return the call of the job in a hash; raises NotReadableError."""
     found = read_field(fields, "data", unpickled)
     if not isinstance(found, list | tuple) or len(found) != 4:
         raise NotReadableError("it does not say function, instance and arguments, as RQ's jobs do")
@@ -130,7 +130,7 @@ def call_in(fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> Call
 
 
 def entry_of(call: Call, queue: str, timeout: int | None) -> dict[str, Any]:
-    """Return an entry, without its id and when it happens: what is called, where and how long."""
+    """Return an entry without its id and timing: the call, its queue and its timeout."""
     entry: dict[str, Any] = {"workflow": call.workflow, "queue": queue, **AS_BEFORE}
     if call.args:
         entry["args"] = call.args
@@ -142,7 +142,7 @@ def entry_of(call: Call, queue: str, timeout: int | None) -> dict[str, Any]:
 
 
 def lost_timeout(timeout: int | None) -> Iterator[str]:
-    """Yield what changes of a timeout."""
+    """Yield a sentence if a timeout changes."""
     if timeout is None:
         yield NO_TIMEOUT
     elif not 0 < timeout <= MAX_TIMEOUT:
@@ -150,7 +150,7 @@ def lost_timeout(timeout: int | None) -> Iterator[str]:
 
 
 def described(text: str | None, call: Call) -> dict[str, Any]:
-    """Return a job's description as an option, unless it is the one that RQ makes of the call."""
+    """Return a job's description as an option, unless RQ made it from the call."""
     if not text or text.startswith(f"{call.workflow}("):
         return {}
     return {"description": text[:MOST_DESCRIBED]}

@@ -1,9 +1,9 @@
 """The source `rq-scheduler`: the jobs that the package rq-scheduler keeps in Redis, read without the package.
 
 One sorted set has the ids of jobs, by the time at which they are enqueued. Each job has RQ's own hash, whose `meta`
-says the interval, the cron expression and how many repeats are left. `rqscheduler` looks every 60 s (its interval), and
-holds a lock while it enqueues. To disable a job is to move its id into a set of ours under that lock; its hash stays,
-so one command of Redis puts everything back.
+says the interval, the cron expression and how many repeats are left. `rqscheduler` looks for due jobs every 60 s (its
+interval), and holds a lock while it enqueues. A job is disabled by moving its id into a set of ours under that lock.
+Its hash stays, so one command of Redis puts everything back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS
 
 
 def open_source(address: str, reading: Reading) -> RqScheduler:
-    """Open the Redis of rq-scheduler by its URL; raises ConfigError for one that is not valid."""
+    """Open the Redis of rq-scheduler by its URL; raises ConfigError if the URL is not valid."""
     return RqScheduler(connect(address), reading)
 
 
@@ -89,9 +89,9 @@ class RqScheduler:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read the jobs of the set, and those that an import has taken out of it.
+        """Read the jobs of the set, and the jobs that an import has moved out of it.
 
-        Raises InvalidInputError when they are pickles and the source is not trusted.
+        Raises InvalidInputError if jobs are pickles and the source is not trusted.
         """
         jobs = {job.job_id: job for enabled in (False, True) for job in self._jobs(enabled)}
         hashes = self._hashes(list(jobs))
@@ -102,9 +102,9 @@ class RqScheduler:
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Move these from rq-scheduler's set to ours, in one step, while no rqscheduler enqueues.
+        """Move jobs from rq-scheduler's set to ours, in one step, while no rqscheduler enqueues.
 
-        Raises ConflictError when one holds its lock all the time; nothing is moved then.
+        Raises ConflictError, with nothing moved, if an rqscheduler holds its lock all the time.
         """
         if not entries:
             return "There was nothing to disable."
@@ -123,7 +123,7 @@ class RqScheduler:
     def _take_lock(self, token: str) -> None:
         until = time.monotonic() + _WAIT_SECONDS
         while not self._redis.set(LOCK, token, nx=True, ex=_LOCK_SECONDS):
-            if self._redis.get(LOCK) == token.encode():  # it was set, and the answer was lost
+            if self._redis.get(LOCK) == token.encode():  # the lock was set, but the answer was lost
                 return
             if time.monotonic() > until:
                 raise ConflictError(
@@ -183,7 +183,7 @@ class RqScheduler:
         return SourceEntry(job.job_id, entry, tuple(lost), **job.state)
 
     def _when(self, meta: Mapping[str, Any], next_at: datetime) -> tuple[dict[str, Any], object, list[str]]:
-        """Return when a job happens as keys of an entry, what of it stays the same, and what changes."""
+        """Return the timing of a job as keys of an entry, the part of it that never changes, and what is lost."""
         now = self._clock.now()
         repeat, interval, cron = meta.get("repeat"), meta.get("interval"), meta.get("cron_string")
         bound = {} if repeat is None else {"max_runs": max(int(repeat), 1)}
@@ -235,7 +235,10 @@ def _instant(score: float) -> datetime | None:
 
 
 def _schedule_id(job_id: str, call: Call, does: object) -> str:
-    """Return the id of a job that was named; one with a drawn id, which a restart may draw anew, by what it does."""
+    """Return the schedule id of a job: from the job's id, or, if that is random, from what the job does.
+
+    A restart of the application may give the same job another random id.
+    """
     return (
         derived_id(KIND, call.workflow, call.args, call.kwargs, does) if _is_drawn(job_id) else named_id(KIND, job_id)
     )
@@ -250,7 +253,7 @@ def _is_drawn(job_id: str) -> bool:
 
 @cache
 def crontab_expressions() -> Callable[[str], Following] | None:
-    """Return what reads an expression as rq-scheduler does; None where the package crontab is not installed."""
+    """Return a reader of expressions as rq-scheduler reads them, or None if the package crontab is not installed."""
     try:
         parse = import_module("crontab").CronTab
     except (ImportError, AttributeError):
@@ -264,7 +267,7 @@ def _next_of(read: Any, at: datetime) -> datetime | None:
 
 
 def _cron(written: str) -> str:
-    """Return an expression of the package crontab as ours; raises InvalidCronError where it means something else."""
+    """Return an expression of the package crontab as ours; raises InvalidCronError if none has the same meaning."""
     fields = written.split()
     if len(fields) in {6, 7} and fields.pop() != "*":
         raise InvalidCronError("cron", f"{written!r} names a year; use start_at and end_at")
@@ -280,7 +283,7 @@ def _cron(written: str) -> str:
 
 
 def _other_times(expression: str, zone: str, next_at: datetime) -> Iterator[str]:
-    """Say it when an expression does not mean the next time that the source has for it."""
+    """Yield a sentence if the next time at the source is not a time of the expression."""
     ours = Cron(expression, timezone=zone, seconds="first").next_after(next_at - timedelta(microseconds=1))
     if ours != next_at:
         told = "never" if ours is None else iso_utc(ours)

@@ -1,6 +1,6 @@
-"""Sources of schedules: another system's entries, each as `rqsched sync` would read it, and what it loses.
+"""Sources of schedules: another system's entries, each in the form that `rqsched sync` reads, and what each loses.
 
-Nothing here, and no source, writes schedules of ours; `handing_over` does.
+Neither this file nor a source writes schedules of ours; `handing_over` does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
     is_trusted: bool = False
     """Whether code of the source may run here: its classes are imported, a configuration file is executed."""
     timezone: str | None = None
-    """The zone of the source's host, where it has expressions that name none; None takes UTC."""
+    """The zone of expressions that name none: that of the source's host. None takes UTC."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class Source(Protocol):
 
     @property
     def cannot_disable(self) -> str | None:
-        """Why the source cannot be disabled from here, and what to do in place of it; None where it can."""
+        """Why the source cannot be disabled from here, and what to do instead; None if it can be disabled."""
         ...
 
     def entries(self) -> list[SourceEntry]:
-        """Read everything that the source has now, disabled entries too; in a stable order."""
+        """Read all entries of the source, disabled ones too, in a stable order."""
         ...
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Keep the source from firing these; return a sentence that says what was done and where a copy is.
+        """Disable entries at the source; return a sentence that says what was done and where a copy is.
 
         An entry that the source has fired for the last time meanwhile is left alone. Repeatable: from then on `entries`
         returns the disabled ones with `enabled=False`, in every process.
@@ -127,9 +127,9 @@ def derived_id(kind: str, workflow: str, *does: object) -> str:
 
 
 def not_before(first: datetime, now: datetime) -> dict[str, str]:
-    """Return the key of an entry that lets nothing fire before `first`, which may be several intervals ahead.
+    """Return the key of an entry that lets nothing fire before `first`, which may be several intervals from now.
 
-    There is none where `first` has passed: a time that is owed is fired on its own.
+    Without it, if `first` has passed: an occurrence that the source has not fired is fired separately.
     """
     return {"start_at": iso_utc(first)} if first > now else {}
 
@@ -137,8 +137,9 @@ def not_before(first: datetime, now: datetime) -> dict[str, str]:
 def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
     """Return entries with distinct schedule ids, ordered by their ids at the source.
 
-    Entries that do the same get numbers, from the second one on. Enabled and disabled entries are numbered apart: an
-    entry that was disabled, and that the application has scheduled anew since, keeps its schedule id.
+    If several entries would have the same id, the second and later ones get a number. Enabled and disabled entries are
+    numbered separately: an entry that an import has disabled, and that the application has scheduled again since, keeps
+    its schedule id.
     """
     found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
     fired = {one.entry["schedule_id"] for one in found[True] if one.entry}
@@ -171,7 +172,7 @@ def move_scored(
 ) -> int:
     """Move members of a sorted set into another one, with their scores, in one step; returns how many were there.
 
-    With a `lock`, its key and what it holds, nothing is moved where it holds something else: that is -1.
+    `lock` is the key of a lock and its expected value. If the lock has another value, nothing is moved and this is -1.
     """
     key, token = lock
     keys = (source, target, key) if key else (source, target)
@@ -179,9 +180,9 @@ def move_scored(
 
 
 def until_quiet(disable: Callable[[], int]) -> int:
-    """Disable until nothing is enabled any more: a scheduler that runs may write back what it read before.
+    """Repeat `disable` until no entry is enabled: a running scheduler may write back entries that it read before.
 
-    `disable` returns how many it disabled. Raises ConflictError when they are enabled again each time.
+    `disable` returns how many entries it disabled. Raises ConflictError if entries are enabled again each time.
     """
     total = count = disable()
     for _ in range(_LOOKS):

@@ -1,8 +1,8 @@
-"""Loads pickles of trusted sources in a process of its own, which answers in JSON.
+"""Loads pickles of trusted sources in a separate process, which answers in JSON.
 
-Loading a pickle runs whatever it names, so `unpickle` refuses to load one unless the source is trusted. The other
-process keeps loops, memory bombs and crashes away from the import, and ends them. It is no sandbox: what it loads has
-the rights of the command.
+Loading a pickle runs the code that it names, so `unpickle` loads pickles only of a trusted source. The process has
+limits, so that endless loops, memory bombs and crashes do not stop the import. It is no sandbox: loaded code has the
+rights of the command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Object(NamedTuple):
     """A value that JSON does not have, as the process that loaded it describes it."""
 
     name: str
-    """The dotted name of its class; of a class or function, what it is and its own name."""
+    """The dotted name of its class; for a class or function, the words `class` or `function` and its own name."""
     state: Any = None
     """The attributes of an object that the caller asked about; the name or offset of a time zone."""
 
@@ -50,9 +50,9 @@ class Limits(NamedTuple):
     """The limits of the process."""
 
     cpu_seconds: int = 20
-    """The processor time for one pickle, with the imports that it causes."""
+    """The processor time for one pickle, including the imports that it causes."""
     seconds: float = 60
-    """The time by the clock for one pickle; also for the start of the process."""
+    """The elapsed time for one pickle, and for the start of the process."""
     memory: int = 2 * 1024**3
     """The bytes of its address space."""
 
@@ -63,11 +63,11 @@ _LIMITS = Limits()
 def unpickle(
     pickles: Iterable[bytes], own: Collection[str] = (), *, is_trusted: bool, limits: Limits = _LIMITS
 ) -> Mapping[bytes, Any]:
-    """Load pickles, and return what each holds: a value, or the NotReadableError that says why it has none.
+    """Load pickles, and return for each its value, or the NotReadableError that says why it cannot be read.
 
-    A value is made of JSON, tuples, dates, times and spans; anything else is an `Object`, with its attributes if it is
-    of one of the classes `own`. One process loads them all; another one continues after a pickle that ended it.
-    Raises InvalidInputError when there are pickles and the source is not trusted.
+    A value consists of JSON values, tuples, dates, times and spans; anything else is an `Object`, with its attributes
+    if its class is one of `own`. One process loads all pickles; if a pickle ends it, another process continues.
+    Raises InvalidInputError if there are pickles and the source is not trusted.
     """
     left, found = [*dict.fromkeys(pickles)], dict[bytes, Any]()
     if left and not is_trusted:
@@ -101,11 +101,11 @@ def what_is(value: Any) -> str:
 
 
 def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tuple[list[Any], str]:
-    """Return the answers of one process, and why there are no more of them. Raises ConfigError if it does not start."""
+    """Return the answers of one process, and why it ended before the last. Raises ConfigError if it does not start."""
     path = sys.path if "" in sys.path else ["", *sys.path]
     call = f"answer({sorted(own)!r}, Limits(*{tuple(limits)!r}))"
     code = f"import sys; sys.path[:] = {path!r}; from {__name__} import Limits, answer; {call}"
-    # Files and no pipes: nobody waits for the other one, nor for a process that inherited an end.
+    # Files instead of pipes: neither side waits for the other, nor for a process that inherited an end of a pipe.
     with TemporaryFile() as asked, TemporaryFile() as answered:
         asked.writelines(b64encode(data) + b"\n" for data in pickles)
         asked.seek(0)
@@ -133,7 +133,7 @@ def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tupl
 
 
 def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits, most: int) -> str:
-    """Wait until the process ends, stops answering or answers too much; return which of them it was."""
+    """Wait until the process ends, stops answering or answers too much; return which of the three happened."""
     size, until = 0, time.monotonic() + limits.seconds
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -151,7 +151,7 @@ def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits,
 
 
 def _read(line: bytes, number: int) -> Any:
-    """Return the value of an answer, or the NotReadableError that it stands for; raises whatever garbage leads to."""
+    """Return the value of an answer, or the NotReadableError that it stands for; an invalid answer raises any error."""
     answered, value, error = json.loads(line, object_hook=made)
     if answered != number:
         raise ValueError(answered)
@@ -167,7 +167,7 @@ _MAKERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def made(found: dict[str, Any]) -> Any:
-    """Return the value that `told` has put under the tag, as the hook of a JSON decoder."""
+    """Return the value that `told` has put under the tag; the object hook of a JSON decoder."""
     if _TAG not in found:
         return found
     name, state = found[_TAG], found["state"]
@@ -175,7 +175,7 @@ def made(found: dict[str, Any]) -> Any:
 
 
 def answer(own: Sequence[str], limits: Limits) -> None:
-    """Be the other process: read pickles from stdin, one a line, and write a line of JSON about each."""
+    """Run as the separate process: read pickles from stdin, one a line, and write a line of JSON about each."""
     pickles = [b64decode(line) for line in sys.stdin.buffer.read().splitlines()]
     answers, pid = os.fdopen(os.dup(1), "wb", buffering=0), os.getpid()
     os.dup2(2, 1)  # what loaded code prints is no answer
