@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rqsched.features.declarations.declarations import Declaration, DeclarationOptions
     from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
     from rqsched.features.pruning.chain import Pruned
-    from rqsched.features.quotas.decide import Quota, Usage
+    from rqsched.features.quotas.decide import Usage
     from rqsched.kernel.decide.audit import AuditRecord, CommandContext
     from rqsched.kernel.decide.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
     from rqsched.kernel.decide.option_table import Options
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Rerun,
         RetryPolicy,
     )
+    from rqsched.kernel.decide.quota_options import Quota
     from rqsched.kernel.decide.results import (
         Answer,
         BackfillRow,
@@ -229,7 +230,7 @@ _HOMES = {
     "QueueBehind": "simulate.report",
     "QueueLoad": "kernel.decide.results",
     "QueueOutcome": "simulate.report",
-    "Quota": "features.quotas.decide",
+    "Quota": "kernel.decide.quota_options",
     "Recovered": "kernel.decide.results",
     "Registry": "workflows",
     "ReleasePreview": "kernel.decide.hold",

@@ -13,24 +13,14 @@ from rq.job import Job
 
 from rqsched.config import Settings
 from rqsched.errors import RqschedError, WrongDatabaseError
-from rqsched.features.fan_out.chain import dispatch
-from rqsched.features.fan_out.execution import execute as execute_target
 from rqsched.features.list import make_runtime
-from rqsched.features.notifications import delivering
 from rqsched.kernel.chain import execution, ownership
 from rqsched.kernel.chain import fire as firing
+from rqsched.kernel.chain.feature import OwnJobId
 from rqsched.kernel.chain.ownership import UnknownJobError
 from rqsched.kernel.chain.reconcile.passes import reconcile_in_turn
 from rqsched.kernel.chain.runtime import Runtime, in_use
-from rqsched.kernel.decide.ids import (
-    BatchJobId,
-    DeliveryJobId,
-    RunJobId,
-    TargetJobId,
-    parse_delivery_job_id,
-    parse_run_job_id,
-    parse_target_job_id,
-)
+from rqsched.kernel.decide.ids import RunJobId, parse_delivery_job_id, parse_run_job_id, parse_target_job_id
 from rqsched.kernel.store import schema_version
 from rqsched.kernel.transport.job_label import DATABASE, SERVER, WORKFLOW
 
@@ -106,13 +96,8 @@ def execute(job_id: str | None = None) -> Any:
             current_runtime().hold.look(with_sql=False)  # the claim reads SQL's hold itself
             result = execution.execute(current_runtime(), job, rq_job)
             return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
-        if isinstance(job, DeliveryJobId):
-            if delivering.execute(current_runtime(), job) is None and _is_foreign(rq_job):
-                return _refuse(job)
-        elif isinstance(job, BatchJobId):
-            dispatch(current_runtime(), job)
-        else:
-            execute_target(current_runtime(), job)
+        if not current_runtime().features.owner_of(job).perform(job) and _is_foreign(rq_job):
+            return _refuse(job)
     except UnknownJobError:
         return _refuse(job)
     finally:
@@ -127,7 +112,7 @@ def _is_foreign(rq_job: Job | None) -> bool:
     return owner is not None and owner != current_runtime().ownership.database_id()
 
 
-def _refuse(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, error: RqschedError | None = None) -> Retry:
+def _refuse(job: RunJobId | OwnJobId, error: RqschedError | None = None) -> Retry:
     """Put a job of another database back once, else raise the error.
 
     A job that belongs to another server of the database, as `error` says, is put back, too.

@@ -39,7 +39,7 @@ from rqsched.features.limits.chain import told_of_use
 from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import shown_destination
 from rqsched.features.quotas.chain import usages
-from rqsched.features.quotas.decide import EVERY, Usage
+from rqsched.features.quotas.decide import Usage
 from rqsched.kernel.chain import marks, option_checks
 from rqsched.kernel.chain.error_text import explain
 from rqsched.kernel.chain.ownership import MAY_GO_ON, REFUSALS
@@ -49,6 +49,7 @@ from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.marks import WentBack
 from rqsched.kernel.decide.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.quota_options import EVERY
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries

@@ -21,9 +21,9 @@ from rqsched.errors import InvalidInputError, in_words
 from rqsched.features.limits.decide import Bounds
 from rqsched.features.notifications import store as deliveries
 from rqsched.features.pruning import store as pruning
-from rqsched.features.quotas.decide import RESOURCES
 from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.limit_options import MAX_NUMBER
+from rqsched.kernel.decide.quota_options import RESOURCES
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.store import metadata, schema_version
 from rqsched.kernel.store.database import Connection, Database

@@ -11,9 +11,10 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import httpx
 
 from rqsched.api.description import RunDescription
-from rqsched.features.quotas.decide import RESOURCES, Quota, Usage
+from rqsched.features.quotas.decide import Usage
 from rqsched.kernel.decide.audit import AuditRecord
 from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
+from rqsched.kernel.decide.quota_options import RESOURCES, Quota
 from rqsched.kernel.decide.results import Page
 from rqsched.when.calendars import Calendar
 

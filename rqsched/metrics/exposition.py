@@ -11,8 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from rqsched.features.limits.decide import Bounds
-from rqsched.features.quotas.decide import RESOURCES, Usage
+from rqsched.features.quotas.decide import Usage
 from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.decide.quota_options import RESOURCES
 from rqsched.kernel.decide.results import LimitDescription
 from rqsched.kernel.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS, Memory
 from rqsched.metrics.counters import Counts, Histogram, Key

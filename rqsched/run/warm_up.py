@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from rq.utils import import_attribute
 
-from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.limits import store as limits
 from rqsched.kernel.chain.feature import Features
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide import lifecycle
@@ -64,17 +63,26 @@ def _rehearse(features: Features, connection: Connection) -> None:
     claims.rehearse(connection, run.uid, start, features.claims_alone)
     changes.find_run(connection, run.uid)
     changes.find(connection, schedule.uid)
-    fan_out_targets.rehearse(connection, run.uid, _THEN)
-    limits.rehearse(connection, run.uid, _THEN)
+    for feature in features.listed:
+        feature.rehearse(connection, run.uid, _THEN)
     # The first success touches other columns than those after it, and so does a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)
         if dialect_of(connection).joins_writes:
-            for sees in (changes.NOTHING, changes.Sees(limits.STATE, {"group": run.uid})):
+            for sees in _sees_of(features, schedule, replace(run, limit_group=run.uid), success, now):
                 changes.end_alone(connection, sees, change=ended, token=run.uid, version="0")
         changes.write(connection, [ended])
         schedule = ended.after
+
+
+def _sees_of(
+    features: Features, schedule: Schedule, run: Run, success: AttemptResult, now: datetime
+) -> Iterable[changes.Sees]:
+    """Return the distinct columns that features see at the end of a run of a group, and no columns."""
+    ended = decide_settle(schedule, [run], run, success, now=now)
+    found = [changes.NOTHING, *(feature.sees(ended) for feature in features.listed)]
+    return {sees.columns: sees for sees in found}.values()
 
 
 def _sample(now: datetime) -> tuple[Schedule, Run]:

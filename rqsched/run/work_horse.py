@@ -24,11 +24,10 @@ from typing import Any, TypeAlias
 
 from rq.job import Job
 
-from rqsched.features.fan_out.execution import lose as lose_target
 from rqsched.kernel.chain import settle
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.time_limit import Lose
-from rqsched.kernel.decide.ids import RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.kernel.decide.ids import RunJobId, parse_run_job_id, parse_target_job_id
 from rqsched.kernel.fork_guard import ForkGuard
 from rqsched.kernel.transport.redelivery import mark_failed
 from rqsched.run.supervisor import FORK, die_with_parent, show_name
@@ -63,8 +62,8 @@ def horse_died(
             change = settle.lose_run(runtime, died, reason, token=token, is_stopped=is_stopped)
             if settle.has_failed_finally(change, died.uid):
                 mark_failed(job)
-        elif isinstance(died, TargetJobId):
-            lose_target(runtime, died, reason, token=token, is_final=is_stopped)
+        elif died is not None:
+            runtime.features.owner_of(died).lose(died, reason, token=token, is_final=is_stopped)
     except Exception:  # noqa: BLE001
         _log.exception("job %s is left to reconcile", job.id, extra={"action": "lose_failed"})
     finally:

@@ -33,9 +33,9 @@ from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, DatabasePrivilegeError, DatabaseReadOnlyError
 from rqsched.features.list import make_runtime
-from rqsched.features.notifications.messages import require_sentry
 from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.chain.imports import import_workflows
+from rqsched.kernel.chain.option_checks import require_sentry
 from rqsched.kernel.chain.runtime import Runtime, using
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.store import schema_version

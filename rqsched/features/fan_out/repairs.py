@@ -12,15 +12,15 @@ from itertools import chain
 from operator import attrgetter
 
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.chain import PAGE, fill, find_resolver, name_targets, promote
+from rqsched.features.fan_out.chain import PAGE, dispatch, fill, find_resolver, name_targets, promote
 from rqsched.features.fan_out.decide import TargetEnd, decide_blocked
-from rqsched.features.fan_out.execution import decide_lost, end_if_over, is_dispatched, try_to_end
+from rqsched.features.fan_out.execution import decide_lost, end_if_over, execute, is_dispatched, lose, try_to_end
 from rqsched.features.fan_out.jobs import batch_job, enqueue
 from rqsched.features.fan_out.store import EndStep, Target
-from rqsched.kernel.chain.feature import Call, Feature, Pass, Section, Stage
+from rqsched.kernel.chain.feature import Call, Feature, OwnJobId, Pass, Section, Stage
 from rqsched.kernel.chain.reconcile.repair import pages, repair_each
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide.ids import BatchJobId
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId
 from rqsched.kernel.decide.model import Change, Run, Schedule
 from rqsched.kernel.decide.results import Recovered
 from rqsched.kernel.queries import reconcile as reconcile_queries
@@ -39,6 +39,7 @@ class FanOut(Feature):
 
     run_columns = ((attrgetter("dispatched_at"), None),)
     options = ((attrgetter("targets"), None),)
+    jobs = (TargetJobId, BatchJobId)
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -67,6 +68,23 @@ class FanOut(Feature):
     def sections(self, begun: Pass) -> Sequence[Section]:
         """Repair targets and their runs."""
         return [Section(Stage.RUNS, repair_targets(self._runtime, is_full=begun.is_full))]
+
+    def perform(self, job: OwnJobId) -> bool:
+        """Handle a target, or dispatch the next ones."""
+        if isinstance(job, TargetJobId):
+            execute(self._runtime, job)
+        elif isinstance(job, BatchJobId):
+            dispatch(self._runtime, job)
+        return True
+
+    def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
+        """End the attempt of a target; the job that dispatches targets is put on its queue again by a pass."""
+        if isinstance(job, TargetJobId):
+            lose(self._runtime, job, reason, token=token, is_final=is_final)
+
+    def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
+        """Execute the statements of a target's claim and end."""
+        fan_out_targets.rehearse(connection, uid, now)
 
 
 def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:

@@ -34,6 +34,7 @@ from rqsched.kernel.decide.limit_options import split_key
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.kernel.decide.policy import Policies
 from rqsched.kernel.decide.results import LimitDescription, Recovered
+from rqsched.kernel.queries.runs import MOST_AHEAD, with_places
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.changes import NOTHING, Seen, Sees
 from rqsched.kernel.store.database import Connection
@@ -131,6 +132,10 @@ class Limits(Feature):
         if not is_published and run.limit_group is not None:
             give(self._parts, [run.limit_group])
         return look_of(self._parts, link, run)
+
+    def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
+        """Execute the statements of an end and a grant."""
+        store.rehearse(connection, uid, now)
 
 
 def _is_given_back(before: Run, after: Run) -> bool:
@@ -384,9 +389,9 @@ def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[
         return f"a worker of {queue}: it had a place of limit {name}, and none came to claim it"
     (group,) = found
     taken = _told_of_group(connection, group, run, now, say)
-    place = store.with_places(connection, [run])[0].place_in_line or 0
-    is_far = place > store.MOST_AHEAD
-    where = f"more than {store.MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
+    place = with_places(connection, [run])[0].place_in_line or 0
+    is_far = place > MOST_AHEAD
+    where = f"more than {MOST_AHEAD} are ahead of it" if is_far else f"it is number {place} in line"
     return f"in line of limit {name}: {', '.join([*taken, where])}"
 
 

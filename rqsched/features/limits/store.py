@@ -48,7 +48,7 @@ from rqsched.features.limits.decide import (
 )
 from rqsched.kernel.decide.ids import RetryLinkId
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, key_of, split_key
-from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, changed, dumps
+from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, dumps
 from rqsched.kernel.decide.results import LimitDescription, Page
 from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
 from rqsched.kernel.store.dialect import Dialect, dialect_of
@@ -489,7 +489,6 @@ def _in_order(first_runs: sa.Select[Any], first_targets: sa.Select[Any] = _FIRST
 # A blocked run is offered again later.
 _COULD_START = (runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
 _FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
-_LINE = _in_order(_RUNS.first())
 
 
 def _are_free(
@@ -751,24 +750,6 @@ def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
         return found.where(dialect.among(group)).group_by(group)
 
     return sa.union_all(*(waiting(kind) for kind in _KINDS))
-
-
-def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, with the place of each that is in line; reads nothing if none is.
-
-    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` are ahead.
-    """
-    groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
-    places = dict[str, int]()
-    for group in groups:
-        line = connection.execute(_LINE, {"group": group, "most": MOST_AHEAD}).scalars()
-        places |= {uid: place for place, uid in enumerate(line, 1)}
-    beyond = MOST_AHEAD + 1
-    return [changed(run, place_in_line=places.get(run.uid, beyond)) if run.is_in_line else run for run in found]
-
-
-MOST_AHEAD = 1_000
-"""How many in line ahead of a run are counted."""
 
 
 def waiting_targets(connection: Connection, run_uid: str) -> int:

@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from rqsched.errors import InvalidInputError
 from rqsched.features.namespaces.api import delete_some
-from rqsched.features.quotas.decide import RESOURCES
 from rqsched.http.dependencies import AdminAlways, AdminHeavy, OperateAlways, Read, ReadHeavy
 from rqsched.http.native.requests import MAX_NAME, Cursor, Limit, LimitRequest, Note
 from rqsched.http.native.responses import LimitResponse, LimitsResponse, WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import PROBLEM, Json, Schema, schema_of
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.kernel.decide.payload import loads
+from rqsched.kernel.decide.quota_options import RESOURCES
 from rqsched.kernel.decide.results import Load, NamespaceData, Peak, QueueLoad
 from rqsched.kernel.store import registered_workflows
 from rqsched.simulate.load import MOST_HOURS

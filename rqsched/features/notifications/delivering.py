@@ -29,7 +29,7 @@ from rqsched.features.notifications.notifier import LEASE_SECONDS, Notifier
 from rqsched.features.notifications.watching import find_long, find_overdue, redeliver_notifications
 from rqsched.kernel.chain.claim import process_name
 from rqsched.kernel.chain.error_text import describe_error
-from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage, Started
+from rqsched.kernel.chain.feature import Feature, OwnJobId, Pass, Section, Stage, Started
 from rqsched.kernel.chain.reconcile.repair import unless_held
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.time_limit import OutOfTimeError, Watch, time_limit
@@ -62,6 +62,7 @@ class Notifications(Feature):
 
     columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
     claims_alone = deliveries.HAS_NO_RECEIVER
+    jobs = (DeliveryJobId,)
 
     def __init__(self, parts: Runtime) -> None:
         self._parts, self._notifier = parts, Notifier(parts)
@@ -100,6 +101,10 @@ class Notifications(Feature):
         parts = self._parts
         reports = [unless_held(parts, find_overdue(parts)), unless_held(parts, find_long(parts))]
         return [Section(Stage.RUNS, batches) for batches in [*reports, redeliver_notifications(parts)]]
+
+    def perform(self, job: OwnJobId) -> bool:
+        """Attempt a delivery; a ping that has arrived has no row left."""
+        return isinstance(job, DeliveryJobId) and execute(self._parts, job) is not None
 
 
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:

@@ -98,12 +98,6 @@ def _agent() -> str:
     return f"rqsched/{version('rqsched')}"
 
 
-def require_sentry(settings: Settings) -> None:
-    """Check that sentry-sdk is here when the settings ask for check-ins; raises ConfigError that says what to do."""
-    if settings.sentry_checkins and not has_sentry():
-        raise ConfigError(SENTRY_MISSING)
-
-
 def _check_in(delivery: Delivery, message: Mapping[str, Any], seconds: float) -> None:
     if not has_sentry():
         raise ConfigError(SENTRY_MISSING)

@@ -11,9 +11,10 @@ from typing import Protocol
 
 from rqsched.config import Settings
 from rqsched.features.quotas import store
-from rqsched.features.quotas.decide import EVERY, Growth, Quota, Usage, declared_bytes, growth_of, require_room
+from rqsched.features.quotas.decide import Growth, Usage, declared_bytes, growth_of, require_room
 from rqsched.kernel.chain.feature import Feature
 from rqsched.kernel.decide.model import Change, Definition
+from rqsched.kernel.decide.quota_options import EVERY, Quota
 from rqsched.kernel.store.database import Connection, Database
 
 

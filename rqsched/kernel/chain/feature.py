@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from rq.job import Job
 
-from rqsched.kernel.decide.ids import RunJobId
+from rqsched.kernel.decide.ids import BatchJobId, DeliveryJobId, RunJobId, TargetJobId
 from rqsched.kernel.decide.model import Change, Run, Schedule
 from rqsched.kernel.decide.policy import Policies
 from rqsched.kernel.decide.results import Recovered
@@ -30,6 +30,10 @@ Started: TypeAlias = tuple[Run, Schedule]
 """A run as it was claimed, and its schedule."""
 Call: TypeAlias = Callable[[Callable[[], None]], Any]
 """Called instead of a workflow, with the attempt's checkpoint; its result is the attempt's."""
+
+
+OwnJobId: TypeAlias = TargetJobId | BatchJobId | DeliveryJobId
+"""The id of an RQ job that is neither a link nor the job of a run: a feature performs it."""
 
 
 class Pass(NamedTuple):
@@ -80,6 +84,8 @@ class Feature(Protocol):
     """Whether it follows before subscribers hear of the events: they are the application's code, and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
     """The condition on a run and its schedule under which it writes nothing with their claim; None is any."""
+    jobs: ClassVar[tuple[type[OwnJobId], ...]] = ()
+    """The kinds of ids of its own RQ jobs, which it performs; each kind belongs to one feature."""
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Refuse what operations decided, or write the rows that it is the first to name; raises what callers get.
@@ -170,6 +176,27 @@ class Feature(Protocol):
         """
         return None
 
+    # Not points of the protocol: what a worker needs for the feature's own jobs and statements.
+
+    def perform(self, job: OwnJobId) -> bool:
+        """Perform a job of one of its `jobs`; returns False if there was nothing to do, and perhaps no row.
+
+        An error fails the job. Raises UnknownJobError if this database surely has no such row.
+        """
+        return False
+
+    def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
+        """End a job of its own after its process died.
+
+        With a `token`, only a claim under that token is ended. With `is_final` a person stopped the job. Only fan-out
+        uses it: a delivery is made again when its lease is over.
+        """
+        return
+
+    def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
+        """Execute the statements of an attempt and its end for a `uid` of nothing, so that they are compiled."""
+        return
+
 
 class Features:
     """The features of one process."""
@@ -202,6 +229,10 @@ class Features:
             or any(column(run) != default for column, default in feature.run_columns for run in runs)
             or any(option(one) != default for option, default in feature.options for one in said)
         ]
+
+    def owner_of(self, job: OwnJobId) -> Feature:
+        """Return the feature that performs a job."""
+        return next(feature for feature in self.listed if isinstance(job, feature.jobs))
 
     def sections(self, begun: Pass) -> dict[Stage, list[Iterator[Recovered]]]:
         """Return the sections of a pass, by stage."""

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from rqsched.config import Settings
-from rqsched.errors import InvalidInputError, UnknownWorkflowError
+from rqsched.errors import ConfigError, InvalidInputError, UnknownWorkflowError
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.model import Definition
 from rqsched.kernel.decide.notifications import Notifications
@@ -135,6 +135,12 @@ def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
         )
     if wanted.get("sentry") and not has_sentry():
         raise InvalidInputError("notifications.sentry", SENTRY_MISSING)
+
+
+def require_sentry(settings: Settings) -> None:
+    """Check that sentry-sdk is here when the settings ask for check-ins; raises ConfigError that says what to do."""
+    if settings.sentry_checkins and not has_sentry():
+        raise ConfigError(SENTRY_MISSING)
 
 
 def has_sentry() -> bool:

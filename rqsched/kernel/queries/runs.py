@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from rqsched.features.limits.store import with_places
 from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, TargetStatus
+from rqsched.kernel.decide.model import BLOCKED, EXPIRED, Run, RunStatus, Schedule, TargetStatus, changed
 from rqsched.kernel.decide.results import Page
 from rqsched.kernel.queries.pages import (
     bind_cursor,
@@ -45,10 +44,12 @@ from rqsched.kernel.store.tables import (
     IS_BACKFILLED,
     IS_DEAD_LETTER,
     IS_EXPIRED,
+    IS_IN_LINE,
     IS_LIVE,
     IS_OCCURRENCE,
     IS_OPEN,
     IS_OPEN_TARGET,
+    IS_TARGET_IN_LINE,
     IS_UNFINISHED,
     SHOWN_STATUS,
     WAITS_FOR_CODE,
@@ -60,6 +61,9 @@ from rqsched.kernel.store.tables import (
     targets,
 )
 from rqsched.when.moved import REACH
+
+MOST_AHEAD = 1_000
+"""How many in line ahead of a run are counted."""
 
 
 def list_runs(
@@ -98,6 +102,35 @@ def list_runs(
 def to_show(connection: Connection, found: list[Run]) -> list[Run]:
     """Return runs with the shown values that are in other rows: runs that need them cost one more query."""
     return with_upstreams(connection, with_places(connection, found))
+
+
+def with_places(connection: Connection, found: list[Run]) -> list[Run]:
+    """Return runs, with the place of each that is in line; reads nothing if none is.
+
+    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` are ahead.
+    """
+    groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
+    places = dict[str, int]()
+    for group in groups:
+        line = connection.execute(_LINE, {"group": group}).scalars()
+        places |= {uid: place for place, uid in enumerate(line, 1)}
+    beyond = MOST_AHEAD + 1
+    return [changed(run, place_in_line=places.get(run.uid, beyond)) if run.is_in_line else run for run in found]
+
+
+def _first_in_line(table: sa.Table, is_in_line: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    order = table.c.limit_at, table.c.number, table.c.uid
+    group = table.c.limit_group == sa.bindparam("group", type_=table.c.limit_group.type)
+    first = sa.select(table.c.uid, *order[:2]).where(is_in_line, group).order_by(*order).limit(MOST_AHEAD)
+    return sa.select(first.subquery())
+
+
+def _line() -> sa.Select[Any]:
+    both = sa.union_all(_first_in_line(runs, IS_IN_LINE), _first_in_line(targets, IS_TARGET_IN_LINE)).subquery()
+    return sa.select(both.c.uid).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(MOST_AHEAD)
+
+
+_LINE = _line()
 
 
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:

@@ -13,7 +13,7 @@ from rqsched import Every
 from rqsched.aio import AsyncScheduler
 from rqsched.errors import IdempotencyConflictError, QuotaExceededError, ScheduleExistsError, TransactionConflictError
 from rqsched.features.declarations.declarations import Declaration
-from rqsched.features.quotas.decide import Quota
+from rqsched.kernel.decide.quota_options import Quota
 from rqsched.kernel.store.database import make_engine
 from tests.support.env import Env, MakeEnv
 

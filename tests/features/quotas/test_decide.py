@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from rqsched.errors import QuotaExceededError
-from rqsched.features.quotas.decide import Growth, Quota, Usage, parse_quotas, require_room
+from rqsched.features.quotas.decide import Growth, Usage, require_room
+from rqsched.kernel.decide.quota_options import Quota, parse_quotas
 
 READ = {
     "a number of bytes": ({"a": {"bytes": 5}}, Quota(bytes=5)),

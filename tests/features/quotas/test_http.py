@@ -9,7 +9,8 @@ import pytest
 
 from rqsched import Declaration, Every
 from rqsched.errors import QuotaExceededError
-from rqsched.features.quotas.decide import Quota, Usage
+from rqsched.features.quotas.decide import Usage
+from rqsched.kernel.decide.quota_options import Quota
 from tests.support.client import asynchronous, client_of
 from tests.support.openjobspec import CRON, REPORT, Ojs
 from tests.support.population import ACTION, HEADERS
