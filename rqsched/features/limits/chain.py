@@ -52,6 +52,10 @@ class Parts(target_jobs.Parts, Protocol):
     hold: HoldGate
     """Whether anything may begin."""
 
+    @property
+    def live(self) -> Parts:
+        """The parts with the time as it is, also in a tick at a given time: rates count starts in real time."""
+
 
 class Limits(Feature):
     """Groups with limits: the first Change that names a group makes it, and committed Changes free and want places."""
@@ -62,7 +66,7 @@ class Limits(Feature):
     follows_first = True
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+        self._parts = parts.live
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Make the groups that Changes are the first to name.

@@ -93,6 +93,8 @@ class Runtime:
         self.workflows = workflows or registry
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
+        self.live = self
+        """The runtime with the time as it is: another one only in a tick at a given time."""
         self._features_of = features
         self.features = Features(features(self))
         """The features that take part in Changes and claims."""
@@ -127,14 +129,17 @@ class Runtime:
         return apart
 
     def at(self, clock: Clock) -> Runtime:
-        """Return this runtime with the time of another clock, also for its features; connections are shared."""
+        """Return this runtime with the time of another clock, for a tick at a given time.
+
+        Connections and the gate of holds are shared, so the gate keeps the live clock. `live` is this runtime.
+        """
         other = copy.copy(self)
-        other.use_clock(clock)
+        other._clock, other.now = clock, clock.now
         other.features = Features(self._features_of(other))
         return other
 
     def use_clock(self, clock: Clock) -> None:
-        """Take the time from another clock (a tick at a given time, a test)."""
+        """Take the time from another clock, as tests do."""
         self._clock, self.now = clock, clock.now
         self.hold.now = clock.now
 

@@ -620,3 +620,18 @@ def test_link_does_not_come_again_where_only_a_queue_without_workers_waits(any_e
 
     [fired] = fire(env.runtime, [str(RetryLinkId(schedule.uid, made[3].number, 0))])
     assert (granted(made[3]), fired.again_at) == ([False], None)
+
+
+def test_a_tick_at_a_given_time_counts_starts_in_real_time(env: Env) -> None:
+    """A tick for tomorrow must neither forget today's starts nor date a grant tomorrow, which would keep a place."""
+    schedule = create(env, rate="2/h")
+    for run in make(schedule, 2):
+        env.claim(run)
+    before = starts(env)
+    assert len(before) == 2
+
+    env.scheduler.tick(now=env.clock.now() + timedelta(days=2))
+
+    assert starts(env) == before
+    waiting = [run.state.granted_at for run in schedule.runs().items if run.state.status == "pending"]
+    assert waiting == [None]
