@@ -1,6 +1,6 @@
 """The clock: the package's one wall-clock read, and the offset that makes every host agree with the database.
 
-Core takes `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
+Decisions take `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
 the caller passes the function that reads the database's time.
 """
 
@@ -13,13 +13,14 @@ from typing import NamedTuple, Protocol
 
 _NO_OFFSET = timedelta(0)
 STEP = timedelta(milliseconds=100)
-"""If wall clock and monotonic time drift apart by more than this, the clock was set or the host suspended."""
+"""If wall clock and monotonic time drift apart by this much, the clock was set or the host was suspended."""
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
-    """Return how far their clock is ahead of ours: the least that our readings around it allow (Cristian's bounds).
+    """Return how far another clock, which read `theirs`, is ahead of ours, which read `before` and `after` around it.
 
-    Hosts whose clocks agree find an offset of zero, and not a share of their round trips.
+    This is the smallest offset that the readings allow (Cristian's bounds). Hosts whose clocks agree get an offset of
+    zero, and not a part of the round trip.
     """
     return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
 
@@ -40,12 +41,12 @@ class SystemClock(Clock):
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Read the seconds since a fixed moment; they are never set, and stand still while the host is suspended."""
+        """Return the seconds since a fixed moment. Nobody can set them; they stand still while the host sleeps."""
         return time.monotonic()
 
 
 class HostClock(Clock, Protocol):
-    """A wall clock, and a second one that is never set."""
+    """A wall clock, and a monotonic clock that nobody can set."""
 
     def monotonic(self) -> float:
         """Return seconds that only grow."""
@@ -53,24 +54,24 @@ class HostClock(Clock, Protocol):
 
 
 class DatabaseClock(Clock):
-    """The database's time as this host knows it: the last measurement plus the monotonic time since.
+    """The database's time as this host knows it: the newest measurement plus the monotonic time since.
 
-    Hosts disagree by more than a fire may be early, so they all follow the database they share. The wall clock may be
-    set at any moment; that changes no time here, but causes a new measurement. A fork keeps the measurement.
+    The clocks of hosts differ by more than a fire may be early, so all hosts follow their common database. If somebody
+    sets the wall clock, the time here does not change, but a new measurement is due. A fork keeps the measurement.
     """
 
     def __init__(self, host: HostClock) -> None:
         self._host = host
         self.measured: Measurement | None = None
-        """The newest measurement; it holds for every process of the host."""
+        """The newest measurement, which every process of this host may use; None before the first."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is a measurement; without one this is the wall clock."""
+        """Whether there is a measurement. Without one, `now` is the wall clock."""
         return self.measured is not None
 
     def is_due(self, refresh: timedelta) -> bool:
-        """Return whether a measurement is missing, older than `refresh`, or older than a setting of the wall clock."""
+        """Return whether to measure: there is no measurement, it is `refresh` old, or the wall clock was set since."""
         measured = self.measured
         if measured is None:
             return True
@@ -79,9 +80,9 @@ class DatabaseClock(Clock):
         return elapsed >= refresh or abs(stepped) >= STEP
 
     def measure(self, read: Callable[[], datetime]) -> None:
-        """Compare the wall clock with theirs, which `read` returns, by the shorter of two round trips.
+        """Compare the wall clock with the database's clock, which `read` reads, twice; the shorter round trip counts.
 
-        Connecting, or waiting for a database that comes back, makes the first round trip a long one.
+        Connecting, or waiting for a database that comes back, makes the first round trip long.
         """
         trips = [self._round_trip(read) for _ in range(2)]
         wall, monotonic, theirs, seconds = min(trips, key=lambda trip: trip[3])
@@ -89,7 +90,7 @@ class DatabaseClock(Clock):
         self.measured = Measurement(wall + offset, wall, monotonic)
 
     def keep(self) -> None:
-        """Treat the newest measurement as new, because the database does not answer now; it is asked again later."""
+        """Treat the newest measurement as new, because the database does not answer; the next one is due later."""
         if self.measured is not None:
             self.measured = Measurement(self.now(), self._host.now(), self._host.monotonic())
 
@@ -107,11 +108,11 @@ class DatabaseClock(Clock):
 
 
 class Measurement(NamedTuple):
-    """The same moment by three clocks."""
+    """One moment as three clocks show it."""
 
     database: datetime
     """By the database's clock."""
     wall: datetime
     """By the host's wall clock."""
     monotonic: float
-    """By the host's clock that is never set."""
+    """By the host's monotonic clock."""

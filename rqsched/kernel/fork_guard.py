@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ForkGuard:
     """Ends each process that was forked in its block and is about to leave it, by return or by an error.
 
-    It prints the error's traceback, and runs nothing after the block: no `finally`, no `atexit`. Its exit status is 0,
-    that of a SystemExit, or 1. The process is unrestricted inside the block.
+    The guard prints the error's traceback. Nothing runs after the block: no `finally`, no `atexit`. The exit status is
+    0 after a return, the status of a SystemExit, or else 1. Inside the block the forked process is unrestricted.
     """
 
     def __enter__(self) -> None:
@@ -34,7 +34,7 @@ class ForkGuard:
 def call_in_this_process(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call the application's code; a process that it forks ends with the call (see `ForkGuard`).
 
-    A coroutine that it returns is guarded while it is awaited: an event loop ends in its own process alone.
+    If the call returns a coroutine, the coroutine is guarded while it is awaited: a fork must not end the event loop.
     """
     with ForkGuard():
         result = function(*args, **kwargs)

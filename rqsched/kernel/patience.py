@@ -1,4 +1,4 @@
-"""Patience: calls that are repeated while their failure may pass, and looks at a run until it has ended."""
+"""Patience: repeats a call while its failure may pass, and says when to read a run again until it has ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
 
 
 def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
-    """Call; a failure counts as the first attempt of a tenacity loop, which calls `again` for the others.
+    """Make a call; if it fails, repeat it in a tenacity loop, where the failure counts as the first attempt.
 
-    `again` is the call itself by default. The loop is entered only after a failure, because its bookkeeping costs as
-    much as a short statement. Its time counts from the first call.
+    The loop calls `again`, which is `call` by default. The loop is entered only after a failure, because its
+    bookkeeping costs as much as a short statement. Its time counts from the first call.
     """
     started_at = monotonic()
     try:

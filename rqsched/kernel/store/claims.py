@@ -1,6 +1,6 @@
-"""Claims in SQL: a pending run becomes one process's or one external worker's, who keeps it alive by heartbeats.
+"""Claims in SQL: one process or one external worker takes a pending run, and keeps it alive by heartbeats.
 
-A claim is one conditional update, fenced by a token that the claimer has drawn. Every function works inside the
+A claim is one conditional update, fenced by a token that the claimer draws. Every function works inside the
 caller's transaction. The ends of claimed runs are in `changes` and `ends`, the claims of targets in `fan_out_targets`.
 """
 
@@ -45,7 +45,7 @@ from rqsched.kernel.store.tables import (
 
 
 def lock_run(connection: Connection, run_uid: str) -> None:
-    """Lock a run that is to be claimed, so that the time of its start is read after the wait."""
+    """Lock a run that is to be claimed, so that the time of its start is read after the wait for the lock."""
     connection.execute(_LOCK_RUN, {"b_uid": run_uid})
 
 
@@ -56,11 +56,11 @@ class StartedRun(NamedTuple):
     """A run as it was claimed."""
 
     run: Run
-    """The run, which runs now."""
+    """The run, with the status running."""
     schedule: Schedule
-    """Its schedule as it was read with it."""
+    """The run's schedule, read in the same transaction."""
     version: str | None = None
-    """The version of that row of the schedule (`end_alone`); None on SQLite."""
+    """The version of the schedule's row, which `end_alone` compares; None on SQLite."""
 
 
 def start_run(
@@ -72,13 +72,13 @@ def start_run(
     *,
     alone: Conditions | None = None,
 ) -> StartedRun | None:
-    """Claim a pending attempt for one process; returns the run that `start["token"]` holds now, None when it could not.
+    """Claim a pending attempt for one process; returns the started run, or None if it cannot be claimed.
 
-    `started_at` is later than that of the attempt before, whatever the clocks say: it is the attempt's fence. It is
-    never before `granted_at`, even where the clock of the granting process is ahead: rates rely on that. The claim is
-    one conditional update without a lock of the schedule. Repeated with the same token after a lost answer, it returns
-    the same. With `alone` (PostgreSQL) it does not wait: it leaves out a run that another transaction holds, and a run
-    that does not meet these conditions.
+    The claim is one conditional update that does not lock the schedule. It may be repeated with the same
+    `start["token"]` after a lost answer, and then returns the same run. `started_at` fences the attempt, so it is later
+    than the start of the attempt before, whatever the clocks say. It is never before `granted_at`, even if the clock of
+    the granting process is ahead: rates rely on that. With `alone` (PostgreSQL) the claim waits for no lock: it skips a
+    run that another transaction has locked, and a run that does not meet these conditions.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
@@ -96,7 +96,7 @@ def start_run(
 Condition: TypeAlias = sa.ColumnElement[bool]
 """A condition of a statement."""
 Conditions: TypeAlias = tuple[Condition, ...]
-"""Conditions of features, which are the same objects as long as the process lives."""
+"""Conditions that features add. A process always passes the same objects, so `_start_alone` can cache by them."""
 _START_GIVES = ("token", "started_at", "worker")
 _TOKEN: sa.BindParameter[str] = sa.bindparam("b_token")
 
@@ -113,7 +113,7 @@ def _start(dialect: Dialect) -> sa.Update:
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    # It looks itself, in its own statement, whether everything is held, or the namespace is frozen.
+    # The claim itself checks, in its one statement, whether everything is on hold or the namespace is frozen.
     namespace = schedules.c.namespace if dialect.joins_writes else of_schedule(schedules.c.namespace, runs)
     now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
     may_start = (~is_held(namespace), ~is_late(now), MAY_START)
@@ -128,14 +128,15 @@ _IS_UNLOCKED = runs.c.uid == (
     .with_for_update(key_share=True, skip_locked=True)
     .scalar_subquery()
 )
-"""A statement that is a whole transaction waits for no lock: its times would be from before the wait."""
+"""The run is not locked by another transaction. A statement that is a whole transaction must not wait for a lock,
+because its times would be from before the wait."""
 _SHORT = {runs: runs.alias("r"), schedules: schedules.alias("s")}
 
 
 def _shortened(statement: sa.Update) -> sa.Update:
-    """Name the tables by a letter: a hundred columns under their names are more than psycopg keeps of a text.
+    """Name each table by a letter, so that psycopg caches the text of the statement.
 
-    It would parse the text of each claim anew.
+    With full names a hundred columns make the text too long, and psycopg would parse it again for each claim.
     """
 
     def short(element: Any, **_: object) -> Any:
@@ -164,17 +165,17 @@ def _start_alone(conditions: Conditions) -> sa.Update:
 
 
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
-"""SQLite returns no columns of the other table."""
+"""Reads the claimed run and its schedule: an UPDATE of SQLite returns no columns of another table."""
 
 
 def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
-    """Forget that a running run was blocked, while `token` holds it."""
+    """Clear the record that a running run was blocked, if `token` holds the run."""
     held = sa.update(runs).where(runs.c.uid == run_uid, is_held_by(runs, token))
     connection.execute(held.values(blocked_at=None, blocked_reason=None))
 
 
 def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
-    """Record a heartbeat of a running run; returns None while `token` holds it, else the run's status."""
+    """Record a heartbeat of a running run; returns None if `token` holds the run, else the run's status."""
     beaten = connection.execute(_BEAT, {"b_uid": run_uid, "b_token": token})
     if beaten.rowcount == 1:
         return None
@@ -193,9 +194,9 @@ def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
 
 
 def rehearse(connection: Connection, uid: str, start: Mapping[str, Any], alone: Conditions | None) -> None:
-    """Execute the reads and locks of a claim, a heartbeat and an end for a `uid` of no run, so that they are compiled.
+    """Execute the reads and locks of a claim, a heartbeat and an end, so that the statements are compiled.
 
-    The writes of an end are not among them, see `write`.
+    No run may have the `uid`. The writes of an end are not among the statements, see `write`.
     """
     lock_run(connection, uid)
     start_run(connection, uid, 1, 1, start)
@@ -215,12 +216,12 @@ _IS_ACTIVE = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING)) & (r
 def lock_waiting_external(
     connection: Connection, queues: Sequence[str], *, namespace: str, default_queue: str, now: datetime, limit: int
 ) -> list[tuple[str, str | None]]:
-    """Lock waiting runs of these queues, skipping those that others hold.
+    """Lock waiting runs of these queues, skipping runs that other transactions have locked.
 
-    Returns their uids, each with the group that must grant it a place first, None where it needs none.
+    Returns the uid of each run, with the group that must grant the run a place first, or None if it needs no place.
 
-    The queues are tried in the order given; on each the most important come first, then the oldest. A run without a
-    queue waits on `default_queue`. A run that may not start any more is left to a pass of reconcile.
+    The queues are tried in the given order. On each queue the run with the highest priority comes first, then the
+    oldest. A run without a queue waits on `default_queue`. A run that may not start any more is left to reconcile.
     """
     queue = sa.func.coalesce(runs.c.queue, default_queue)
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
@@ -241,7 +242,7 @@ def start_external(
 ) -> list[tuple[Run, Schedule]]:
     """Write the start of locked runs; returns them in the order of the uids, each with its schedule.
 
-    Each starts after the attempt before it, whatever the clocks say.
+    Each run's start is later than the start of the attempt before, whatever the clocks say.
     """
     if not uids:
         return []
@@ -263,14 +264,14 @@ def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Sche
 
 
 def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str) -> list[str]:
-    """Lock those of these runs that are still a worker's own, so that the time of its heartbeat is read after the wait.
+    """Lock the given runs that a worker still holds, so that the heartbeat's time is read after the wait.
 
     A run that was claimed without the name of a worker belongs to the first worker that names it.
     """
     is_named = dialect_of(connection).one_of(runs.c.uid, uids)
     is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)
     mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
-    # In the order in which all runs are locked: two heartbeats, or one and a fire that cancels, never deadlock.
+    # All code locks runs in this order, so two heartbeats, or a heartbeat and a fire that cancels, never deadlock.
     locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
     return list(connection.execute(locked).scalars())
 
@@ -278,7 +279,7 @@ def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str
 def record_external_heartbeats(
     connection: Connection, locked: Sequence[str], *, now: datetime, held_until: datetime
 ) -> None:
-    """Record that their worker executes locked runs until then."""
+    """Record a heartbeat for locked runs: their worker holds them until `held_until`."""
     values = {"heartbeat_at": now, "held_until": held_until}
     connection.execute(sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked)).values(**values))
 

@@ -1,7 +1,7 @@
 """The differences between SQLite and PostgreSQL in the SQL of this package, named by capability.
 
-A statement that is built once for each database takes the dialect as an argument; one that is asked on a connection
-takes `dialect_of(connection)`. Engines and connections are in `database`.
+Code that builds a statement once for each database takes the dialect as an argument. Code that has a connection calls
+`dialect_of(connection)`. Engines and connections are in `database`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 READ_ONLY = "rqsched_read_only"
-"""The execution option of a transaction that begins without the lock of a writer (SQLite)."""
+"""The execution option of a transaction that begins without the writer's lock (SQLite)."""
 SESSION = {
     "statement_timeout": "8s",
     "lock_timeout": "4s",
     "idle_in_transaction_session_timeout": "8s",
     "tcp_user_timeout": "8s",
 }
-"""How long a session of ours may hold up others (PostgreSQL). A process may freeze while it waits for a lock (4 s),
-between two statements (8 s), or with rows on their way to it (8 s: then no timeout of SQL is looked at, and only TCP
-ends the session)."""
+"""How long one of our sessions may hold up others (PostgreSQL). A process may freeze while it waits for a lock (4 s),
+between two statements (8 s), or while it receives rows. In the last case the server checks no SQL timeout, and only TCP
+ends the session (8 s)."""
 FORMATS = {
     "client_encoding": "UTF8",
     "datestyle": "ISO",
@@ -39,11 +39,11 @@ FORMATS = {
     "timezone": "UTC",
     "standard_conforming_strings": "on",
 }
-"""In which texts travel to and from a session of ours, whatever the database or the role says (PostgreSQL)."""
+"""The formats of texts in our sessions, whatever the defaults of the database or the role are (PostgreSQL)."""
 
 
 def settings_of_session(settings: Mapping[str, str], *, is_local: bool) -> str:
-    """Return the statement that sets these of the session, or of its transaction alone."""
+    """Return the statement that sets these settings for the session, or only for its transaction (`is_local`)."""
     till = "true" if is_local else "false"
     return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {till})" for name, value in settings.items())
 
@@ -55,27 +55,27 @@ class Dialect(ABC):
     """The capabilities of a database, and the SQL that differs for it."""
 
     name: str
-    """SQLAlchemy's name for it."""
+    """The name that SQLAlchemy uses."""
     title: str
-    """Its name for people."""
+    """The name that people read."""
     version_query: str
-    """Reads the version of the server, or of the library."""
+    """The query for the version of the server, or of SQLite's library."""
     has_server: bool
-    """Whether it is a server: with a clock, with limits for sessions, and reached over a network."""
+    """Whether the database is a server: it has a clock and limits for sessions, and is reached over a network."""
     has_one_writer: bool
-    """Whether a transaction that writes is the only one from its start on."""
+    """Whether only one writing transaction can be open at a time."""
     has_statistics: bool
-    """Whether its planner has statistics, and finds a partial index whatever the words of a condition are."""
+    """Whether the planner has statistics, and finds a partial index however a condition is written."""
     joins_writes: bool
-    """Whether one statement writes several tables, and returns columns of those that it only reads."""
+    """Whether one statement can write several tables, and can return columns of tables that it only reads."""
     takes_arrays: bool
-    """Whether a bound value may be an array, of which one statement makes rows."""
+    """Whether a bound value may be an array, which the statement turns into rows."""
     snapshot: Mapping[str, Any]
-    """The execution options of a transaction that only reads, all of it at one point in time."""
+    """The execution options of a transaction that only reads, and sees all data as of one point in time."""
 
     @abstractmethod
     def count_of_tables(self, name: str) -> str:
-        """Return the text of a query that counts the tables of a name that the session sees."""
+        """Return the text of a query that counts the tables with this name that the session sees."""
 
     @abstractmethod
     def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
@@ -91,7 +91,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """Compare with the texts that a query finds. The query runs once, also where it locks the rows it finds."""
+        """Compare with the texts that a query finds. The query runs once, even if it locks the rows it finds."""
 
     @abstractmethod
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -99,19 +99,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """Look up what is asked for each of a list, bound as `among`, by an index, however many rows the table has.
+        """Return a SELECT that looks up each value of a list, bound as `among`, by an index.
 
-        A planner whose statistics are older than a herd takes the open runs of all schedules for a few, and would read
-        them all for each batch.
+        The planner's statistics may be older than thousands of open runs. It would then expect few, and read all of
+        them for each batch.
         """
 
     @abstractmethod
     def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
-        """Look up what is asked for each of some ranges of numbers, bound as `given_ranges` says, by an index."""
+        """Return a SELECT that looks up each of some ranges of numbers (`given_ranges`) by an index."""
 
     @abstractmethod
     def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-        """Return what `of_ranges` binds; a range is a uid, the number after which it begins and its last number."""
+        """Return the values that `of_ranges` binds. A range is a uid, the number before its first, and its last."""
 
     @abstractmethod
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -123,11 +123,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        """Return a column so that no index of SQLite holds it: without statistics it takes the wrong one."""
+        """Return a column in a form for which SQLite uses no index: without statistics it would take the wrong one."""
 
     @abstractmethod
     def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        """Return how long a text is; PostgreSQL knows without reading what it keeps outside of the row."""
+        """Return the length of a text, in characters (SQLite) or bytes (PostgreSQL).
+
+        PostgreSQL need not read a text that it stores outside of the row.
+        """
 
     @abstractmethod
     def byte_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -137,11 +140,11 @@ class Dialect(ABC):
     def after(
         self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
     ) -> sa.ColumnElement[Any]:
-        """Return the latest of an instant, of those that `others` have, and of the first one after the column's."""
+        """Return the latest of `instant`, the columns `others`, and one microsecond after the value of `column`."""
 
     @abstractmethod
     def text_at(self, column: sa.ColumnElement[Any], *path: str) -> sa.ColumnElement[str]:
-        """Return a text within a JSON object, by the keys that lead to it; NULL where there is none."""
+        """Return the text at a path of keys in a JSON object, or NULL."""
 
     @abstractmethod
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
@@ -195,7 +198,7 @@ class _Sqlite(Dialect):
         return {"ranges": json.dumps(ranges)}
 
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        # An instant is kept as text with six decimals; SQLite rounds to three, and .9995 to the next second.
+        # An instant is stored as text with six decimals. SQLite would round to three, and .9995 to the next second.
         return sa.cast(sa.func.strftime("%s", sa.func.substr(column, 1, 19)), sa.BigInteger)
 
     def microseconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -213,8 +216,7 @@ class _Sqlite(Dialect):
     def after(
         self, column: sa.Column[Any], instant: sa.ColumnElement[Any], *others: sa.Column[Any]
     ) -> sa.ColumnElement[Any]:
-        # Compare texts, as `seconds` does: SQLite computes with three decimals. Its max() of values is NULL where one
-        # of them is.
+        # Compare texts, because SQLite computes with three decimals. Its max() is NULL if any value is NULL.
         kept = f"{column.table.name}.{column.name}"
         second, decimals = f"substr({kept}, 1, 19)", f"substr({kept}, 21)"
         carried = f"datetime({second}, '+1 second') || '.000000'"
@@ -247,7 +249,7 @@ class _Postgres(Dialect):
     snapshot = MappingProxyType({"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
 
     def count_of_tables(self, name: str) -> str:
-        # Not `to_regclass`: asked twice in a session, it misses a table that another one made in between.
+        # Not `to_regclass`: called twice in a session, it misses a table that another session made in between.
         found = f"SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '{name}'"  # noqa: S608 - ours
         return f"{found} AND pg_catalog.pg_table_is_visible(oid)"
 
@@ -264,12 +266,12 @@ class _Postgres(Dialect):
         return column == sa.any_(sa.cast(bound, sa.ARRAY(sa.Text)))
 
     def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        # `IN` may be planned as a join, which asks again for each row of the other side.
+        # `IN` may be planned as a join that runs the query again for each row of the table.
         found = query.correlate(None).scalar_subquery()
         return column == sa.any_(sa.func.array(found, type_=sa.ARRAY(sa.Text)))
 
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        # `= ANY` may look through all of a long list for each row of the table.
+        # `= ANY` may search the whole list for each row of the table.
         return column.in_(sa.select(self._given().c.uid))
 
     def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -324,7 +326,7 @@ class _Postgres(Dialect):
 
 
 def _is_likely(find: Any, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Pass over most rows without parsing them: canonical JSON has a member with a text as exactly this text."""
+    """Skip most rows without parsing them: canonical JSON always writes a member that has a text in the same way."""
     found: sa.ColumnElement[int] = find(column, dumps({name: value})[1:-1])
     return found > 0 if isinstance(value, str) else sa.true()
 
@@ -339,5 +341,5 @@ def dialect_of(connection: Connection | Engine) -> Dialect:
 
 
 def limit_transaction(connection: Connection) -> None:
-    """Set SESSION and FORMATS for the open transaction alone: its session may be lent to somebody else next."""
+    """Set SESSION and FORMATS only for the open transaction: a pooler may give its session to another client next."""
     connection.exec_driver_sql(_IN_TRANSACTION)

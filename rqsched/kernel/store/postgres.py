@@ -1,8 +1,8 @@
 """Connections to PostgreSQL on which nothing waits for ever: neither this process, nor others for its locks.
 
-The server ends the transactions of a frozen process: each session of ours is opened with limits. A server that has
-fallen silent is noticed here: a connection that has brought no answer for `ANSWER_SECONDS` is closed, and its
-transaction repeated on another. Connections of an application are never touched.
+The server ends the transactions of a frozen process, because each of our sessions has time limits. A server that has
+fallen silent is noticed here: a connection without an answer for `ANSWER_SECONDS` is closed, and the transaction is
+repeated on another connection. Connections that the application opened are never touched.
 """
 
 from __future__ import annotations
@@ -35,40 +35,45 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Examine = Callable[["BoundedConnection"], ServerIdentity]
-"""Returns the identity of the server that a new connection has reached; raises OperationalError to refuse it."""
+"""Returns the identity of the server that a new connection reached; raises OperationalError to refuse the server."""
 _Open = Callable[..., "BoundedConnection"]
-"""Opens a connection for the event `do_connect` of SQLAlchemy; `kind` may name another class for it."""
+"""Opens a connection for SQLAlchemy's event `do_connect`. `kind` is the class of the connection, if not the usual."""
 
 CONNECT_SECONDS = 3
-"""How long opening a connection may take, for each address of the server; a URL may say otherwise."""
+"""How many seconds a connection to one address of the server may take to open; the URL may set another limit."""
 ANSWER_SECONDS = 10.0
-"""After so long without a byte from the server a connection is given up. Longer than any limit of the server itself,
-so that a server that lives always answers first."""
+"""After this many seconds without a byte from the server a connection is closed. This is longer than any time limit of
+the server, so a server that is alive always answers first."""
 _ASK_SECONDS = 2.0
-"""How long a quiet connection may take to say that it lives: that needs no lock and no work. Processes wait for each
-other, who executes for who fires and a horse for its worker: the first may lose `ANSWER_SECONDS`, those after it this,
-15 s in all."""
+"""How many seconds the server may take to answer an empty query, which needs no lock and no work.
+
+Processes may wait for each other in a row: one that executes for one that fires, a work horse (the process that RQ
+forks for a job) for its worker. The first may lose `ANSWER_SECONDS`, each later one only this: at most 15 s in all.
+"""
 _REFUSED = "startup parameter"
 _ENCODING = {"client_encoding": FORMATS["client_encoding"]}
-"""An option of its own, which poolers know, too."""
+"""A start-up option that poolers accept too, unlike `options`."""
 _OF_PSYCOPG = {"autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"}
-"""Options of a connection that psycopg takes itself; the others are libpq's."""
+"""The connection options that psycopg reads itself; all others are libpq's."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when the server does not answer, whatever keeps the network from saying so."""
+    """A connection that is closed when the server does not answer, even if the network reports no error."""
 
     answer_seconds: float | None = ANSWER_SECONDS
-    """How long one answer may take to come, or to continue; None for ever."""
+    """How many seconds may pass until an answer begins, or continues; None for no limit."""
     quiet_seconds: float = 2.0
-    """A connection that has heard nothing for so long is asked whether it lives before it is given a statement."""
+    """After this many seconds without a byte from the server the connection is tested before its next statement."""
     examine: ClassVar[Examine | None] = None
-    """Returns the server that it has reached, or refuses that; None to ask nothing."""
+    """Returns the identity of the server, or refuses the server; None to ask nothing."""
     identity: ServerIdentity | None = None
-    """The server that it has reached; None where nobody has asked."""
+    """The identity of the server; None if there is no `examine`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Take what psycopg's connection takes; after an OperationalError psycopg tries the next address of the URL."""
+        """Take the arguments of psycopg's connection.
+
+        If `examine` raises an OperationalError, psycopg tries the next address of the URL.
+        """
         super().__init__(*args, **options)
         self._heard_at = monotonic()
         examine = type(self).examine
@@ -81,10 +86,10 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Return a cursor for a statement; a connection that was quiet has to answer an empty query first.
+        """Return a cursor for a statement. A connection that was quiet must first answer an empty query.
 
-        SQLAlchemy handles an error here as one of the statement, and a closed connection as a lost one. Other methods
-        that wait may be called outside of that handling, such as the setters of psycopg, which send nothing.
+        SQLAlchemy handles an error of this method as an error of the statement, and a closed connection as a lost one.
+        The test is not in other methods, because SQLAlchemy may call those outside of this handling.
         """
         is_quiet = monotonic() - self._heard_at > self.quiet_seconds
         if is_quiet and self.pgconn.transaction_status == TransactionStatus.IDLE:
@@ -96,7 +101,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             with self.lock:
                 self.pgconn.send_query(b"")
                 results = super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
-        except BaseException:  # also one that a signal raises: an answer that nobody reads must not be the next one's
+        except BaseException:  # a signal's too: the next statement must not get the answer to this one
             self.pgconn.finish()
             raise
         if self.closed:  # the server's reason came as the answer
@@ -125,7 +130,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters as JSON does, so that JSON stays what it was."""
+    """Escape characters as JSON does, so that a JSON text keeps its meaning."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
@@ -135,9 +140,9 @@ codecs.register_error("rqsched_json", _escape_as_json)
 
 
 def escape_texts(raw: psycopg.Connection[Any]) -> None:
-    """Let a connection escape what the encoding of its database cannot store; UTF8 stores every text."""
+    """Let a connection escape characters that the encoding of its database cannot store; UTF8 can store all."""
     name = raw.info.parameter_status("server_encoding") or "UTF8"
-    if name in {"UTF8", "SQL_ASCII"}:  # the latter stores any bytes
+    if name in {"UTF8", "SQL_ASCII"}:  # SQL_ASCII stores any bytes
         return
     try:
         encoding = _encodings.pg2pyenc(name.encode())
@@ -152,15 +157,15 @@ def escape_texts(raw: psycopg.Connection[Any]) -> None:
 
 
 class _PooledConnection(BoundedConnection):
-    """A connection to a pooler of transactions: whatever it is asked waits for a session that is free, like a lock."""
+    """A connection to a pooler in transaction mode. It is never tested: an empty query would wait for a session."""
 
     quiet_seconds = math.inf
 
 
 class _Description(Sequence[Any]):
-    """Columns of a result by name and type alone, and once they are asked for.
+    """The columns of a result: only names and types, built when they are first read.
 
-    SQLAlchemy only asks whether there are any when it has met their statement before.
+    For a statement that SQLAlchemy has met before, it only asks whether there are columns.
     """
 
     def __init__(self, result: PGresult) -> None:
@@ -180,7 +185,7 @@ class _Description(Sequence[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """A cursor that describes its columns no further than SQLAlchemy reads."""
+    """A cursor whose `description` has only what SQLAlchemy reads."""
 
     @property
     def description(self) -> Any:
@@ -197,17 +202,17 @@ def make_engine(
     examine: Examine | None = None,
     newest: Callable[[], ServerIdentity | None] = lambda: None,
 ) -> Engine:
-    """Open an engine whose connections are bounded; none is made before it is used.
+    """Return an engine of `BoundedConnection`s. It opens no connection before its first use.
 
-    `examine` is called with each new connection. `newest` returns the newest server that is known, and is called only
-    where the URL names several hosts: a connection to an earlier timeline is then replaced by one to another host that
-    has a later timeline.
+    `examine` is called with each new connection. `newest` returns the newest server that is known. It is called only
+    if the URL names several hosts: then a connection to a server on an earlier timeline is replaced by a connection to
+    another host that is on a later timeline.
 
-    A pooler that `pools_transactions` gives a session for one transaction only. So the first statement of each
-    transaction sets its limits, and no statement is prepared: the next transaction would look for it in another
-    session.
+    A pooler in transaction mode (`pools_transactions`) gives each transaction its own session. So the first statement
+    of each transaction sets the time limits. No statement is prepared, because the next transaction would look for it
+    in another session.
 
-    Raises ConfigError for an option with which no connection can be made; its message calls the URL as `named`.
+    Raises ConfigError for an option that libpq does not know. `named` is the name of the URL in the message.
     """
     engine = sa.create_engine(
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True,
@@ -227,10 +232,10 @@ def make_engine(
 
 
 def _ask_for_no_mode(raw: psycopg.Connection[Any] | None, *_: object) -> None:
-    """Let the next transaction be what the server allows.
+    """Let the server choose whether the connection's next transaction may write.
 
-    After a snapshot SQLAlchemy sets `read_only` to False: psycopg would begin the next one as READ WRITE, which a
-    standby refuses as a feature that it lacks, and not as the write that it cannot do.
+    After a snapshot SQLAlchemy sets `read_only` to False, so psycopg would begin the next transaction as READ WRITE. A
+    standby refuses that as an unsupported feature, and not as a write to a read-only server.
     """
     if raw is not None and not raw.closed and raw.read_only is not None:
         raw.read_only = None
@@ -243,7 +248,7 @@ def _examined_by(examine: Examine | None, kind: type[BoundedConnection]) -> type
 def _to_newest(
     opened: _Open, examine: Examine, kind: type[BoundedConnection], newest: Callable[[], ServerIdentity | None]
 ) -> _Open:
-    """Return what opens each connection to the newest server that the hosts of the URL have."""
+    """Return a function that opens each connection to the newest server among the URL's hosts."""
 
     def connect(*asked: Any) -> BoundedConnection:
         found, known = opened(*asked), newest()
@@ -268,7 +273,7 @@ def _to_newest(
 
 def _connect(kind: type[BoundedConnection], args: Any, **options: Any) -> BoundedConnection:
     raw = kind.connect(*args, **options)
-    escape_texts(raw)  # not before: psycopg gives it its adapters last
+    escape_texts(raw)  # only now: `connect` sets the adapters last
     return raw
 
 
@@ -296,7 +301,7 @@ def _require_known_options(engine: Engine, named: str) -> None:
 
 
 def _opener(usual: type[BoundedConnection]) -> _Open:
-    """Return what opens the connections of one engine; it remembers that start-up options are refused."""
+    """Return a function that opens an engine's connections. It remembers when a pooler refuses start-up options."""
     is_limited = True
 
     def opened(
@@ -306,7 +311,7 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
         del dialect, record
         plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options, **_ENCODING}
         if is_limited:
-            # Limits of the URL or the environment come last and win; the formats are fixed, as we parse them.
+            # A later option wins: the URL or the environment may replace our limits, but not the formats that we parse.
             limits, formats = (_as_options(those) for those in (SESSION, FORMATS))
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:

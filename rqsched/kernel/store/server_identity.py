@@ -1,9 +1,10 @@
-"""The server that a connection has reached (PostgreSQL): the rows of a clone, and of an old primary, have the
-original's id.
+"""The identity of the PostgreSQL server that a connection has reached.
 
-`pg_control_checkpoint()` would name the timeline only after the first checkpoint of a promoted server, so the name of
-the file that is being written is asked for. Parts that the role may not read, or that a standby does not know, are left
-open.
+The id of the database in its tables is not enough, because a clone and an old primary have it, too.
+
+`pg_control_checkpoint()` would show the timeline only after the first checkpoint of a promoted server, so the timeline
+is read from the name of the current WAL file. A part that the role may not read, or that a standby does not know, is
+left open.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ QUERIES = (
     f"SELECT NULL, {_DATABASE}, NULL",
     "SELECT NULL, NULL, NULL",
 )
-"""Each reads less than the one before, for roles that may not read it all."""
+"""Each query reads less than the query before, for roles that may not read everything."""
 _UNREADABLE = ("0A", "42", "55")
-"""How the SQLSTATE begins of what is not supported, not permitted or not there, and not to be had in this state."""
+"""The first two characters of the SQLSTATE when a part is not supported (0A), is not permitted or does not exist (42),
+or cannot be read in the server's state (55)."""
 
 
 class ServerIdentity(NamedTuple):
     """The parts of an identity; as text, one word each."""
 
     system: str
-    """The identifier that a cluster draws when it is made; its replicas and the copies of its files have it, too."""
+    """The identifier that a database cluster gets when it is created; replicas and copies of its files share it."""
     database: str
-    """The OID of the database in it."""
+    """The OID of the database in the cluster."""
     timeline: str
-    """The number that each promotion makes larger."""
+    """The number of the timeline, which each promotion increases."""
 
     def __str__(self) -> str:
         return " ".join(self)
 
     def is_same(self, other: ServerIdentity) -> bool:
-        """Return whether both may be one server: a primary and its replicas are, whose timeline is open."""
+        """Return whether both may be one server. A replica may be its primary, because its timeline is open."""
         return all(OPEN in {mine, theirs} or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def is_before(self, other: ServerIdentity) -> bool:
@@ -52,7 +54,7 @@ class ServerIdentity(NamedTuple):
 
 
 class IdentityReader:
-    """Reads identities, each in one round trip; it remembers what the role of the connections may not read."""
+    """Reads identities, each in one round trip. It remembers which parts the role may not read."""
 
     def __init__(self) -> None:
         self._place = 0
@@ -63,7 +65,7 @@ class IdentityReader:
         return QUERIES[self._place]
 
     def of_new(self, raw: Any) -> ServerIdentity:
-        """Ask over a driver's connection that was opened just now; its errors are raised."""
+        """Read the identity over a new connection of the driver; raises the driver's errors."""
         usual, raw.autocommit = raw.autocommit, True
         try:
             while True:
@@ -79,11 +81,11 @@ class IdentityReader:
 
 
 def parse_identity(text: str) -> ServerIdentity | None:
-    """Return the identity that a text holds, as Redis records it; None for a text that is none."""
+    """Return the identity that a text from Redis stands for, or None for any other text."""
     parts = text.split()
     return ServerIdentity(*parts) if len(parts) == len(ServerIdentity._fields) else None
 
 
 def to_identity(row: Sequence[Any]) -> ServerIdentity:
-    """Make an identity of what `query` returned."""
+    """Make an identity from the row that `query` returned."""
     return ServerIdentity(*(OPEN if part is None else str(part) for part in row))

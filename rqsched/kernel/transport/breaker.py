@@ -1,8 +1,8 @@
-"""The breaker: a client of Redis that fails at once while Redis does not answer, for processes that others wait for.
+"""The breaker: while Redis does not answer, it lets each call fail at once, in processes that must not wait.
 
-A web process stores an operation in SQL and answers; Redis may follow later. So the first call that gets no answer in
-time (or no connection) opens the breaker, every other call fails without waiting, and a thread asks Redis until it
-answers again. Workers have no breaker: they can only wait.
+A web process stores an operation in SQL and answers; Redis may follow later. So the first call that gets no connection,
+or no answer in time, opens the breaker. While the breaker is open, all calls fail without waiting, and a thread asks
+Redis until it answers again. Workers have no breaker: they can only wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ASK_AGAIN = 0.25
-"""Seconds between two questions whether Redis answers again."""
+"""Seconds between two pings while the breaker is open."""
 
 
 class RedisAwayError(RedisConnectionError):
@@ -38,10 +38,10 @@ class RedisAwayError(RedisConnectionError):
 
 
 class Breaker:
-    """The breaker of one Redis. Closed until a call fails for want of an answer; a fork starts with a closed one."""
+    """The breaker of one Redis. It is closed until a call gets no answer; in a forked process it is closed again."""
 
     def __init__(self, url: str, timeout: timedelta, on_close: Callable[[], None]) -> None:
-        """`timeout` is how long a call waits; `on_close` is called from the thread that found Redis back."""
+        """Take how long a call may wait, and a function that the breaker's thread calls when Redis answers again."""
         self._timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), timeout.total_seconds())
         self._url = url
         self._on_close = on_close
@@ -77,7 +77,7 @@ class Breaker:
 
     def open(self, error: RedisError) -> None:
         """Let calls fail at once from now on, and ask Redis in the background until it answers."""
-        if self._pid != os.getpid():  # a fork has neither the thread nor, for sure, the lock as it was
+        if self._pid != os.getpid():  # a fork has no thread, and its copy of the lock may be locked
             self._pid, self._lock, self._outage = os.getpid(), threading.Lock(), None
         with self._lock:
             if self._outage is not None or self._stopped.is_set():
@@ -87,7 +87,7 @@ class Breaker:
         threading.Thread(target=self._ask, name="rqsched-redis-breaker", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread; the client is closed."""
+        """End the breaker's thread, because the client is closed."""
         self._stopped.set()
 
     def _ask(self) -> None:
@@ -108,7 +108,7 @@ class Breaker:
 
 
 class Breakers:
-    """Opens the clients of one process: each with a breaker, or, without a `timeout`, one that waits."""
+    """Opens the Redis clients of one process. With a `timeout` each client has a breaker, without one it waits."""
 
     def __init__(self, timeout: timedelta | None) -> None:
         self.on_back: Callable[[], None] = lambda: None
@@ -117,7 +117,7 @@ class Breakers:
         self._all: list[Breaker] = []
 
     def __bool__(self) -> bool:
-        """Tell whether clients have breakers."""
+        """Return whether any client has a breaker."""
         return bool(self._all)
 
     def connect(self, url: str) -> Redis:
@@ -132,17 +132,17 @@ class Breakers:
 
     @property
     def is_any_open(self) -> bool:
-        """Whether calls to one of them fail at once."""
+        """Whether the breaker of any client is open."""
         return any(breaker.is_open for breaker in self._all)
 
     def stop(self) -> None:
-        """End their threads; the clients are closed."""
+        """End the threads of all breakers, because the clients are closed."""
         for breaker in self._all:
             breaker.stop()
 
 
 def _outage_of(redis: Redis) -> RedisError | None:
-    """Return why Redis is away; None where it answers, even if it refuses what it is asked."""
+    """Return the error if Redis does not answer a ping, else None. A Redis that refuses the ping has answered."""
     try:
         redis.ping()
     except ResponseError:
@@ -153,7 +153,7 @@ def _outage_of(redis: Redis) -> RedisError | None:
 
 
 class _Pool(ConnectionPool):
-    """Connections that are not opened while the breaker is."""
+    """A connection pool that gives no connection while the breaker is open."""
 
     def __init__(self, *places: Any, breaker: Breaker, **options: Any) -> None:
         self._breaker = breaker
@@ -176,7 +176,7 @@ class _SentinelPool(_Pool, SentinelConnectionPool):
 
 
 class _Retry(Retry):
-    """Repeats a call once if its connection was gone; a call that timed out opens the breaker."""
+    """Repeats a call once if its connection was lost. A call that times out opens the breaker."""
 
     def __init__(self, breaker: Breaker) -> None:
         super().__init__(NoBackoff(), 1)
@@ -187,7 +187,7 @@ class _Retry(Retry):
         return self
 
     def call_with_retry(self, do: Callable[[], T], *rest: Any, **options: Any) -> T:
-        """Make a call unless the breaker is open, and open it when there is no answer."""
+        """Make a call unless the breaker is open. Open the breaker if there is no answer."""
         try:
             return super().call_with_retry(lambda: self._once(do), *rest, **options)
         except RedisAwayError:

@@ -1,8 +1,8 @@
 """Clients of Redis that never wait for ever: a failed command is tried once more over a new connection.
 
-A dead connection may take commands without an error: only a missing answer shows it. Then the other open connections,
-which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens: it asks a server
-that has been quiet, and subscribes anew where that does not answer.
+A dead connection may take commands without an error: only the missing answer shows that it is dead. Then the idle
+connections, which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens, so
+it pings a server that has been quiet, and raises an error if the server does not answer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ T = TypeVar("T")
 CONNECT_SECONDS = 3
 """How long a connection may take to be opened."""
 ANSWER_SECONDS = 6
-"""A connection without an answer for so long is given up. No call blocks on purpose for longer.
+"""After this many seconds without an answer a connection is given up. No call blocks on purpose for longer.
 
-A horse waits, then its parent: twice this is below the promised 15 s.
+A work horse (the process that RQ forks for a job) may wait so long, then its worker: together less than the promised
+15 s.
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
-"""Both as redis-py calls them."""
+"""Both limits, as options of redis-py."""
 QUIET_SECONDS = 4.0
-"""A server that has said nothing for so long is asked; one that has not answered after as long again is given up."""
+"""After this many seconds of silence a subscriber pings the server; after as many without an answer it gives up."""
 
 
 def connect(url: str) -> Redis:
@@ -49,9 +50,9 @@ def connect(url: str) -> Redis:
 
 
 def own_client(redis: Redis) -> Redis:
-    """Return a client of the same server, over connections of its own, that never hangs; the given one is not changed.
+    """Return a client of the same server that never hangs, with its own connections. The given client is not changed.
 
-    RQ's worker, which waits for minutes, writes its timeout into the pool that it is given.
+    RQ's worker waits for minutes, and writes that timeout into the pool of the client that it is given.
     """
     own = _copy(redis)
     limit_waiting(own)
@@ -81,20 +82,21 @@ def _copy(redis: Redis) -> Redis:
 
 
 def limit_waiting(redis: Redis) -> None:
-    """Let no call of this client wait for ever, and repeat one that failed once over a new connection."""
+    """Let no call of this client wait for ever, and repeat a failed call once over a new connection."""
     pool = redis.connection_pool
     pool.connection_kwargs.update(TIMEOUTS, retry=_Retry(pool))
     name_library(pool)
     if isinstance(pool, SentinelConnectionPool):
         _limit_asking(pool)
-    pool.disconnect()  # what is open keeps the timeouts it was opened with
+    pool.disconnect()  # open connections keep their old timeouts
     pool.reset()
 
 
 def for_rq(redis: Redis) -> Redis:
-    """Return a client for RQ over the connections of this one; what RQ sets in its pool reaches none of them.
+    """Return a client for RQ that shares the connections of this one, but not the options of its pool.
 
-    RQ's `Worker`, which it also makes of each worker that it lists, sets a timeout of minutes in the pool it is given.
+    RQ's `Worker` sets a timeout of minutes in the pool that it is given. RQ makes a `Worker` even of each worker that
+    it lists.
     """
     return Redis(connection_pool=cast(ConnectionPool, _LentPool(redis.connection_pool)))
 
@@ -111,7 +113,7 @@ class _LentPool:
 
 
 def require_no_cluster(redis: Redis) -> None:
-    """Raise ConfigError when this is a node of a Redis Cluster; a user who may not ask for that is believed."""
+    """Raise ConfigError if this is a node of a Redis Cluster. For a user who may not ask, assume that it is none."""
     try:
         answer: Any = redis.info("cluster")
     except NoPermissionError:
@@ -121,14 +123,14 @@ def require_no_cluster(redis: Redis) -> None:
 
 
 def _limit_asking(pool: SentinelConnectionPool) -> None:
-    """Ask each Sentinel once, and not for ever; the next one is asked when it does not answer."""
+    """Ask each Sentinel once and with a timeout. If it does not answer, the next Sentinel is asked."""
     for sentinel in pool.sentinel_manager.sentinels:
         sentinel.connection_pool.connection_kwargs.update(TIMEOUTS)
         sentinel.set_retry(Retry(NoBackoff(), 0))
 
 
 class _Retry(Retry):
-    """Makes a call again once; after one without an answer, over a connection opened since."""
+    """Repeats a failed call once. If there was no answer, the idle connections are closed before."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(NoBackoff(), 1)
@@ -139,7 +141,7 @@ class _Retry(Retry):
         return self
 
     def call_with_retry(self, do: Callable[[], T], *rest: Any, **options: Any) -> T:
-        """Make a call, and once again when its connection failed."""
+        """Make a call, and repeat it once if its connection failed."""
         return super().call_with_retry(partial(self._once, do), *rest, **options)
 
     def _once(self, do: Callable[[], T]) -> T:
@@ -151,14 +153,14 @@ class _Retry(Retry):
 
 
 class AskingPubSub(PubSub):
-    """A subscription, as of RQ's workers to their commands, that notices within twice QUIET_SECONDS that it is dead."""
+    """A subscription, such as of RQ's workers to commands, that notices a dead connection in twice QUIET_SECONDS."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._heard_at = self._asked_at = monotonic()
         super().__init__(pool)
 
     def is_health_check_response(self, response: Any) -> bool:
-        """Tell answers to a ping from messages; called by redis-py for whatever it has read, None for nothing."""
+        """Return whether a response answers a ping. redis-py calls this whenever it has read, None if nothing came."""
         if response is not None:
             self._heard_at = monotonic()
         return super().is_health_check_response(response)

@@ -1,4 +1,4 @@
-"""The label of the job of a run or a target in RQ's own tools: names, never arguments.
+"""The label that RQ's own tools show for the job of a run or a target: names, never arguments.
 
 Nothing here decides anything: a job without a label is executed as well, because its id says everything.
 """
@@ -16,9 +16,9 @@ from rqsched.kernel.decide.ids import iso_utc
 WORKFLOW = "rqsched.jobs.workflow"
 """The prefix of the functions of run and target jobs; `rqsched.jobs` answers to every name below it."""
 DATABASE = "database"
-"""The name in a job's meta under which the id of the database stands that it belongs to."""
+"""The key in a job's meta for the id of the database that the job belongs to."""
 SERVER = "server"
-"""The name in a job's meta under which the identity of that database's server stands."""
+"""The key in a job's meta for the identity of that database's server."""
 _UNFIT = re.compile(r"[^\w.:-]|^\.|\.$|(?<=\.)\.")
 
 

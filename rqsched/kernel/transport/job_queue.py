@@ -1,4 +1,4 @@
-"""One RQ queue in one Redis, and how many jobs are put on it at once, in the format that RQ itself reads."""
+"""One RQ queue in one Redis, which takes many jobs in one call, in the format that RQ itself reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED_GRACE = timedelta(seconds=30)
 CHUNK = 100
 """Jobs per script call: one call blocks Redis for less than two milliseconds."""
 _WAKE_SECONDS = 60
-"""After so long a wake that no dispatcher took expires."""
+"""Seconds after which a wake expires if no dispatcher took it."""
 
 
 class JobSpec(NamedTuple):
@@ -37,14 +37,15 @@ class JobSpec(NamedTuple):
     is_front: bool = False
     """Whether it is pushed in front of the jobs that wait."""
     label: JobLabel | None = None
-    """Its label in RQ's tools; None for its function and its database alone."""
+    """The label in RQ's tools; None to show only the function and the database."""
 
 
 class JobKind(NamedTuple):
     """The properties that the jobs of one queue share."""
 
     func: str
-    """Dotted path of the function RQ calls, without arguments: the job's id says everything. A label has its own."""
+    """Dotted path of the function that RQ calls without arguments: the job's id says everything. A job with a label
+    has the path of its workflow instead."""
     result_ttl: int
     """Seconds RQ keeps a job that succeeded."""
     failure_ttl: int
@@ -54,13 +55,16 @@ class JobKind(NamedTuple):
 
 
 class JobQueue:
-    """One queue. `is_exact` searches the list, as jobs pushed in front require; `wake_key` wakes its dispatchers.
+    """One queue, and the rule which of its jobs are live.
 
-    A job that is late in the scheduled set by more than `grace` is not live: no scheduler promotes it. Nor is a job
-    whose score there is later than its due time and later than `latest` from now: no due job is put off so long, so SQL
-    has gone back and the id means another time now. A job that RQ started is live for `started_grace`. `owner` returns
-    the id of the database that the jobs belong to, for their meta; None while it is not known. `server_key` is the key
-    that holds the identity of that database's server, in the Redis that has it.
+    A job that is late in the scheduled set by more than `grace` is not live, because no scheduler promotes it. A job is
+    not live either if its score there is later than its due time and later than `latest` from now: no due job is put
+    off so long, so SQL has gone back and the id now stands for another time. A job that RQ started is live for
+    `started_grace`. With `is_exact` the list is searched for a job, which jobs pushed in front require.
+
+    `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database that the jobs
+    belong to, for their meta, or None while the id is not known. `server_key` names the key of the identity of that
+    database's server, in the Redis that has it.
     """
 
     def __init__(
@@ -91,16 +95,16 @@ class JobQueue:
         """The scheduled set, where future jobs wait."""
         self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
-        # No empty name for none: a user with rights to certain keys would be refused.
+        # Missing keys are left out: Redis would refuse an empty name to a user with rights to certain keys only.
         more = [key for key in (server_key, wake_key) if key]
         self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *more]
         self._has_server = bool(server_key)
 
     def put(self, jobs: Sequence[JobSpec], *, now: datetime, server: str = "") -> int:
-        """Write the jobs that have no live one under their id; returns how many were written. Idempotent.
+        """Write each job, unless a live job has its id; returns how many were written. Idempotent.
 
-        `server` is the identity of this process's database server. Raises ResponseError (`FOREIGN`) when another one is
-        recorded.
+        `server` is the identity of this process's database server. Raises ResponseError (`FOREIGN`) if another server
+        is recorded.
         """
         if not jobs:
             return 0
@@ -121,7 +125,7 @@ class JobQueue:
             return sum(sum(answers) for answers in pipe.execute())
 
     def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
-        """Return for each id, with the time at which its job is due or None for now, whether its job is live."""
+        """Return for each job whether it is live. A job is given as its id and its due time, None for now."""
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in chunks(jobs, CHUNK):
                 flat = [text for name, due_at in chunk for text in (name, due_at.timestamp() if due_at else "")]
@@ -141,10 +145,10 @@ class JobQueue:
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
     def _own(self, job: JobSpec, owner: str | None, server: str) -> list[Any]:
-        """Return the names and values of a job's hash that others of its kind may not have, the longest first.
+        """Return the names and values of a job's hash that other jobs of its kind may not have, the longest first.
 
-        The meta names the job's database and its server, for a worker that has another one. Links go without: bytes
-        count.
+        The meta names the job's database and its server, so that a worker with another database can refuse the job.
+        Links have no meta, to save memory.
         """
         label = job.label
         if label is not None:
@@ -170,7 +174,7 @@ class JobQueue:
     def _shared(self) -> list[Any]:
         """The names and values that RQ itself writes for every job of this kind.
 
-        No value is longer than 64 bytes: Redis stores such hashes, those of links, in half the memory.
+        No value is longer than 64 bytes, so that Redis stores the hashes of links in half the memory.
         """
         job = self.queue.create_job(
             self.kind.func,
@@ -185,7 +189,7 @@ class JobQueue:
 
     @cached_property
     def _call(self) -> list[Any]:
-        """The names and values of a job without a label that say what it calls."""
+        """The names and values that say what a job without a label calls."""
         return ["data", call_of(self.kind.func, self._serializer), "description", self.kind.func]
 
 

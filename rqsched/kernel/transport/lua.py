@@ -1,10 +1,22 @@
-"""The Lua scripts: the operations that must be atomic in Redis. No cluster (RQ's own limit): keys are computed inside.
+"""The Lua scripts: the operations that must be atomic in Redis. They compute keys, so they need a Redis that is no
+cluster, as RQ does.
 
-ARM and IS_LIVE take many jobs of one queue at once. KEYS are the queue's scheduled set, its list, the set of queues;
-beside the control queue the identity of the database's server; and where dispatchers take from it, the wake list. ARGV
-begin with six values: the prefix of job hashes; now; the oldest live start (RQ's time texts, which sort); whether to
-search the list, as the order of its entries cannot be trusted; the score (Unix seconds) of the oldest entry of the
-scheduled set that still counts as live; the latest score to which a due job may have been put off.
+ARM and IS_LIVE take many jobs of one queue at once. Their KEYS are:
+
+1. the queue's scheduled set
+2. the queue's list
+3. the set of queues
+4. the identity of the database's server, if this is the Redis of the control queue
+5. the wake list, if dispatchers take from the queue
+
+Their ARGV begin with six values:
+
+1. the prefix of job hashes
+2. now, as RQ writes times (these texts sort by time)
+3. the oldest start of a live job, written in the same way
+4. 1 to search the list, because the order of its entries cannot be trusted; else 0
+5. the score (Unix seconds) of the oldest entry of the scheduled set that still counts as live
+6. the latest score to which a due job may have been put off
 """
 
 from __future__ import annotations
@@ -106,12 +118,15 @@ end
 return answers
 """
 )
-"""Write hash and place of each job together unless it is live; answers 1 for each it wrote.
+"""Write the hash and the place of each job together, unless the job is live; answers 1 for each written job, else 0.
 
-ARGV continue with the life of the wake key in seconds, the identity of this process's server (empty for none, else
-compared with the one recorded), the number of shared texts and those: the names and values every hash gets. Then for
-each job its id, its place (a score, or which end of the list: 'front' or 'back'), the number of its own texts and
-those: names and values that it has beside the shared ones. A job that becomes the earliest wakes a dispatcher.
+A job that becomes the earliest wakes a dispatcher. After the six values ARGV continue with:
+
+- the life of the wake key in seconds
+- the identity of this process's server, which is compared with the recorded one; empty for no comparison
+- the number of shared texts, and these texts: names and values that every hash gets
+- for each job its id, its place (a score, or an end of the list: 'front' or 'back'), the number of its own texts, and
+  these texts: names and values that only its hash gets
 """
 
 LEASE = (
@@ -132,8 +147,10 @@ for _, id in ipairs(taken) do redis.call('ZADD', KEYS[1], ARGV[2], id) end
 return taken
 """
 )
-"""Take the entries of the list and the due links, and put them into the scheduled set until the lease ends; while
-everything is held nothing is taken, and the answer is nil."""
+"""Take the entries of the list and the due links, and put them into the scheduled set until the lease ends.
+
+While everything is on hold, nothing is taken and the answer is nil.
+"""
 
 SET_HOLD = """
 -- KEYS: hold. ARGV: the hold's uid and text.
@@ -142,14 +159,14 @@ for uid in string.gmatch(redis.call('HGET', KEYS[1], '*:released') or '', '%S+')
 end
 return redis.call('HSETNX', KEYS[1], '*', ARGV[2])
 """
-"""Keep a hold, unless there is one or this one was released; answers 1 when it was kept."""
+"""Store a hold, unless a hold is stored already or this one was released; answers 1 if it was stored."""
 
 DROP_HOLD = """
 -- KEYS: hold. ARGV: the uids that were released, and the text of the hold that is to go; empty for any.
 redis.call('HSET', KEYS[1], '*:released', ARGV[1])
 if ARGV[2] == '' or redis.call('HGET', KEYS[1], '*') == ARGV[2] then redis.call('HDEL', KEYS[1], '*') end
 """
-"""Remove a hold, and remember what was released."""
+"""Remove the hold, and remember which holds were released."""
 
 NEXT_LOOK = """
 -- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take
@@ -160,7 +177,7 @@ local is_first = not first or first == ARGV[1] or ARGV[3] == '1'
 if is_first then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
 return {is_first and 1 or 0, head[2]}
 """
-"""Return whether the caller is first, which it then stays for a while, and the earliest score if there is a link."""
+"""Answer whether the caller looks first (it then stays first for a while), and the earliest score if there is any."""
 
 RECORD_DATABASE_ID = """
 -- KEYS: the key of the database's id, the flush marker of a pass. ARGV: the database's id.
@@ -168,7 +185,7 @@ if redis.call('DEL', KEYS[2]) == 0 then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 return 1
 """
-"""Record the database's id unless another one is there; answers 0 when the flush marker is gone."""
+"""Record the database's id unless an id is recorded; answers 0 if the flush marker is gone."""
 
 PUSH_MARK = """
 -- KEYS: the list of marks. ARGV: the mark, the one that it follows, how many to keep, their life in seconds.
@@ -180,7 +197,7 @@ redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 1
 """
-"""Put a mark in front of the one that it follows, or into an empty list; answers 0 when another one is in front."""
+"""Put a mark in front of the mark that it follows, or into an empty list; answers 0 if another mark is in front."""
 
 CLAIM_IDENTITY = """
 -- KEYS: the database's id, the server's identity, when that was seen and its database's id, who waits to take over.
@@ -227,10 +244,11 @@ if not since and ARGV[5] == 'claim' then redis.call('SET', KEYS[4], now, 'EX', A
 if not since or now - since < tonumber(ARGV[7]) then return answer('waits') end
 return answer('taken', table.concat(mine, ' '))
 """
-"""Compare the server of a process with the recorded one; record it where it is the right one, or takes over.
+"""Compare the server of a process with the recorded server; record it if it is the right one or takes over.
 
-Answers the outcome ('other': the queue belongs to another database), the identity that is recorded now, and the one
-before. 'first', 'same', 'promoted', 'adopted' and 'taken' may go on; 'older', 'alive', 'waits' and 'flushed' may not.
+Answers the outcome ('other': the queue belongs to another database), the identity that is recorded now, and the
+identity that was recorded before. After 'first', 'same', 'promoted', 'adopted' and 'taken' the process may go on; after
+'older', 'alive', 'waits' and 'flushed' it may not.
 """
 
 TRY_WRITE = """

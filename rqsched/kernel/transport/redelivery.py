@@ -1,12 +1,12 @@
-"""How a job that is delivered again is recognised: refused by a worker with another database, or requeued by a person.
+"""Recognises a job that comes again: a worker with another database refused it, or a person requeued it.
 
-A refusal is remembered in Redis: RQ's own count of retries does not say it, for a job that nobody promotes is delivered
-again as a new one.
+A refusal is remembered in Redis. RQ's own count of retries is not enough: a job that nobody promotes is delivered again
+as a new job, without the count.
 
-At the final failure of a run the time its job was put on the queue is written into the job's `meta`. Requeueing (`rq
-requeue`, rq-dashboard) keeps `meta` and sets another time. Any other delivery (the job twice on its list, a worker that
-comes back) has none of this mark, or the same time; a job that is written anew has lost it. Times alone would not do: a
-job that is put on its queue again by whatever moves jobs would run code a second time that may run only once.
+When a run has finally failed, the time at which its job was put on the queue is written into the job's `meta` as a
+mark. Requeueing (`rq requeue`, rq-dashboard) keeps the mark and sets another time. Without requeueing a job that comes
+again (it was twice on its list, or its worker comes back) has no mark, or one with the same time. Without the mark, any
+tool that puts a job on its queue again would look like a person, and code that may run only once would run twice.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rqsched.kernel.transport.job_queue import rq_time
 _log = logging.getLogger(__name__)
 
 REMEMBERED = timedelta(minutes=10)
-"""How long after its last refusal a job that comes again is not put back once more."""
+"""How long a refusal is remembered: a job that comes again in this time is not put back on its queue."""
 _MARK = "rqsched_failed"
 
 
 def record_refusal(redis: Redis, name: str) -> bool:
-    """Remember that a job was refused, by a name that all its deliveries share; returns whether it was before."""
+    """Remember that a job was refused, under a name that all its deliveries share; returns whether this is not new."""
     key = redis_keys.refused(name)
     try:
         is_first = bool(redis.set(key, 1, ex=REMEMBERED, nx=True))
@@ -44,7 +44,7 @@ def record_refusal(redis: Redis, name: str) -> bool:
 
 
 def give_up(job: Job, earlier: str | None) -> None:
-    """Show a job as failed before its worker does, so that its owner delivers the run again at once.
+    """Show a job as failed before its worker does, so that processes with its database deliver the run again at once.
 
     An earlier delivery that failed in the same way is removed: one entry in RQ's registry is enough.
     """
@@ -60,7 +60,7 @@ def give_up(job: Job, earlier: str | None) -> None:
 
 
 def mark_failed(job: Job) -> None:
-    """Mark the job of a run's final failure. While Redis is away it gets no mark, and cannot be requeued."""
+    """Mark the job of a run that has finally failed. While Redis is away it gets no mark, and cannot be requeued."""
     enqueued_at = _enqueued_at(job)
     if enqueued_at is None:
         return

@@ -27,7 +27,7 @@ def identity(queue: str) -> str:
 
 
 def identity_seen(queue: str) -> str:
-    """Return the key that holds when a process of that server has made a pass last, in Redis's Unix seconds."""
+    """Return the key that holds when a process of the recorded server last made a pass, in Unix seconds of Redis."""
     return f"rqsched:server-seen:{queue}"
 
 
@@ -42,7 +42,7 @@ def flush_marker(queue: str, uid: str) -> str:
 
 
 def hold(queue: str) -> str:
-    """Return the key of the hash that holds everything while it has the field `*`."""
+    """Return the key of the hash of holds. While it has the field `*`, everything is on hold."""
     return f"rqsched:hold:{queue}"
 
 
@@ -77,7 +77,7 @@ def dispatcher_waits(queue: str, name: str) -> str:
 
 
 def foreign_workers(database_id: str) -> str:
-    """Return the key of the set that names the workers that were given jobs of a database which is not theirs."""
+    """Return the key of the set of workers that got jobs of another database than their own."""
     return f"rqsched:foreign-workers:{database_id}"
 
 
@@ -102,5 +102,5 @@ def write_probe(queue: str) -> str:
 
 
 def disabled_entries(kind: str) -> str:
-    """Return the key, in the Redis of another scheduler, of what an import has taken out of it."""
+    """Return the key, in the Redis of another scheduler, of the entries that an import has removed from there."""
     return f"rqsched:disabled:{kind}"

@@ -1,8 +1,8 @@
 """URLs of Redis: one server over TCP, TLS or a UNIX socket, or whichever server Sentinels name as the master.
 
-`redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB` asks the Sentinels for SERVICE at each new connection;
-`rediss+sentinel://` speaks TLS to them and to the servers. The query has redis-py's options of a connection;
-`sentinel_username` and `sentinel_password` are the Sentinels' own.
+`redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB` asks the Sentinels for SERVICE at each new connection.
+`rediss+sentinel://` speaks TLS to the Sentinels and to the servers. The query has redis-py's connection options;
+`sentinel_username` and `sentinel_password` are for the Sentinels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TLS = (*_FILES, "ssl_cert_reqs", "ssl_check_hostname", "ssl_keyfile_password")
 _ABOUT_SENTINELS = "sentinel_"
 _LIBRARY = "driver_info"
 _LIBRARY_OPTIONS = (_LIBRARY, "lib_name", "lib_version")
-"""redis-py's options of what a connection tells the server about its library."""
+"""redis-py's options for the name of the library that a connection sends to the server."""
 
 
 class SentinelAddress(NamedTuple):
@@ -44,9 +44,9 @@ class SentinelAddress(NamedTuple):
     sentinels: tuple[tuple[str, int], ...]
     """Hosts and ports."""
     service: str
-    """The name of the master at the Sentinels."""
+    """The name under which the Sentinels know the master."""
     is_tls: bool
-    """Whether both speak TLS."""
+    """Whether connections to the Sentinels and to the servers use TLS."""
     options: Mapping[str, Any]
     """redis-py's options of a connection to a server."""
     sentinel_options: Mapping[str, Any]
@@ -54,7 +54,7 @@ class SentinelAddress(NamedTuple):
 
 
 def parse_sentinel(url: str) -> SentinelAddress | None:
-    """Read the URL of Sentinels; None when it is another one, ConfigError when it is malformed."""
+    """Parse a URL of Sentinels, or return None for any other URL; raises ConfigError if it is malformed."""
     if "+sentinel://" not in url:
         return None
     found = _SENTINEL.fullmatch(url)
@@ -90,9 +90,9 @@ def open_client(
     timeouts: Mapping[str, float],
     **options: Any,
 ) -> Redis:
-    """Open a client for a URL, whose pool takes the `options`; nothing is connected yet.
+    """Open a client for a URL. Its pool gets the `options`, and opens no connection yet.
 
-    Raises ConfigError for a URL that can never work: an unknown option, a file of TLS that is not there.
+    Raises ConfigError for a URL that can never work: it has an unknown option, or a TLS file is missing.
     """
     address = parse_sentinel(url)
     if address is None:
@@ -107,9 +107,9 @@ def open_client(
 
 
 def name_library(pool: ConnectionPool) -> None:
-    """Let the connections of a pool tell the server the library that this process, or its parent, looked up once.
+    """Give the connections of a pool the name of the library, which this process or its parent looked up once.
 
-    Without it each of them would look it up on the disk: milliseconds, of which a forked work horse has few.
+    Otherwise each connection would look it up on the disk, which takes milliseconds in each forked work horse.
     """
     options = pool.connection_kwargs
     found = _library()
@@ -119,13 +119,13 @@ def name_library(pool: ConnectionPool) -> None:
 
 @cache
 def _library() -> Any:
-    """Return the name of redis-py for servers; None before its version 7.2, which looks it up at import."""
+    """Return the name of the library; None before redis-py 7.2, because older versions look it up at import."""
     is_option = _LIBRARY in signature(AbstractConnection.__init__).parameters
     return redis.DriverInfo() if is_option else None
 
 
 def without_library(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a connection without the one whose `repr` cannot be evaluated: what names the library."""
+    """Return connection options without the name of the library, whose `repr` cannot be evaluated."""
     return {name: value for name, value in options.items() if name != _LIBRARY}
 
 
@@ -135,7 +135,7 @@ def _open_behind(
     timeouts: Mapping[str, float],
     options: Mapping[str, Any],
 ) -> Redis:
-    # Each Sentinel is asked once: the next one is asked when it does not answer.
+    # Each Sentinel is asked once. If it does not answer, the next Sentinel is asked.
     asking = {**address.sentinel_options, "ssl": address.is_tls, "retry": Retry(NoBackoff(), 0), **timeouts}
     try:
         sentinel = Sentinel(address.sentinels, sentinel_kwargs=asking)
@@ -147,7 +147,7 @@ def _open_behind(
 
 
 def as_rq_setting(address: SentinelAddress) -> dict[str, Any]:
-    """Return what RQ takes as SENTINEL in a module of its settings (`rq worker -c`)."""
+    """Return the value of SENTINEL in a settings module of RQ (`rq worker -c`)."""
     options = dict(address.options)
     return {
         "INSTANCES": list(address.sentinels),
@@ -175,7 +175,7 @@ def _unknown_option(error: TypeError) -> ConfigError:
 
 
 def _require_usable(options: Mapping[str, Any]) -> None:
-    """Check what redis-py would take for an outage: files that are not there, TLS options without TLS."""
+    """Refuse options that redis-py would report as an outage: missing files, and TLS options without TLS."""
     given = [name for name in _TLS if options.get(name)]
     if given and not options["ssl"]:
         raise ConfigError(f"a Redis URL has {given[0]} and does not speak TLS; write rediss:// or rediss+sentinel://.")
@@ -185,7 +185,7 @@ def _require_usable(options: Mapping[str, Any]) -> None:
 
 
 def url_of(client: Redis) -> str:
-    """Return a URL of what a client talks to; raises ConfigError when it has no address."""
+    """Return a URL of the server that a client talks to; raises ConfigError if the client has no address."""
     pool = client.connection_pool
     options = pool.connection_kwargs
     if isinstance(pool, SentinelConnectionPool):

@@ -1,7 +1,7 @@
-"""Refusals: Redis answers with an error. Here is its meaning, whether it passes, and what to do.
+"""Refusals: errors with which Redis answers. This file knows what they mean, whether they pass, and what to do.
 
-redis-py takes the first word from some errors and leaves it in others, and a script or a pipeline puts text around it.
-Only this file knows that.
+redis-py removes the first word of some errors and keeps it in others, and a script or a pipeline puts text around an
+error. Only this file knows that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _WORDS: Mapping[type[Exception], str] = {
     MasterDownError: "MASTERDOWN",
     ClusterDownError: "CLUSTERDOWN",
 }
-"""The words that redis-py takes away, by its classes; a subclass stands before its base."""
+"""The first words that redis-py removes, by the class of the error; a subclass stands before its base."""
 _PASSING = frozenset(
     {"READONLY", "NOREPLICAS", "OOM", "MISCONF", "MASTERDOWN", "LOADING", "BUSY", "CLUSTERDOWN", "NOSCRIPT", "TRYAGAIN"}
     | {"UNBLOCKED"}
 )
-"""The words that say that Redis cannot do it now, whatever the command is.
+"""The first words of errors that pass: Redis cannot execute the command now, but may later.
 
 UNBLOCKED ends a wait for a job when the server becomes a replica.
 """
@@ -64,15 +64,15 @@ _OTHER = "Look up what Redis says in its documentation; its log may say more."
 _OF_PIPELINE = " of pipeline caused error: "
 """The text that redis-py puts between a command of a pipeline and its error."""
 _WORD = re.compile(r"(?:(?:ERR )?Error running script .*: -|^)([A-Z][A-Z0-9_]{2,})(?= )")
-"""The first word; in an error of a script of Redis 6 it follows the place in the script."""
+"""The first word of an error. Redis 6 puts the place in the script before the word when a script fails."""
 _OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")
-"""Where in a script an error was raised."""
+"""The text that says where in a script an error was raised."""
 
 
 def word_of(error: BaseException) -> str:
     """Return the first word of Redis's refusal, such as READONLY; empty if it did not answer."""
     if isinstance(error, RedisConnectionError) and isinstance(error.__cause__, RedisError):
-        return word_of(error.__cause__)  # a breaker refuses what Redis refused before
+        return word_of(error.__cause__)  # a breaker is open because of this refusal
     text = _text_of(error)
     if isinstance(error, AuthenticationError):
         return "WRONGPASS" if "invalid" in text or "without any password" in text else "NOAUTH"
@@ -97,9 +97,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def told(error: RedisError) -> str:
-    """Return an error of Redis as a sentence without its end: that it refuses, in its own words, or does not answer."""
+    """Return an error as a sentence without a full stop: Redis refuses, with its own words, or does not answer."""
     word, text = word_of(error), _OF_SCRIPT.sub("", " ".join(_text_of(error).split())).rstrip(".")
-    if text.startswith("Redis "):  # a breaker has said it
+    if text.startswith("Redis "):  # the message of a RedisAwayError is such a sentence
         return text
     if not word:
         is_outage = isinstance(error, RedisConnectionError | RedisTimeoutError)
@@ -109,13 +109,13 @@ def told(error: RedisError) -> str:
 
 
 def briefly(error: RedisError) -> str:
-    """Return the same without addresses and names, for a reader who may not know them."""
+    """Return the sentence of `told` without addresses and names, for a reader who may not see them."""
     word = word_of(error)
     return f"Redis refuses what it is asked ({word})" if word else "Redis does not answer"
 
 
 def advice_for(error: BaseException, otherwise: str) -> str:
-    """Return what to do about a refusal; `otherwise` about an error that is none."""
+    """Return what to do about a refusal, or `otherwise` for any other error."""
     word = word_of(error)
     return _ADVICE.get(word, _OTHER) if word else otherwise
 

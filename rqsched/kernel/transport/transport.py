@@ -1,7 +1,7 @@
 """The transport: how links and run jobs are stored in Redis, in the format that RQ itself reads. It knows no SQL.
 
-Everything here may be repeated, lost or done twice without harm, because SQL decides. A job's hash and its place
-(list or scheduled set) are written by one script, so no id is ever seen without its hash.
+Every write here may be lost or done twice without harm, because SQL decides. One script writes a job's hash together
+with its place (list or scheduled set), so no reader finds an id without its hash.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ REDIS_TIMER = 0.1
 _WAKE_SLICE = 0.01
 """Seconds between two looks for a wake in the last moments before a link is due."""
 FIRST_LOOK_LIFE = 1_000
-"""Milliseconds for which a dispatcher looks first since it asked last; an idle one asks five times in them."""
+"""Milliseconds for which a dispatcher stays first after it asks; an idle dispatcher asks five times in this time."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
-"""Milliseconds a full pass may take; the flush marker of a killed one expires after them."""
+"""Milliseconds that a full pass may take. After them the flush marker expires, even if the pass was killed."""
 _PROBE_LIFE = 60_000
-"""Milliseconds after which the key of a tried write expires."""
+"""Milliseconds after which the key of `try_write` expires."""
 MARKS_KEPT = 1_001
-"""How many marks Redis keeps: the newest and its predecessors, of four hours and more."""
+"""How many marks Redis keeps: the newest, and at least four hours of earlier marks."""
 _MARKS_LIFE = 90 * 24 * 60 * 60
 """Seconds after which the marks of a database that nobody uses any more expire."""
 _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
-"""After so long no call of Redis is made again: what timed out once, its client has repeated already."""
+"""Seconds after which a call is not repeated any more: the client itself has repeated a call that timed out."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
-"""How long a link that RQ started counts as live. A link takes milliseconds. When one takes longer, another may be
-delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
+"""How long a link that RQ started counts as live. A link takes milliseconds. If it takes longer than this, another link
+may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
-"""The longest that RQ waits before it performs again a link that raised; nothing but a lease is put off as long."""
+"""The longest time that RQ waits before it repeats a link that raised. Only a lease puts a job off for as long."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
 
 
@@ -103,14 +103,14 @@ class Recorded(NamedTuple):
     database_id: str | None
     """The id of the database; None after a flush."""
     server: str | None
-    """The identity of its server; None after a flush, and where it has none."""
+    """The identity of the database's server; None after a flush, and for SQLite."""
 
 
 class Standing(NamedTuple):
-    """How a server stands to the recorded one (`CLAIM_IDENTITY`)."""
+    """The result of comparing a server with the recorded one (`CLAIM_IDENTITY`)."""
 
     outcome: str
-    """What was found."""
+    """The outcome, such as 'same' or 'older'."""
     recorded: str
     """The identity that is recorded now."""
     before: str = ""
@@ -123,7 +123,7 @@ class NextLook(NamedTuple):
     due_at: float | None
     """When the earliest link is due, in Unix seconds; None when there is none."""
     is_first: bool
-    """Whether it looks first then, so that not all of them crowd about one link. Others look soon after it anyway."""
+    """Whether this dispatcher looks first, so that not all of them compete for one link. The others look soon after."""
 
 
 class Transport:
@@ -144,13 +144,13 @@ class Transport:
         self.server = ""
         """The identity of this process's database server; empty while it is not known, and on SQLite."""
         self.claim: Callable[[], object] | None = None
-        """Called when another one is recorded: raises WrongDatabaseError, or another is presented from then on."""
+        """Called when another server is recorded: raises WrongDatabaseError, or changes `server` or the record."""
         self.on_refused: Callable[[str, RedisError, str], object] = _do_nothing
-        """Called with what Redis refused and does not pass, the error, and more about its keys."""
+        """Called after a refusal that does not pass: with what was refused, the error, and a text about its keys."""
         self.on_accepted: Callable[[str], object] = _do_nothing
-        """Called with what is in `refused` when Redis has taken it."""
+        """Called with what Redis has accepted, while `refused` is not empty."""
         self.refused: Collection[str] = ()
-        """The command that Redis refused before."""
+        """What Redis refused before and has not accepted since."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())
@@ -164,7 +164,7 @@ class Transport:
         self.first_look_key = redis_keys.first_look(name)
         """The key that names the dispatcher that looks first when something is due."""
         self.hold_key = redis_keys.hold(name)
-        """The key of the hash that holds everything while it has the field `*`."""
+        """The key of the hash of holds. While it has the field `*`, everything is on hold."""
         self.interval_key = redis_keys.reconcile_interval(name)
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
@@ -180,26 +180,26 @@ class Transport:
         self.list_key = self._links.list_key
         """The list of the control queue, where late links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
-        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each ended, and they are many
+        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each target ended, and there are many
         self.is_held = False
-        """Whether everything was held when links were to be leased last."""
+        """Whether everything was on hold at the last call of `lease`."""
         self._is_alone = False
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
     @property
     def control(self) -> Queue:
-        """The control queue as RQ knows it; its `connection` is what RQ is given to read other things with."""
+        """The control queue as RQ knows it. RQ reads other things over its `connection`, too."""
         return self._links.queue
 
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
-        """Make Redis follow committed Changes: one pipeline for links, one a connection for run jobs. Idempotent.
+        """Make Redis follow committed Changes: write the links, then the run jobs of each queue. Idempotent.
 
         Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
         """
         arms, ready = list[Arm](), list[Run]()
         for change in changes:
             before, after = change.before, change.after
-            # A link that stays is armed already, unless the Change restates where it is.
+            # A link that does not change is armed already, unless the Change restates the link.
             if before is None or before is after or before.n != after.n:
                 arms += link_of(after)
             for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
@@ -237,7 +237,7 @@ class Transport:
 
     @property
     def name(self) -> str:
-        """The control queue in words."""
+        """The name of the control queue for messages."""
         return f"control queue {self.control.name!r}"
 
     def _refuse(self, what: str, error: RedisError, job_queue: JobQueue) -> None:
@@ -245,9 +245,10 @@ class Transport:
             self.on_refused(what, error, self.keys_of(error, job_queue))
 
     def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
-        """Return the keys that an error may be about, as Redis names none: of a queue and of the control queue.
+        """Return a text about the keys that an error may mean, because Redis names none; it may be empty.
 
-        For an error about types, return only the keys of a wrong type. `lists` are more keys.
+        For an error about rights these are the keys of the queue. For an error about types these are the keys of a
+        wrong type: of the queue, of the control queue, and of `lists`.
         """
         one, name = job_queue or self._links, self.settings.control_queue
         if word_of(error) == "NOPERM" and "a key" in str(error):
@@ -271,13 +272,13 @@ class Transport:
         return f" ({'; '.join(odd)})" if odd else ""
 
     def _claim_queue(self, refusal: ResponseError) -> None:
-        """Claim the control queue for this process's server if that was refused; else raise the refusal."""
+        """Call `claim` if Redis refused this process's server; else raise the refusal."""
         if self.claim is None or not str(refusal).startswith(FOREIGN):
             raise refusal
         self.claim()
 
     def bring_forward(self, link: LinkId | RetryLinkId, due_at: datetime) -> None:
-        """Let a link that is armed be due at this time, if that is earlier."""
+        """Make an armed link due at this time, if the time is earlier."""
         score = {str(link): due_at.timestamp()}
         self._patiently(self.redis.zadd, self.scheduled_key, score, xx=True, lt=True)
 
@@ -287,10 +288,10 @@ class Transport:
         return self._patiently(self._links.live, links, now=now) if links else []
 
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
-        """Enqueue the jobs of pending runs that have no live one; returns how many were written.
+        """Enqueue the jobs of pending runs that have no live job; returns how many were written.
 
-        RQ's tools show their schedules by `names`. A named connection that does not answer, or a queue that
-        takes no job, is logged and delays no other queue.
+        RQ's tools show the runs' schedules by `names`. A named connection that does not answer, or a queue that takes
+        no job, is logged and delays no other queue.
         """
         timeout = int(self.settings.run_timeout.total_seconds())
         more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
@@ -331,7 +332,7 @@ class Transport:
     def live_deliveries(self, runs: Sequence[Run], *, now: datetime) -> list[bool]:
         """Return for each pending run whether its current delivery is live.
 
-        On a connection that is not configured or does not answer every delivery counts as live, and is left alone.
+        If a connection is not configured or does not answer, all its deliveries count as live and are left alone.
         """
         found: dict[str, bool] = {}
         for job_queue, some in self._by_queue(runs):
@@ -381,12 +382,12 @@ class Transport:
         return self._put(job_queue, connection, jobs, now)
 
     def withdraw(self, runs: Iterable[Run]) -> None:
-        """Remove the jobs of pending runs from their queues; one that cannot be removed now is logged."""
+        """Remove the jobs of pending runs from their queues; a job that cannot be removed now is logged."""
         for run in runs:
             self._withdraw(run, run)
 
     def mark_failed(self, run: Run) -> None:
-        """Mark the job of an attempt whose run was lost for good: a person may requeue it, like a failed job."""
+        """Mark the job of a run that is lost and is not repeated, so that a person may requeue it like a failed job."""
         job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
         if job_queue is None:
             return
@@ -398,7 +399,7 @@ class Transport:
             _log.warning("job %s is not marked as failed: %s", job_id, error, extra={"action": "mark_failed"})
 
     def stop(self, run: Run) -> None:
-        """Ask the worker that executes a running attempt to kill its horse; what cannot be asked now is logged."""
+        """Ask the worker that executes a running attempt to kill its work horse; a failure to ask is logged."""
         self._withdraw(run, replace(run, status=RunStatus.TERMINATED))
 
     def _withdraw(self, before: Run, after: Run) -> None:
@@ -420,7 +421,7 @@ class Transport:
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
         """Lease due links and the entries of the list; they become due again by themselves when the lease ends.
 
-        None is taken while everything is held, and `is_held` tells that.
+        While everything is on hold, nothing is leased, and `is_held` is True.
         """
         until = (now + lease).timestamp()
         keys = [self.scheduled_key, self.list_key, self.server_key, self.hold_key]
@@ -434,9 +435,9 @@ class Transport:
         return [_text(entry) for entry in taken or ()]
 
     def read_hold(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
-        """Return the hold as `set_hold` kept it, None without one, and what `tell_frozen` told last.
+        """Return the hold that `set_hold` stored and the text that `tell_frozen` announced last, each None if missing.
 
-        They are read over another client where one is given.
+        They are read over another client if `redis` is given.
         """
         found: Any = (redis or self.redis).hmget(self.hold_key, ["*", "*:frozen"])
         hold, frozen = (None if one is None else _text(one) for one in found)
@@ -450,15 +451,15 @@ class Transport:
             self._patiently(lambda: self.redis.hset(self.hold_key, "*:frozen", told))
 
     def set_hold(self, uid: str, text: str) -> None:
-        """Keep a hold, unless there is one or this one was released."""
+        """Store a hold, unless a hold is stored already or this one was released."""
         self._patiently(self._set_hold_script, keys=[self.hold_key], args=[uid, text])
 
     def drop_hold(self, uids: Sequence[str], *, text: str = "") -> None:
-        """Remove the hold, or only the one of this text, and remember that these were released."""
+        """Remove the hold (with `text`, only a hold with this text), and remember that these holds were released."""
         self._patiently(self._drop_hold_script, keys=[self.hold_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove links that have fired, their entries and their hashes together."""
+        """Remove links that have fired: entries and hashes together."""
         names = list(ids)
         hashes = [Job.key_for(name) for name in names]
         if names:
@@ -468,7 +469,7 @@ class Transport:
     def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
         """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
 
-        A connection that does not answer is logged: SQL names these jobs no more, so a worker that gets one drops it.
+        A connection that does not answer is logged: SQL no longer has these jobs, so a worker that gets one drops it.
         """
         try:
             self.drop(links)
@@ -490,20 +491,20 @@ class Transport:
             self._patiently(self.redis.zadd, self.scheduled_key, scores, xx=True)
 
     def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
-        """Read when the earliest link is due, and whether the `dispatcher` of this name looks first then.
+        """Read when the earliest link is due, and whether the `dispatcher` with this name is to look for it first.
 
-        The first dispatcher stays first while it asks; when it is silent for `FIRST_LOOK_LIFE`, the next one that asks
-        takes over. A dispatcher that a wake told of an earlier link looks at once, for the others do not know of it.
+        The first dispatcher stays first while it asks. When it is silent for `FIRST_LOOK_LIFE`, the next dispatcher
+        that asks takes over. A woken dispatcher becomes first at once, because only it knows of the earlier link.
         """
         keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
         is_first, *due = self._patiently(self._next_look_script, keys=keys, args=args)
         return NextLook(float(due[0]) if due else None, bool(is_first))
 
     def wait_for_wake(self, seconds: float) -> bool:
-        """Block until a link earlier than the earliest one is armed, at most `seconds`; it may return before either.
+        """Block until a link becomes the earliest (True), or about `seconds` have passed (False).
 
-        True for a wake. Redis ends a blocked wait by a timer that runs ten times a second, so the last tenth is spent
-        here, looking for a wake every few milliseconds.
+        A wait of more than `REDIS_TIMER` may end that much earlier: Redis ends blocked waits by a timer that runs ten
+        times a second. The last tenth of a second is waited here, by looking for a wake every few milliseconds.
         """
         if seconds > REDIS_TIMER:
             return self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER) is not None
@@ -515,9 +516,9 @@ class Transport:
         return False
 
     def try_write(self, redis: Redis | None = None) -> None:
-        """Write as publishing does, to a key that nothing reads; raises RedisError when Redis does not take it.
+        """Make the writes of arming and enqueueing to a key that nothing reads; raises RedisError if Redis refuses.
 
-        It is written over another client where one is given. Nothing is tried again.
+        The writes go over another client if `redis` is given. They are not tried again.
         """
         key = redis_keys.write_probe(self.settings.control_queue)
         self._try_write_script(keys=[key], args=[_PROBE_LIFE], client=redis)
@@ -536,23 +537,23 @@ class Transport:
         return bool(self.redis.exists(self.interval_key)) and not self.count_due(now=now)
 
     def acquire_interval(self, interval: timedelta) -> bool:
-        """Take this interval's pass of reconcile for this process; True for one process an interval."""
+        """Take this interval's pass of reconcile for this process; returns True for only one process in an interval."""
         milliseconds = int(interval.total_seconds() * 1000)
         return bool(self.redis.set(self.interval_key, 1, nx=True, px=milliseconds))
 
     def ask_for_pass(self) -> None:
-        """Make the interval free, so that the next worker that looks makes a pass of reconcile at once."""
+        """End the interval, so that the next worker that looks makes a pass of reconcile at once."""
         self.redis.delete(self.interval_key)
 
     def acquire_pruning(self, interval: timedelta) -> bool:
-        """Take this interval's pruning for this process; True for one process an interval."""
+        """Take this interval's pruning for this process; returns True for only one process in an interval."""
         key = redis_keys.pruning_interval(self.control.name)
         return bool(self.redis.set(key, 1, nx=True, px=int(interval.total_seconds() * 1000)))
 
     def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush.
 
-        Raises ConfigError when this Redis is a node of a cluster, which is asked once in a process.
+        Raises ConfigError if this Redis is a node of a cluster. A process asks that only until Redis says no.
         """
         self._require_alone(attempts)
         owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
@@ -564,14 +565,14 @@ class Transport:
             self._is_alone = True
 
     def recorded(self, *, attempts: int = _ATTEMPTS) -> Recorded:
-        """Return whom this control queue belongs to; raises as `database_id` does."""
+        """Return the database that this control queue belongs to, and its server; raises as `database_id` does."""
         self._require_alone(attempts)
         keys = [self.database_id_key, self.server_key]
         found: Any = call_patiently(_retrying(attempts), partial(self.redis.mget, keys))
         return Recorded(*(None if one is None else _text(one) for one in found))
 
     def claim_identity(self, database_id: str, server: Sequence[str], *options: str | float) -> Standing:
-        """Compare the identity of a server with the recorded one, and record it where it may be (`CLAIM_IDENTITY`)."""
+        """Compare the identity of a server with the recorded one, and record it if allowed (`CLAIM_IDENTITY`)."""
         name = self.settings.control_queue
         keys = [self.database_id_key, self.server_key, redis_keys.identity_seen(name), redis_keys.identity_heir(name)]
         found = self._patiently(self._claim_identity_script, keys=keys, args=[database_id, *server, *options])
@@ -586,7 +587,7 @@ class Transport:
     def record_database_id(self, owner: str, flush_marker: str) -> bool:
         """Record which database this control queue belongs to, unless one is recorded already.
 
-        False when the flush marker is gone: Redis was flushed since, or more than `FLUSH_MARKER_LIFE` has passed.
+        Returns False if the flush marker is gone: Redis was flushed, or more than `FLUSH_MARKER_LIFE` has passed.
         """
         keys = [self.database_id_key, flush_marker]
         return bool(self._patiently(self._record_database_id_script, keys=keys, args=[owner]))
@@ -602,7 +603,7 @@ class Transport:
         return [_text(one) for one in self._patiently(cast(Any, self.redis.lrange), key, 0, -1)]
 
     def push_mark(self, database_id: str, mark: str, *, follows: str) -> bool:
-        """Make a mark the newest; False, and nothing is done, when the newest is another than the one it follows."""
+        """Make a mark the newest, if the newest is the mark that it follows or none; else return False."""
         keys = [redis_keys.marks(self.settings.control_queue, database_id)]
         args = [mark, follows, MARKS_KEPT, _MARKS_LIFE]
         return bool(self._patiently(self._push_mark_script, keys=keys, args=args))
@@ -662,7 +663,7 @@ def link_of(schedule: Schedule) -> list[Arm]:
 
 
 def retry_of(run: Run) -> Arm:
-    """Return the retry link of a retrying run, or of a blocked one, which it delivers."""
+    """Return the retry link of a retrying run, or of a blocked run, which the link delivers."""
     due_at = run.queued_at if run.is_blocked else run.retry_at
     if due_at is None:
         raise ValueError(f"run {run.uid} is not retrying")
@@ -676,7 +677,7 @@ def is_waiting(run: Run, now: datetime) -> bool:
 
 
 def queue_in_words(name: str, connection: str | None) -> str:
-    """Return a queue of runs in words."""
+    """Return the name of a queue of runs for messages."""
     return f"queue {name!r}" + ("" if connection is None else f" of connection {connection!r}")
 
 
@@ -686,7 +687,7 @@ def job_id_of(run: Run) -> RunJobId:
 
 
 def _require_serializer(name: str) -> None:
-    """Raise ConfigError unless a serializer exists and reads its own output: else no job could be written later."""
+    """Raise ConfigError unless a serializer exists and reads its own output; without one no job could be written."""
     try:
         found: Any = resolve_serializer(serializer_path(name))
         found.loads(found.dumps((EXECUTE, None, [], {})))
@@ -698,7 +699,7 @@ def _require_serializer(name: str) -> None:
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing: nobody keeps it."""
+    """Do nothing: no record of refusals is kept."""
 
 
 def _text(value: bytes | str) -> str:
