@@ -41,7 +41,7 @@ class SystemClock(Clock):
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return the seconds since a fixed moment. Nobody can set them; they stand still while the host sleeps."""
+        """Return the seconds since a fixed moment. They cannot be set, and stand still while the host is suspended."""
         return time.monotonic()
 
 

@@ -1,9 +1,9 @@
-"""The caller's transaction: writes that an application makes with its own rows, and when they have committed.
+"""The caller's transaction: our writes that an application commits with its own, and the callbacks after the commit.
 
-We write into it and never end it, never change a setting of its connection, and never repeat anything in it. The
-callbacks are called once the transaction is over, however it ended. SQLAlchemy's own `commit` event comes before COMMIT
-is sent, so they wait for `after_commit` of a Session, and on a Connection for its next transaction or its return to the
-pool, whichever is first.
+We write into the transaction, but we never end it, change a setting of its connection, or repeat anything in it.
+Callbacks are dropped after a rollback. A lost connection may have committed, so then they are called. SQLAlchemy's own
+`commit` event comes before COMMIT is sent. So the callbacks wait for the `after_commit` of a Session; on a Connection
+they wait for its next transaction or its return to the pool, whichever is first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Waiting(dict[object, Callable[[], None]]):
     def call(self) -> None:
         """Call each callback once; in a thread if the Connection was not closed but collected as garbage.
 
-        A collection may interrupt whatever this thread was doing, with the locks that it held.
+        Garbage collection may interrupt this thread anywhere, also while it holds locks.
         """
         while self:
             publish = self.popitem()[1]
@@ -68,10 +68,10 @@ class CallerTransaction(Protocol):
     """A transaction that the application began and will end."""
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """Lend the connection that holds it."""
+        """Lend the connection of the transaction."""
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Return what is called after the commit under `key`: what waits there already, else what `make` returns."""
+        """Return the callback after the commit under `key`: the one that waits already, else what `make` returns."""
 
 
 SessionLike: TypeAlias = (
@@ -83,16 +83,16 @@ ConnectionLike: TypeAlias = "Connection | AsyncConnection"
 
 
 class WritingOptions(CommonOptions, total=False):
-    """The options of a schedule, with which a caller's own transaction can be given."""
+    """The options of a schedule, among which `connection` may also be the caller's own transaction."""
 
     connection: str | ConnectionLike | None
     """A name: the named Redis of its runs. A SQLAlchemy Connection: the transaction in which this is written."""
 
 
 def caller_transaction(connection: object = None, session: object = None) -> CallerTransaction | None:
-    """Return the transaction that a caller names, by its connection or its session; None without either.
+    """Return the caller's transaction, given as a connection or a session; None if neither is given.
 
-    Raises InvalidTypeError for both, and for anything else.
+    Raises InvalidTypeError if both are given, or something else.
     """
     if connection is not None and session is not None:
         raise InvalidTypeError("session", "and connection were both given; give the one that holds your transaction")
@@ -122,7 +122,7 @@ def split_transaction(
 
 
 def is_async(given: object) -> bool:
-    """Tell whether this is one of SQLAlchemy's asynchronous connections or sessions."""
+    """Return whether this is an asynchronous connection or session of SQLAlchemy."""
     return _has_methods(given, "run_sync")
 
 
@@ -138,11 +138,11 @@ def perform(
     is_writing: bool = True,
     creates: int = 0,
 ) -> T:
-    """Run `work` in the caller's transaction, whole or not at all: what fails leaves nothing behind in it.
+    """Run `work` in the caller's transaction, whole or not at all: a failure leaves nothing behind.
 
-    Raises WrongDatabaseError before anything is written when it is a transaction of another database than
-    `database_id`, and TransactionConflictError when another transaction was first. `work` is tried again only for
-    each of the `creates` schedules that another transaction may create first: the next try finds that schedule.
+    Raises WrongDatabaseError, before anything is written, if the transaction belongs to another database than
+    `database_id`. Raises TransactionConflictError if another transaction was first. Another transaction may create each
+    of the `creates` schedules first. So `work` is tried again that often: the next try finds the schedule.
     """
     try:
         if is_writing and dialect_of(connection).has_one_writer:
@@ -163,9 +163,9 @@ def _in_savepoint(connection: Connection, database_id: str, work: Callable[[Conn
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Make the first statement a write: a transaction that reads first may not be allowed to write any more.
+    """Make the first statement a write: SQLite may refuse a later write to a transaction that began with a read.
 
-    It changes no row. Afterwards a transaction must be open, or each statement would be committed by itself.
+    The write changes no row. Afterwards a transaction must be open, or each statement would be committed by itself.
     """
     connection.execute(sa.update(database_metadata).where(sa.false()).values(value=""))
     if not cast("Any", connection.connection.driver_connection).in_transaction:
@@ -193,7 +193,7 @@ def _autocommit() -> InvalidTypeError:
 
 
 def _raise_translated(error: DBAPIError) -> None:
-    """Raise the error of rqsched for a driver's error; an unknown one is left as it is."""
+    """Raise rqsched's error for a driver's error; do nothing if there is none for it."""
     reason, state = reason_of(error), sqlstate_of(error)
     if state == _NO_TRANSACTION:
         raise _autocommit() from error
@@ -225,7 +225,7 @@ class _OfSession:
     """The transaction of an ORM Session, also of one that `scoped_session` finds."""
 
     def __init__(self, session: Session | scoped_session[Any]) -> None:
-        # Events of a scoped_session would be those of every session it ever makes.
+        # A listener on a scoped_session would get the events of every session that it ever makes.
         self._session = cast("Session", cast("Any", session)() if hasattr(session, "registry") else session)
 
     @contextmanager
@@ -241,7 +241,7 @@ class _OfSession:
 
 
 def _waiting(connection: Connection) -> Waiting:
-    """Return what waits for the end of this connection's transaction, and see to it that the end is noticed."""
+    """Return the callbacks for the end of this connection's transaction, and listen for that end."""
     for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
         if not sa.event.contains(connection, name, notice):
             sa.event.listen(connection, name, notice)
@@ -254,14 +254,14 @@ def _waiting(connection: Connection) -> Waiting:
 
 
 def _at_session_commit(session: Session) -> None:
-    """Call what waited, COMMIT having been answered; the release of a savepoint comes here too, and ends nothing."""
+    """Call the waiting callbacks after a COMMIT. The release of a savepoint comes here too, but ends no transaction."""
     for connection, waiting in list(session.info.get(_KEY, {}).items()):
         if not connection.in_transaction():
             waiting.call()
 
 
 def _at_begin(connection: Connection) -> None:
-    """Call what waited for the transaction before this one, which is over."""
+    """Call the callbacks that wait for the transaction before this one: it is over."""
     if _KEY in connection.info:
         connection.info[_KEY].call()
 

@@ -1,10 +1,10 @@
-"""The reads of decisions under the lock, the one writer of Changes, and the purge of a schedule.
+"""The reads that decisions make under the lock, the only writer of Changes, and the purge of a schedule.
 
 Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
 uid; transactions that keep it never deadlock.
 
-PostgreSQL is asked about a single schedule in one statement, because each statement is a wait. Rare cases are left to
-the statements of a batch: the functions that write in one statement return whether they have written.
+On PostgreSQL a single schedule takes one statement, because each statement is a round trip. Rare cases take the
+statements of a batch instead: a function that writes in one statement returns whether it has written.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _Names: TypeAlias = tuple[str, ...]
 
 
 def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
-    """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that another transaction holds."""
+    """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that others have locked."""
     wanted = sorted(set(uids))
     if not wanted:
         return []
@@ -117,7 +117,7 @@ def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> 
     return None if row is None else to_schedule(connection, row)
 
 
-# A statement that is built once is a third of the work: naming a hundred columns takes longer than their round trip.
+# These statements are built once, because naming a hundred columns takes longer than the round trip.
 _FIND = SELECT_SCHEDULES.where(schedules.c.uid == sa.bindparam("uid"))
 _FIND_NAMED = SELECT_SCHEDULES.where(
     schedules.c.namespace == sa.bindparam("named_in"), schedules.c.schedule_id == sa.bindparam("named"), IS_LIVE
@@ -155,10 +155,10 @@ def _named(
 
 
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
-    """Return the condition that a schedule of the namespace `named_in` is not deleted and has an id `among` these.
+    """Return the condition that a schedule of the namespace `named_in` is not deleted and has one of the ids `among`.
 
-    Each id is looked up by the index: without statistics, or with a plan made without the ids, PostgreSQL takes a
-    namespace for a few rows, and would compare all of them with all the ids.
+    Each id is looked up by the index. Otherwise PostgreSQL, without statistics or with a plan made without the ids,
+    would expect few rows in a namespace and compare them all with all ids.
     """
     named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
     if not dialect.has_statistics:
@@ -196,10 +196,10 @@ def open_runs(
 ) -> dict[str, list[Run]]:
     """Read the runs a decision about these locked schedules must see.
 
-    These are the unfinished runs (backfilled ones only when asked for: no live decision depends on them), the first
-    waiting run of each kind and, where the schedule lets none start, the first that an operator asked for. The set of
-    these runs changes only under the locks of the schedules, so their rows need no lock unless the decision ends them:
-    see `lock_open_runs`.
+    These are the unfinished runs, the first waiting run of each kind and, if the schedule lets no waiting run start,
+    the first waiting run that an operator asked for. Unfinished backfilled runs are read only `with_backfill`: no live
+    decision depends on them. The set of these runs changes only under the locks of the schedules, so their rows need no
+    lock unless the decision ends the runs: see `lock_open_runs`.
     """
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
@@ -244,11 +244,11 @@ def open_runs_for_start(
     with_backfill: bool = False,
     skip_locked: bool = False,
 ) -> dict[str, list[Run]]:
-    """Read the runs of `open_runs`, by schedule uid, and lock the ones that a start may end.
+    """Read the runs of `open_runs`, by schedule uid, and lock the runs that a start may end.
 
-    `overlap` is another policy than the schedules' own. With `skip_locked` a schedule is left out when another
-    transaction holds a run that would have to be locked; other starts lock no rows, so that a claim or a heartbeat at
-    that moment does not delay them.
+    `overlap` replaces the schedules' own policies. With `skip_locked` a schedule is left out if another transaction has
+    locked a run that a start may end. If no start may end a run, no row is locked, so that a claim or a heartbeat at
+    that moment delays nothing.
     """
     read = open_runs(connection, locked, with_backfill=with_backfill)
     found = {schedule.uid: read[schedule.uid] for schedule in locked}
@@ -259,11 +259,10 @@ def open_runs_for_start(
 def lock_open_runs(
     connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
 ) -> dict[str, list[Run]]:
-    """Lock the runs that `open_runs` read, by schedule uid, and read them anew: for a decision that ends unfinished
-    runs.
+    """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again, for a decision to end runs.
 
-    With `skip_locked` a schedule is left out when another transaction holds one of its runs. Never leave out only the
-    run: a decision that does not see it would take the schedule for idle.
+    With `skip_locked` a schedule is left out if another transaction has locked one of its runs. Never leave out only
+    the run: a decision that does not see the run would take the schedule for idle.
     """
     unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
     wanted = sorted(run for uids in unfinished.values() for run in uids)
@@ -303,10 +302,10 @@ def lock_with_schedule(
 
 
 def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock the schedule of a running run; returns it, the run and the other runs of `open_runs`.
+    """Lock the schedule of a running run; returns the schedule, the run and the other runs of `open_runs`.
 
-    None when the run does not run (any more). The run needs no lock: while it runs, its status changes under its
-    schedule's lock only.
+    Returns None if the run is not running (any more). The run needs no lock: while it runs, its status changes only
+    under the schedule's lock.
     """
     schedule = lock_one(connection, schedule_uid)
     if schedule is None:
@@ -325,7 +324,7 @@ UNFINISHED_WITH = SELECT_RUNS.where(
     IS_OPEN_UNFINISHED,
     (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
 ).order_by(runs.c.uid)
-"""The unfinished runs that a live decision sees, and one more, backfilled or not."""
+"""Reads the unfinished runs that a live decision sees, and the run `run_uid` even if it is backfilled."""
 
 
 def find_run(connection: Connection, uid: str) -> Run | None:
@@ -335,9 +334,9 @@ def find_run(connection: Connection, uid: str) -> Run | None:
 
 
 def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str, tuple[Schedule, Run | None]]:
-    """Read, by uid, the schedules of Changes that each are `is_one_of_each`, with the run that each has started.
+    """Read, by uid, the schedules of Changes, each with the run that its Change started.
 
-    A schedule whose run is not there is left out.
+    Each Change must be `is_one_of_each`. A schedule whose run does not exist is left out.
     """
     dialect, found = dialect_of(connection), dict[str, tuple[Schedule, Run | None]]()
     started = [run.uid for change in changes for run in change.new_runs]
@@ -378,7 +377,7 @@ _FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindpara
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
-    """Read the `number`-th run of a locked schedule; while that is locked, only a pending or running one changes."""
+    """Read the run `number` of a locked schedule. Under the schedule's lock only pending and running runs change."""
     row = connection.execute(_FIND_RUN_BY_NUMBER, {"of_schedule": schedule_uid, "number": number}).first()
     return None if row is None else to_run(row)
 
@@ -395,8 +394,8 @@ def occurrences_run(
 ) -> dict[str, frozenset[datetime]]:
     """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
 
-    Schedules are read together by the hour of `since`: a schedule that looks back a week must not make the others do
-    so.
+    Schedules whose `since` is in the same hour are read together: a schedule that looks back a week must not make the
+    others do so.
     """
     by_hour: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():
@@ -421,14 +420,14 @@ def _occurrences_of(dialect: Dialect, has_end: bool) -> sa.Select[Any]:
 
 
 def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None:
-    """Read up to which occurrence runs of a schedule were deleted; None when none was."""
+    """Read the occurrence up to which a schedule's runs were pruned; None if no run was pruned."""
     found = sa.select(schedules.c.pruned_to).where(schedules.c.uid == schedule_uid)
     at: datetime | None = connection.execute(found).scalar_one_or_none()
     return at
 
 
 def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
-    """Return the nominal instants of [since, until) of a schedule that have a run, on whatever day."""
+    """Return a schedule's nominal instants in [since, until) that have a run, even one moved to another day."""
     statement = sa.select(runs.c.occurrence_at, runs.c.nominals).where(
         runs.c.schedule_uid == schedule.uid,
         IS_OCCURRENCE,
@@ -442,7 +441,7 @@ def nominals_run(connection: Connection, schedule: Schedule, since: datetime, un
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
-    """Read the failed and lost runs of a schedule's occurrences in [since, until); its lock keeps them so."""
+    """Read the failed and lost runs of a schedule's occurrences in [since, until); they stay so under its lock."""
     statement = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule_uid,
         IS_OCCURRENCE,
@@ -475,8 +474,8 @@ _MOST_PENDING = 100
 def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
 
-    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A Change alone is one
-    statement where that is possible (PostgreSQL).
+    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A single Change
+    is one statement if possible (PostgreSQL).
     """
     if len(changes) == 1 and dialect_of(connection).joins_writes and write_one(connection, changes[0]):
         return
@@ -529,7 +528,7 @@ _DROPPED = "dropped: the schedule ended before it could start"
 BELONGINGS = (
     counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
 )  # fmt: skip
-"""The tables of a schedule's rows. `counted` goes first: then the counting of its runs has ended and begins no more."""
+"""The tables with rows of a schedule. `counted` is the first: without its row nobody counts the schedule's runs."""
 _LONGEST = timedelta(minutes=10)
 """How long one DELETE of a purge may take: a schedule may have any number of rows."""
 
@@ -544,9 +543,9 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
-    """Take the next delivery number of pending runs whose delivery is dead; returns those still pending then.
+    """Give pending runs whose delivery is dead the next delivery number; returns the runs that are still pending.
 
-    A run that another transaction holds is left out: it is being claimed, or its process is frozen.
+    A run that another transaction has locked is left out: it is being claimed, or its process is frozen.
     """
     deliveries = {run.uid: (run.attempt, run.delivery) for run in dead}
     locked = _lock_runs(connection, sorted(deliveries), skip_locked=True)
@@ -560,10 +559,10 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
-    """Read a schedule without locking it, if none of its runs is unfinished (backfilled ones apart) or waits.
+    """Read a schedule without locking it, if it has no waiting run and no unfinished run, except backfilled ones.
 
-    Returns it and its row's version. While the row has that version, there is no such run: to add or reopen a run
-    writes the row.
+    Returns the schedule and the version of its row. While the row has this version, there is no such run, because
+    adding or reopening a run writes the row.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -574,10 +573,10 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 
 
 def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
-    """Write a Change of one schedule that only moves it, starts a run and records events; returns False for any other.
+    """Write a Change that only moves a schedule, starts a run and records events; returns False for any other Change.
 
-    The schedule is locked, or a `version` of its row is given. With a version, nothing is written and False returned if
-    the row has another version by now, or another transaction holds it.
+    The caller has locked the schedule, or gives a `version` of its row. If the row has another version by now, or
+    another transaction has locked it, nothing is written and False is returned.
     """
     before = change.before
     if before is None or not is_one_of_each(change):
@@ -598,17 +597,17 @@ _READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
     ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
 )
 _MOST_EVENTS = 3
-"""How many audit events one statement takes: few numbers, so that few statements are prepared."""
+"""The most audit events that one statement takes: few, so that few different statements are prepared."""
 
 
 def is_one_of_each(change: Change) -> bool:
-    """Return whether a Change has few events, at most one new run, and touches no run that there is."""
+    """Return whether a Change has few events, at most one new run, and touches no existing run."""
     more = change.changed_runs or change.drops_buffer or change.drops_retries or change.dead_letters
     return 1 <= len(change.events) <= _MOST_EVENTS and len(change.new_runs) <= 1 and not more
 
 
 def _rest_of(change: Change) -> tuple[_Names, dict[str, Any]]:
-    """Return the columns of the new run, empty without one, and the parameters for it and the events."""
+    """Return the columns of the new run (none without a run), and the parameters for the run and the events."""
     given: dict[str, Any] = {}
     for place, row in enumerate(event_rows(change)):
         given |= _given(f"e{place}", row)
@@ -628,11 +627,12 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
 
 @lru_cache(maxsize=2)
 def note_followed(dialect: Dialect) -> sa.Update:
-    """Note with new schedules (bound as `among`) that others come after theirs.
+    """Set `followed_at` of new schedules (bound as `among`) that have a downstream already.
 
-    Each is looked up, and none where no schedule comes after another, whatever the planner takes the table for.
+    Each new schedule is looked up by an index, and none at all if no schedule has an upstream, whatever the planner
+    expects.
     """
-    # The first of an index, where a planner without statistics would read the table to find that there is none.
+    # The minimum is the first entry of an index. A planner without statistics would read the table to find none.
     first = sa.select(sa.func.min(schedules.c.namespace)).where(COMES_AFTER).correlate(None).scalar_subquery()
     new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
     found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
@@ -644,7 +644,7 @@ def is_followed(
     namespace: sa.ColumnElement[str] = schedules.c.namespace,
     schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
 ) -> sa.ColumnElement[bool]:
-    """Say that a schedule comes after that of an id, which may have been deleted and be created again."""
+    """Return the condition that a schedule comes after this id, whose schedule may be deleted and created again."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
     is_live = other.c.status != constant(ScheduleStatus.DELETED)
@@ -665,43 +665,43 @@ def _write_one(of_schedule: _Names, of_run: _Names, events: int, *, is_as_read: 
 
 
 def _recorded(written: sa.CTE, of_run: _Names, events: int) -> sa.Insert:
-    """Write the events and the new run of a schedule if its row was written; returns a row then."""
+    """Return the statement that writes a schedule's events and new run, and returns a row, if its row was written."""
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
     *others, recorded = (_if_written(sa.insert(audit_events), values, written) for values in events_of)
-    # Not several VALUES, which SQLAlchemy compiles anew each time.
+    # Not several VALUES, which SQLAlchemy would compile again each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
-        # A duplicate key must never stop a chain; a decision about the row as it is meets none.
+        # A duplicate key must never stop a chain; a decision about the current row meets none.
         start = POSTGRES.insert(runs).on_conflict_do_nothing()
         recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), written).cte("started"))
     return recorded.returning(audit_events.c.sequence)
 
 
 def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], schedule: sa.CTE) -> sa.Insert:
-    """Let an INSERT write its row if that of the schedule was written."""
+    """Make an INSERT write its row only if the schedule's row was written."""
     selected = values | {"schedule_uid": schedule.c.uid}
     return insert.from_select(list(selected), sa.select(*selected.values()))
 
 
 class Sees(NamedTuple):
-    """Columns of the single statement that ends a run; it sees them as they were before the end."""
+    """Columns that the single statement that ends a run reads, too: their values are from before the end."""
 
     columns: tuple[sa.Label[Any], ...] = ()
-    """Columns that are built once, when the process starts; their names are distinct."""
+    """The columns, with distinct names. They are built once, when the process starts."""
     given: Mapping[str, Any] = {}
-    """The values of their parameters."""
+    """The values of the columns' parameters."""
 
 
 NOTHING = Sees()
 Seen: TypeAlias = Mapping[str, Any]
-"""The values of such columns by their names."""
+"""The values of the columns of `Sees`, by name."""
 
 
 def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, token: str, version: str) -> Seen | None:
-    """Write a Change of one schedule and one running run, if the schedule's row still has that `version`.
+    """Write a Change of one schedule and one running run, if the schedule's row still has this `version`.
 
-    The `token` must still hold the run, too; else nothing is written, and None returned. This is one statement, which
-    locks the schedule before the run as every decision does. It returns the values that it `sees`. PostgreSQL only.
+    The `token` must still hold the run, too. Returns the values of the columns that it `sees`, or None if nothing was
+    written. This is one statement, which locks the schedule before the run, as every decision does. PostgreSQL only.
     """
     ((before, after),) = change.changed_runs
     of_schedule = tuple(sorted(schedule_differences(change.before or change.after, change.after) | _OF_SCHEDULE))
@@ -717,7 +717,7 @@ def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, t
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
 _OF_RUN = {"attempts", "ended_at", "result", "status"}
-"""Always written, also where they do not change: so nearly every success is the same statement."""
+"""Columns that are always written, changed or not, so that nearly every success is the same statement."""
 
 
 @lru_cache(maxsize=64)
@@ -733,7 +733,7 @@ def _end_alone(of_schedule: _Names, of_run: _Names, seen: tuple[sa.Label[Any], .
         sa.update(runs)
         .where(
             runs.c.schedule_uid == locked.c.uid,
-            # By the value: a plan for any row of `locked` may look among the open runs of all schedules.
+            # Give the value, too: a plan for any row of `locked` may search the open runs of all schedules.
             runs.c.schedule_uid == sa.bindparam("b_schedule"),
             runs.c.uid == sa.bindparam("b_run"),
             is_held_by(runs, sa.bindparam("b_token")),

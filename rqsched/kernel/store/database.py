@@ -1,7 +1,7 @@
 """Engines and transactions: what differs between SQLite and PostgreSQL, and which failures are retried.
 
-A transaction is a function of a connection. It is repeated whole, from fresh state, when the failure was transient; it
-must therefore decide anew and never replay an old decision.
+A transaction is a function of a connection. After a transient failure the whole function is called again, with fresh
+state. It must therefore decide again, and never replay an old decision.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ ConstraintError = IntegrityError
 UNREACHABLE = (OperationalError, PoolTimeoutError)
 """The errors raised while the database does not answer."""
 FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
-"""The errors of a read or a transaction that the database, not the caller, is to blame for."""
+"""The errors of reads and transactions that the database causes, not the caller."""
 _BUSY_TIMEOUT_MS = 15_000
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available."""
 _OUTAGES = ("08", "25P03", "25P04", "53", "57", "58")
 """Lost connections, transactions that were ended for being idle or too long, insufficient resources (a full disk),
-operator intervention (the server stops or starts), errors of its system (PostgreSQL, Appendix A)."""
+operator intervention (the server stops or starts), system errors (PostgreSQL, Appendix A)."""
 _READ_ONLY_SERVER = "25006"
 """A write met a read-only server: a standby, before or after a failover."""
 _TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
@@ -60,7 +60,7 @@ _LACKS_PRIVILEGE = "42501"
 _LACKS_TABLE = ("42P01", "42703", "3F000")
 """A table, a column or a schema that is not there, or that the user does not see."""
 _PROGRAM_LIMIT = "54000"
-"""A limit of the server itself, as when it refuses all writes because it has to be vacuumed first."""
+"""A limit of the server itself: for example, it refuses all writes until it is vacuumed."""
 _WRITES_NOTHING = "UPDATE rqsched_facts SET value = value WHERE 0"
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
 """Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
@@ -74,7 +74,7 @@ _REFUSALS = (
     "Name or service not known",  # psycopg before 3.2.13 repeats what the system says: Linux, then macOS
     "nodename nor servname provided",
 )
-"""How libpq and psycopg begin to say that the same URL will be refused again."""
+"""Parts of errors of libpq and psycopg that mean that the same URL will be refused again."""
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (
     *_SQLITE_LOCKED,
@@ -85,26 +85,26 @@ _SQLITE_OUTAGES = (
 )
 _SQLITE_READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 _NOT_IN_SQLITE = ("no such table", "no such column", "has no column")
-"""SQLite has no code for what is not there, and one language."""
+"""SQLite has no error code for a missing table or column, but its messages are always in English."""
 
 _IDENTITY = "rqsched_identity"
-"""Under which a connection keeps the identity of its server."""
+"""The key in a connection's `info` for the identity of its server."""
 
 
 class Patience(NamedTuple):
     """How long transient failures are retried, with a capped exponential backoff and jitter."""
 
     total: timedelta = timedelta(seconds=10)
-    """After this long no further attempt is made."""
+    """After this time no more attempts are made."""
     first: timedelta = timedelta(milliseconds=20)
     """The first wait; each later one is twice as long."""
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
     """Also repeat statements that the server cancelled because they took too long, and statements that it refuses until
-    somebody helps, as without a privilege or a table: right for a few rows that must not be lost, wrong for a batch."""
+    somebody helps: a privilege or a table is missing. Right for a few rows that must not be lost, wrong for a batch."""
     waits_for_writes: bool = True
-    """Whether a server that takes no writes is waited for; otherwise one more connection is tried, and that is all."""
+    """Whether to wait for a server that takes no writes; otherwise only one more connection is tried."""
 
     def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
         """Return the tenacity loop; it re-raises the last error when the time is over."""
@@ -117,9 +117,9 @@ class Patience(NamedTuple):
         )
 
     def _is_over(self, state: tenacity.RetryCallState) -> bool:
-        """Say whether the time is over; a connection found lost gets one more attempt, on another.
+        """Return whether the time is over. After a lost connection there is always one more attempt.
 
-        A process that was frozen, or waited for a server that fell silent, has no time left when it notices.
+        A process that was frozen, or waited for a silent server, has no time left when it notices the loss.
         """
         error = state.outcome and state.outcome.exception()
         was_lost = isinstance(error, DBAPIError) and error.connection_invalidated
@@ -138,7 +138,7 @@ class Lacking(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The privileges with the GRANT to run; empty where nothing lacks."""
+        """The GRANT statements to run; empty if no privilege is missing."""
         return " ".join(f"GRANT {one} TO {self.user};" for one in self.privileges)
 
 
@@ -166,28 +166,28 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def _sqlite_code(error: BaseException) -> int | None:
-    """Return the primary result code of an error of SQLite; None for others."""
+    """Return the primary result code of an error of SQLite, or None for any other error."""
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
 def _is_from_standby(error: BaseException) -> bool:
-    """Return whether a read-only server refused: a write, or a BEGIN that asks for READ WRITE as some drivers do."""
+    """Return whether a read-only server refused a write, or a BEGIN READ WRITE, which some drivers send."""
     state = sqlstate_of(error)
     if state != "0A000":
         return state == _READ_ONLY_SERVER
-    # By the name of the server's function, which no language changes: the second is of PostgreSQL before 16.
+    # The name of the server's function is the same in all languages. Before PostgreSQL 16 it was check_XactReadOnly.
     where = getattr(getattr(getattr(error, "orig", None), "diag", None), "source_function", None)
     return where in {"check_transaction_read_only", "check_XactReadOnly"}
 
 
 def is_refused(error: BaseException) -> bool:
-    """Return whether the database refuses until somebody helps: a privilege lacks, or a file of SQLite is read-only."""
+    """Return whether the database refuses until somebody helps: a privilege is missing, or a file is read-only."""
     return sqlstate_of(error) == _LACKS_PRIVILEGE or _sqlite_code(error) in _SQLITE_READ_ONLY
 
 
 def _lacks_table(error: BaseException) -> bool:
-    """Return whether a table or a column is not there, or the user may not look into its schema."""
+    """Return whether a table or a column does not exist, or the user may not use its schema."""
     if not isinstance(error, DBAPIError):
         return False
     return sqlstate_of(error) in _LACKS_TABLE or (
@@ -196,12 +196,12 @@ def _lacks_table(error: BaseException) -> bool:
 
 
 def _passes_by_waiting(error: BaseException) -> bool:
-    """Return whether the same transaction may succeed when it is tried again, but not for a promotion."""
+    """Return whether the same transaction may succeed when it is tried again, without a promotion of the server."""
     return is_transient(error) and not _is_from_standby(error)
 
 
 def _on_any_server(attempt: Callable[[], T]) -> T:
-    """Try once more where a standby refused: over a new connection, which may reach the primary."""
+    """Make an attempt; if a standby refuses, try once more, because a new connection may reach the primary."""
     try:
         return attempt()
     except DBAPIError as error:
@@ -211,35 +211,35 @@ def _on_any_server(attempt: Callable[[], T]) -> T:
 
 
 def _passes_with_help(error: BaseException) -> bool:
-    """Return whether the same transaction may succeed when somebody helps: nothing is wrong with what it writes."""
+    """Return whether the same transaction may succeed later, perhaps after somebody helped: its writes are valid."""
     is_stopped = sqlstate_of(error) in {"57014", _PROGRAM_LIMIT}
     return is_transient(error) or is_refused(error) or is_stopped or _lacks_table(error)
 
 
 @lru_cache(maxsize=32)
 def _retrying(patience: Patience, may_pass: Callable[[BaseException], bool]) -> tenacity.Retrying:
-    """Return the loop of a patience; it keeps nothing between two uses."""
+    """Return the retry loop of a patience; it keeps no state between two uses."""
     return patience.retrying(may_pass)
 
 
 def sqlstate_of(error: BaseException) -> str | None:
-    """Return the SQLSTATE of a driver's error; None where it has none, as SQLite's have."""
+    """Return the SQLSTATE of a driver's error, or None: errors of SQLite have none."""
     if not isinstance(error, DBAPIError):
         return None
-    # asyncpg says sqlstate as psycopg does, psycopg2 pgcode.
+    # psycopg and asyncpg call it sqlstate, psycopg2 calls it pgcode.
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     return None if state is None else str(state)
 
 
 def reason_of(error: SQLAlchemyError) -> str:
-    """Return the first line of what the driver says, without the password of the URL (drivers name host and user)."""
+    """Return the first line of the driver's message. It has no password: drivers name only the host and the user."""
     text = str(getattr(error, "orig", None) or error).strip()
     first = text.partition("\n")[0].rstrip(" .:") or type(error).__name__
     return " ".join(first.split())
 
 
 def with_connect_timeout(url: str, seconds: int) -> str:
-    """Return the URL with a timeout for connecting; a URL of SQLite, which has no server, stays as it is."""
+    """Return the URL with a timeout for connecting; a URL of SQLite does not change."""
     parsed = sa.make_url(url)
     if parsed.get_backend_name() != "sqlite":
         parsed = parsed.update_query_dict({"connect_timeout": str(seconds)})
@@ -253,9 +253,10 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def _create_privately(path: Path, *connecting: object) -> None:
-    """Create an empty file that only its owner can read, unless there is one; SQLite gives its -wal and -shm that mode.
+    """Create an empty file that only its owner can read, unless the file exists.
 
-    Special names of SQLite, such as that of a database in memory, and missing folders are left to SQLite.
+    SQLite gives its -wal and -shm files the same mode. Special names of SQLite, such as `:memory:`, and missing folders
+    are left to SQLite.
     """
     del connecting
     if str(path) in {".", ":memory:"} or str(path).startswith("file:"):
@@ -272,11 +273,10 @@ def make_engine(
     examine: Callable[[Any], ServerIdentity] | None = None,
     newest: Callable[[], ServerIdentity | None] = lambda: None,
 ) -> Engine:
-    """Open an engine; no connection is made before it is used.
+    """Return an engine. It opens no connection before its first use.
 
-    `pooler` is the setting `database_pooler`; `examine` and `newest` are explained at `postgres.make_engine`. Raises
-    ConfigError, which calls the URL what it is `named`, for an option that no connection to PostgreSQL could be made
-    with.
+    `pooler` is the setting `database_pooler`. `examine` and `newest` are explained at `postgres.make_engine`. Raises
+    ConfigError for an option that libpq does not know. `named` is the name of the URL in the message.
     """
     if sa.make_url(url).get_backend_name() == "sqlite":
         connect_args = {"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
@@ -291,9 +291,9 @@ def make_engine(
 
 @contextmanager
 def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
-    """Let each statement of the open transaction take `for_at_most`; None lifts every limit, those of locks too.
+    """Let each statement of the open transaction take `for_at_most`; None lifts all limits, also those for locks.
 
-    See `dialect.SESSION`; on SQLite, which has no such limits, nothing changes.
+    The limits are in `dialect.SESSION`. SQLite has none, so nothing changes there.
     """
     if not dialect_of(connection).has_server:
         yield
@@ -303,7 +303,7 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
     for name in names if for_at_most is None else names[:1]:
         connection.exec_driver_sql(f"SET LOCAL {name} = {limit}")
     raw = cast("Any", connection.connection.driver_connection)
-    if not hasattr(raw, "answer_seconds"):  # opened as the application opens its own
+    if not hasattr(raw, "answer_seconds"):  # opened by the application's own function
         yield
         return
     usual = raw.answer_seconds
@@ -315,7 +315,7 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
 
 
 def prepare_sqlite(engine: Engine) -> Engine:
-    """Let an engine's connections wait for locks, and write what is committed to the disk, as rqsched needs it."""
+    """Make an engine's connections wait for locks, and write each commit to the disk, as rqsched needs it."""
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -348,7 +348,7 @@ class Database:
         open_engine: Callable[[], Engine] | None = None,
         pooler: str | None = None,
     ) -> None:
-        """Open an engine of the URL, or what `open_engine` opens in its place; forked processes keep it.
+        """Open an engine for the URL, or take the engine that `open_engine` returns; forked processes keep it.
 
         `pooler` is the setting `database_pooler`.
         """
@@ -361,22 +361,22 @@ class Database:
         self.dialect: Dialect = dialect_of(self._engine)
         """The differences between SQLite and PostgreSQL."""
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
-        """Whether a single statement costs less than a transaction: not on SQLite, nor where each one is begun with the
-        limits of our sessions."""
+        """Whether a single statement costs less than a transaction. It does not on SQLite, nor if each transaction must
+        first set the limits of our sessions."""
         self.refuses_writes: bool | None = None if self.dialect.has_server else False
-        """Whether the server was a standby, or read-only, when it was last written to or asked; None before that."""
+        """Whether the database refused writes when it was last written to or asked; None before that."""
         self.lacking = Lacking((), "")
-        """The privileges that its user lacked when `takes_writes` was asked last."""
+        """The privileges that the user lacked at the last call of `takes_writes`."""
         self._pid = os.getpid()
         self._raw: weakref.WeakSet[Any] = weakref.WeakSet()
         self.identity: ServerIdentity | None = None
-        """The identity of the server that the newest connection has reached; None before the first one, and on
+        """The identity of the server that the newest connection has reached; None before the first connection, and on
         SQLite."""
         self.on_identity: list[Callable[[ServerIdentity], object]] = []
         """Called with the identity of each new connection's server."""
         self.recorded: Callable[[], ServerIdentity | None] = lambda: None
-        """Returns the server that the control queue belongs to, as Redis has it recorded; None where it is not known.
-        Asked for each new connection of a URL with several hosts."""
+        """Returns the server that Redis has recorded for the control queue, or None if it is not known. Called for each
+        new connection if the URL names several hosts."""
         self._identities = IdentityReader()
         if self.dialect.has_server:
             sa.event.listen(self._engine, "connect", self._on_connect)
@@ -387,12 +387,12 @@ class Database:
         _databases.add(self)
 
     def apart(self) -> Database:
-        """Return the same database, reached over connections of its own."""
+        """Return another Database for the same database, with its own connections."""
         return Database(self.url, open_engine=self._open_engine, pooler=self._pooler)
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process; after a fork its parent's, without its connections: what it compiled is kept."""
+        """The engine of this process. A fork keeps its parent's engine and compiled statements, but no connections."""
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._pid = os.getpid()
@@ -401,7 +401,7 @@ class Database:
     def _on_connect(self, raw: Any, entry: ConnectionPoolEntry) -> None:
         self._raw.add(raw)
         found = getattr(raw, "identity", None)
-        if found is None:  # opened as the application opens its own
+        if found is None:  # opened by the application's own function
             try:
                 found = self._examine(raw)
             except BaseException:
@@ -428,10 +428,10 @@ class Database:
             call(found)
 
     def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
-        """Have the pool replace a connection that is known to be lost, or that leads to another server than the newest.
+        """Make the pool replace a connection that is lost, or that leads to another server than the newest connection.
 
-        SQLAlchemy would set the isolation level of a lost one, and does not translate the errors that psycopg raises
-        there.
+        SQLAlchemy would set the isolation level of a lost connection, and does not translate the error that psycopg
+        raises then.
         """
         if raw.closed:
             raise sa.exc.DisconnectionError
@@ -439,14 +439,14 @@ class Database:
             raise sa.exc.InvalidatePoolError
 
     def _has_left(self, info: Any) -> bool:
-        """Return whether the newest connection has reached another server; the hosts of a URL may be replicas, too."""
+        """Return whether the newest connection has reached another server. A replica may count as the same server."""
         known, newest = info.get(_IDENTITY), self.identity
         return known is None or newest is None or not newest.is_same(known)
 
     def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
-        """Ask which server answers now: behind a pooler another one may, over the same connection. Raises as `read`.
+        """Ask which server answers now; behind a pooler it may change under an open connection. Raises as `read`.
 
-        A server of an earlier timeline than the newest connection had is not connected to: it is an old primary.
+        A server on an earlier timeline than that of the newest connection is refused: it is an old primary.
         """
         if not self.dialect.has_server:
             return None
@@ -467,10 +467,10 @@ class Database:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
 
         If the server `takes_single_statements`, run `alone` first, without a transaction, and return its result unless
-        that is None. It is repeated on transient failures, too.
+        that is None. `alone` is repeated on transient failures, too.
 
-        Raises DatabaseUnavailableError when they last longer than the patience; then the commit may or may not be made.
-        Raises DatabaseLimitError when the server stopped a statement that took too long or too much.
+        Raises DatabaseUnavailableError if the failures last longer than the patience; then the commit may or may not
+        have been made. Raises DatabaseLimitError if the server stopped a statement that took too long or too much.
         """
         if alone is not None and self.takes_single_statements:
             done = self.transact_alone(alone, patience=patience)
@@ -479,12 +479,12 @@ class Database:
         return self._patiently(partial(self._once, work), patience)
 
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
-        """Run `work` as `transact` does; each statement is a transaction of its own where `takes_single_statements`.
+        """Run `work` as `transact` does; with `takes_single_statements` each statement is its own transaction.
 
-        No BEGIN and no COMMIT travel to PostgreSQL beside them, and a process that freezes holds no lock in between.
+        Then no BEGIN and no COMMIT are sent, and a process that freezes between two statements holds no lock.
         """
         if self._is_keeper:
-            # Once on the kept connection; when that has failed, on any.
+            # The first time on the kept connection, after a failure on any connection.
             once_more = partial(self._once, work, is_alone=True)
             return self._patiently(partial(self._once_on_kept, work), patience, again=once_more)
         return self._patiently(partial(self._once, work, is_alone=self.takes_single_statements), patience)
@@ -492,9 +492,9 @@ class Database:
     def keep_connection(self) -> None:
         """Let this thread's `transact_alone` keep one connection instead of taking it from the pool each time.
 
-        For a claim or an end, the pool costs as much work as the statement does in SQLAlchemy. In a process that forks
-        for each run, the pool is half of the memory that the claim touches, and so copies. Other calls of the thread
-        use the same connection, by way of the pool.
+        For a claim or an end, the pool takes as much of SQLAlchemy's time as the statement. In a process that forks for
+        each run, the pool is half of the memory that a claim touches and so copies. Other calls of the thread give the
+        connection back to the pool first, and then take it from there.
         """
         if self.takes_single_statements:
             self._keeper = (os.getpid(), threading.get_ident())
@@ -508,7 +508,7 @@ class Database:
             connection = self._kept
             is_newest = connection is None or connection.info.get(_IDENTITY) == self.identity
             if connection is not None and not is_newest and self._has_left(connection.info):
-                self._give_back()  # another connection has reached another server: checked out again, it is replaced
+                self._give_back()  # the newest connection has reached another server: the pool replaces this one
                 connection = None
             if connection is None:
                 connection = self._kept = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -521,7 +521,7 @@ class Database:
                 raise
 
     def _give_back(self) -> None:
-        """Put what was kept back into the pool."""
+        """Give the kept connection back to the pool."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
@@ -560,7 +560,7 @@ class Database:
                 raise
 
     def _note_standby(self, connection: Connection, error: BaseException) -> None:
-        """Remember that a server takes no writes; the next attempt asks anew which one does."""
+        """Remember that the database refused a write. After a standby's refusal the next attempt connects again."""
         if _is_from_standby(error):
             connection.invalidate(error)
         if _is_from_standby(error) or is_refused(error) or _lacks_table(error):
@@ -597,7 +597,7 @@ class Database:
             raise
 
     def _raise_refusal(self, error: SQLAlchemyError, *, is_read_only: bool) -> None:
-        """Raise what a refusal means: which privilege lacks, or that a table is not there, or a file is read-only."""
+        """Raise the error that a refusal means: a file is read-only, or a privilege or a table is missing."""
         reason = reason_of(error)
         if _sqlite_code(error) in _SQLITE_READ_ONLY:
             raise DatabaseReadOnlyError(
@@ -613,9 +613,9 @@ class Database:
             ) from error
 
     def find_lacking(self, *, is_read_only: bool = False) -> Lacking:
-        """Read the privileges that the user of the database lacks to read and write, or to read only.
+        """Return the privileges that the user of the database lacks for reads and writes, or only for reads.
 
-        Returns nothing if they cannot be read; raises nothing.
+        Returns no privileges if they cannot be read; raises nothing.
         """
         if not self.dialect.has_server:
             return Lacking((), "")
@@ -631,9 +631,10 @@ class Database:
             return Lacking((), "its user")
 
     def require_accepted(self) -> None:
-        """Raise ConfigError when the database refuses this process or its host has no address; for the start.
+        """Raise ConfigError if the database refuses this process or its host has no address; call it only at the start.
 
-        An outage is not an error here. In a running process a refusal is one, too: names vanish during a failover.
+        An outage raises nothing. In a running process the same refusal counts as an outage, because names vanish during
+        a failover.
         """
         try:
             self.engine.connect().close()  # the first connection of an engine asks the server a few things, too
@@ -647,7 +648,7 @@ class Database:
                 raise
 
     def now(self, host: datetime) -> datetime:
-        """Read the database's clock; SQLite has no clock and answers with the host's."""
+        """Read the database's clock, or return `host`, the host's time, for SQLite, which has no clock."""
         if not self.dialect.has_server:
             return host
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
@@ -655,10 +656,10 @@ class Database:
         return value.astimezone(UTC)
 
     def takes_writes(self, *, patience: Patience | None = None) -> bool:
-        """Ask whether the database takes writes: not as a standby, nor while its transactions or files are read-only,
-        nor while its user lacks a privilege.
+        """Ask whether the database takes writes.
 
-        After a refusal, or such an answer, the next question goes over a new connection. Raises what `read` does.
+        It takes none as a standby, while its transactions or files are read-only, or while its user lacks a privilege.
+        Then the next question goes over a new connection. Raises what `read` does.
         """
         self.lacking = self.find_lacking()
         try:
@@ -666,7 +667,7 @@ class Database:
                 query = sa.text(_TAKES_WRITES)
                 found = self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience)
                 lacks = any(not one.startswith("DELETE ") for one in self.lacking.privileges)
-                takes_writes = bool(found) and not lacks  # only pruning and deletions need DELETE alone
+                takes_writes = bool(found) and not lacks  # without DELETE only pruning and deletions fail
             else:
                 # BEGIN IMMEDIATE alone is allowed in a file that is read-only.
                 self.transact(lambda connection: connection.exec_driver_sql(_WRITES_NOTHING), patience=patience)
@@ -685,7 +686,7 @@ class Database:
         self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
 
     def encoding(self) -> str | None:
-        """Return how the server stores texts, as it calls that; None for SQLite, which stores every text."""
+        """Return the server's name for its encoding of texts; None for SQLite, which stores every text."""
         if not self.dialect.has_server:
             return None
         return str(self.read(lambda connection: connection.exec_driver_sql("SHOW server_encoding").scalar_one()))
@@ -696,7 +697,7 @@ class Database:
         return f"{self.dialect.title} {self.read(lambda connection: connection.execute(query).scalar_one())}"
 
     def leave_to_parent(self) -> None:
-        """Close, in a fork, what it has inherited of its parent's connections to a server: they end with the parent."""
+        """Close a fork's copies of its parent's connections to a server, so that these end with the parent."""
         if self._pid == os.getpid():
             return
         for raw in list(self._raw):
@@ -714,8 +715,8 @@ class Database:
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
-"""Bytes whose allocation makes malloc sort the memory that the closed connections freed. A child that did so would copy
-each of those pages, a quarter of all that a work horse touches."""
+"""The size of a block whose allocation makes malloc sort the memory that the closed connections freed. If a child did
+the sorting, it would copy these pages: a quarter of the memory that a work horse touches."""
 
 
 def _close_sqlite_before_fork() -> None:
@@ -734,6 +735,6 @@ os.register_at_fork(before=_close_sqlite_before_fork)
 
 
 def close_all() -> None:
-    """Close every connection that a database of this process holds and nobody uses now."""
+    """Close the unused connections of every database of this process."""
     for database in list(_databases):
         database.close()

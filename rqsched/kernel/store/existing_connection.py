@@ -1,7 +1,7 @@
-"""SQLAlchemy over an existing psycopg connection that its holder keeps, such as Django's: statements only.
+"""SQLAlchemy over an existing psycopg connection that has another owner, such as Django: statements only.
 
-Its holder begins, ends and closes it. A connection is asked for at each use and not kept: the current one is used, and
-none crosses a fork.
+The owner begins transactions, ends them, and closes the connection. The current connection is asked for at each use and
+not kept, so no connection crosses a fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = "rqsched_existing"
 
 
 class ExistingConnectionDialect(psycopg_dialect):
-    """The dialect of psycopg without what begins, ends, closes or changes a connection."""
+    """The dialect of psycopg without the methods that begin or end transactions, or close or change a connection."""
 
     supports_statement_cache = True
 
@@ -28,7 +28,7 @@ class ExistingConnectionDialect(psycopg_dialect):
         return None
 
     def _leave(self, *_: Any, **__: Any) -> None:
-        """Do nothing: that is for the holder of the connection."""
+        """Do nothing: the owner of the connection does this."""
 
     do_begin = do_commit = do_rollback = do_close = do_terminate = _leave
 

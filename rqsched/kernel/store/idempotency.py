@@ -1,4 +1,7 @@
-"""Idempotency keys of creates: which schedule a key made, and of what. Kept for a day, in the create's transaction."""
+"""Idempotency keys: which schedule a create with a key made, from which request. They are kept for a day.
+
+Every function works inside the create's transaction.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def digest_of(*parts: object) -> str:
 
 
 def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
-    """Find the uid of the schedule a key made; raises IdempotencyConflictError when it was sent for something else."""
+    """Return the uid of the schedule that a key made; raises IdempotencyConflictError if its request was another."""
     wanted = (table.c.namespace == key.namespace, table.c.key == key.text, table.c.created_at > now - KEPT)
     row = connection.execute(sa.select(table.c.digest, table.c.schedule_uid).where(*wanted)).first()
     if row is None:
@@ -49,14 +52,14 @@ def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
 
 
 def answer_of(connection: Connection, namespace: str, text: str, schedule_uid: str) -> str | None:
-    """Return what the create of a schedule under a key was answered; None when that was not kept."""
+    """Return the answer to the create of a schedule under a key; None if the answer was not kept."""
     mine = table.c.namespace == namespace, table.c.key == text, table.c.schedule_uid == schedule_uid
     found: str | None = connection.execute(sa.select(table.c.answer).where(*mine)).scalar()
     return found
 
 
 def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime, answer: str | None = None) -> None:
-    """Record which schedule a key made, and what its create was answered; deletes some expired keys."""
+    """Record which schedule a key made, and the answer to its create; deletes some expired keys."""
     old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
     for row in connection.execute(old).all():
         connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))

@@ -1,7 +1,7 @@
 """The state of each instance of a machine, as its owner reports it. It knows no state machine library.
 
-A state is written as the ids of the active states, outermost first, separated by blanks: one word for a flat
-machine. Since when it is in it is the time at which this text last became another one.
+A state is written as the ids of the active states, outermost first, separated by blanks: one word for a flat machine.
+An instance entered its state when this text last changed.
 
 Every function works inside the caller's transaction.
 """
@@ -44,7 +44,7 @@ def put(
 ) -> None:
     """Set the states of instances by id, whether they are known or new.
 
-    An instance that is in its state already stays in it since when it was, unless `entered_at` says otherwise.
+    An instance that is already in its state keeps the time at which it entered the state, unless `entered_at` is given.
     """
     fixed: dict[str, Any] = {"machine": machine, "version": 1, "updated_at": now, "entered_at": entered_at or now}
     rows = [
@@ -122,9 +122,9 @@ def page_in(
     limit: int,
     entered_until: datetime | None = None,
 ) -> list[str]:
-    """Return a page of the ids, after an id, of instances in one of these states.
+    """Return a page of the ids of instances in one of these states; the ids follow the id `after`.
 
-    With `entered_until`, only instances that have been in their state since then or longer.
+    With `entered_until`, return only instances that entered their state then or earlier.
     """
     is_in = dialect_of(connection).one_of(table.c.state, states)
     mine = [table.c.machine == machine, table.c.instance_id > after, is_in]

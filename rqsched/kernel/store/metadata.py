@@ -21,48 +21,47 @@ from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import database_metadata, namespace_metadata
 
 DATABASE_ID = "database_id"
-"""The name of the value that tells this database from every other one."""
+"""The name of the database's id, which no other database has."""
 TAKEN_OVER = "taken_over"
-"""The name of the time at which this database's server took over from another one, and of that one's identity."""
+"""The name of the value that says when this database's server took over from another server, and from which."""
 MARK = "mark"
 """The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
 WENT_BACK = "went_back"
-"""How the names of what its marks told begin; the side follows."""
+"""The prefix of the names of findings that a side, such as SQL, went back; the side (`WentBack`) follows."""
 SESSION_KEY = "session_key"
-"""The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy draws its own."""
+"""The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy gets another."""
 HOLD = "hold"
-"""The name of the hold, while there is one: no claim begins an attempt then. The hold of a namespace is its freeze."""
+"""The name of the hold. While it has a value, no claim begins an attempt. The hold of a namespace is its freeze."""
 _RELEASED = "released"
-"""The name of the holds that were released last: later questions read them, and none of them is copied back from
-Redis."""
+"""The name of the last released holds. They are shown later, and are never copied back from Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
 MOST_RELEASED = 100
-"""How many of them are kept."""
+"""How many released holds are kept."""
 _ALTERED = "altered"
-"""The name of the last changes of things that are no schedule."""
+"""The name of the last changes of things other than schedules."""
 MOST_ALTERED = 100
-"""How many of that are kept."""
+"""How many such changes are kept."""
 
 
 class Altered(NamedTuple):
-    """A change of something without audit events, as it is no schedule: the bounds of a group, or a calendar."""
+    """A change of something that has no audit events because it is no schedule: a group's limit, or a calendar."""
 
     at: datetime
     """When."""
     what: str
     """In words: `limit tenant:42: 5 → 2 at once`."""
     by: str | None
-    """Who; None where that is not known."""
+    """Who; None if not known."""
     source: str | None
     """From where, as `CommandContext.source`."""
     reason: str | None
-    """Why, in the words of who did."""
+    """Why, in the words of that person."""
 
 
 def find_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
-    """Return the value of a name, here or of a namespace; None when it was never set."""
+    """Return the value of a name, for the database or for a namespace; None if it has none."""
     return connection.execute(_value_of(name, namespace)).scalar_one_or_none()
 
 
@@ -72,13 +71,13 @@ def lock_value(connection: Connection, name: str, namespace: str | None = None) 
 
 
 def claim_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> str:
-    """Set a value unless the name has one; returns the value it has then."""
+    """Set a value unless the name has one; returns the value that the name has now."""
     connection.execute(_insert(connection, name, value, namespace).on_conflict_do_nothing())
     return find_value(connection, name, namespace) or value
 
 
 def set_hold(connection: Connection, hold: Hold) -> None:
-    """Set a hold of everything, or of its namespace, unless there is one or this one was released."""
+    """Store a hold of everything or of its namespace, unless there is one already or this one was released."""
     if hold.uid not in _lock_released(connection, hold.namespace):
         claim_value(connection, HOLD, hold.to_text(), hold.namespace)
 
@@ -86,7 +85,7 @@ def set_hold(connection: Connection, hold: Hold) -> None:
 def drop_hold(
     connection: Connection, ended: Sequence[Hold], *, text: str | None = None, namespace: str | None = None
 ) -> None:
-    """Remove the hold, or only the one of this text, and remember that these were released, by whom and when."""
+    """Remove the hold (with `text`, only a hold with this text), and remember the ended holds as released."""
     released = _lock_released(connection, namespace) | {one.uid: one for one in ended}
     texts = [one.to_text() for one in [*released.values()][-MOST_RELEASED:]]
     set_value(connection, _RELEASED, "\n".join(texts), namespace)
@@ -96,7 +95,7 @@ def drop_hold(
 
 
 def find_lasting(connection: Connection) -> dict[str, str]:
-    """Return the texts of the holds that last: that of everything by the name `*`, and of namespaces by theirs."""
+    """Return the texts of the current holds: the hold of everything as `*`, others by their namespace."""
     of_all = sa.select(sa.literal_column("'*'", sa.Text), database_metadata.c.value)
     of_each = sa.select(namespace_metadata.c.namespace, namespace_metadata.c.value)
     where = database_metadata.c.name == HOLD, namespace_metadata.c.name == HOLD
@@ -117,9 +116,9 @@ def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
 def record_altered(
     connection: Connection, what: str, clock: Callable[[], datetime], context: CommandContext, namespace: str | None
 ) -> None:
-    """Remember that somebody altered something of a namespace, or what all share (None).
+    """Record that somebody altered something of a namespace, or something that all namespaces share (None).
 
-    Others who alter something there wait until the transaction ends; `clock` is read after the wait for them.
+    Others who alter something there wait until the transaction ends. `clock` is read after our own wait for others.
     """
     claim_value(connection, _ALTERED, "[]", namespace)
     known = _read_altered(lock_value(connection, _ALTERED, namespace))
@@ -139,25 +138,25 @@ def _read_altered(text: str | None) -> list[Altered]:
 
 
 def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Say that a namespace is frozen: what begins something asks in its own statement."""
+    """Return the condition that a namespace is frozen. Every statement that begins something contains it."""
     is_hold = namespace_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
     found = sa.select(1).where(namespace_metadata.c.namespace == namespace, is_hold)
     return found.correlate_except(namespace_metadata).exists()
 
 
 def is_held(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Say that everything is held, or the namespace is frozen."""
+    """Return the condition that everything is on hold, or the namespace is frozen."""
     everything = database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
     return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)
 
 
 def lock_holds(connection: Connection, namespace: str | None) -> None:
-    """Let others who set or release a hold wait until the transaction ends; it begins, or is over, by then."""
+    """Make others who set or release a hold wait until the transaction ends."""
     _lock_released(connection, namespace)
 
 
 def _lock_released(connection: Connection, namespace: str | None) -> dict[str, Hold]:
-    """Read released holds by uid; others who set or release one wait until the transaction ends."""
+    """Read the released holds by uid; others who set or release a hold wait until the transaction ends."""
     claim_value(connection, _RELEASED, "", namespace)
     return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED, namespace) or "")}
 
@@ -173,10 +172,10 @@ def set_value(connection: Connection, name: str, value: str, namespace: str | No
 
 
 def lock_of(connection: Connection, what: str, namespace: str) -> None:
-    """Hold what is named of a namespace until the transaction ends.
+    """Lock something of a namespace, by name, until the transaction ends.
 
-    It writes a row. So a transaction fails if its snapshot is older than another's write; it does not read stale rows.
-    On SQLite a transaction that writes is alone anyway.
+    The lock writes a row. So a transaction whose snapshot is older than another's write fails, and does not read stale
+    rows. On SQLite a transaction that writes is alone anyway.
     """
     if not dialect_of(connection).has_one_writer:
         digest = blake2b(namespace.encode(), digest_size=24).hexdigest()
@@ -184,7 +183,7 @@ def lock_of(connection: Connection, what: str, namespace: str) -> None:
 
 
 def _place(name: str, namespace: str | None) -> tuple[sa.Table, dict[str, str]]:
-    """Return the table of a value, and what names it there."""
+    """Return the table of a value, and the key of its row."""
     if namespace is None:
         return database_metadata, {"name": name}
     return namespace_metadata, {"namespace": namespace, "name": name}
@@ -201,10 +200,10 @@ def _insert(connection: Connection, name: str, value: str, namespace: str | None
 
 
 def replace_value(connection: Connection, name: str, value: str, *, known: str | None, waits: bool = True) -> bool:
-    """Set a value if it is still the `known` one (None: if there is none); returns whether it is set now.
+    """Set a value if the name still has the `known` value (None: no value); returns whether the value is set now.
 
-    It also returns True when an earlier attempt, whose answer was lost, has set it. Unless it `waits`, it does not set
-    a value that another transaction holds.
+    Also returns True if an earlier attempt, whose answer was lost, has set the value. Without `waits`, a value that
+    another transaction has locked is not set.
     """
     if known is None:
         return claim_value(connection, name, value) == value
@@ -226,7 +225,7 @@ def of_queue(name: str, control_queue: str) -> str:
 
 
 def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, dict[WentBack, str]]:
-    """Return the newest mark, None before the first, and what was recorded of each side that went back."""
+    """Return the newest mark (None before the first), and the record about each side that went back."""
     names = {of_queue(f"{WENT_BACK}:{which.value}", control_queue): which for which in WentBack}
     mark, statement = of_queue(MARK, control_queue), sa.select(database_metadata.c.name, database_metadata.c.value)
     rows = connection.execute(statement.where(database_metadata.c.name.in_([mark, *names])))
@@ -235,12 +234,12 @@ def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, d
 
 
 def forget_went_back(connection: Connection) -> None:
-    """Delete what was recorded of sides that went back, and of a server that this one took over from."""
+    """Delete the records about sides that went back, and about a server that this one took over from."""
     remove_values(connection, [*values_under(connection, f"{WENT_BACK}:"), TAKEN_OVER])
 
 
 def renew_id(connection: Connection, database_id: str) -> None:
-    """Make a copy a database of its own: it has another id, and no marks yet."""
+    """Make a copy a separate database, with another id and no marks."""
     set_value(connection, DATABASE_ID, database_id)
     forget_went_back(connection)
     remove_values(connection, [*values_under(connection, f"{MARK}:"), SESSION_KEY])
@@ -259,6 +258,6 @@ def values_under(connection: Connection, prefix: str) -> dict[str, str]:
 
 
 def remove_values(connection: Connection, names: Iterable[str]) -> None:
-    """Delete the values of these names; a name without one is left out."""
+    """Delete the values of these names, if they have any."""
     is_one = dialect_of(connection).one_of(database_metadata.c.name, names)
     connection.execute(sa.delete(database_metadata).where(is_one))

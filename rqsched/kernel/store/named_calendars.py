@@ -1,4 +1,4 @@
-"""Named calendars: what a calendar holds is read together with the schedules that name it.
+"""Named calendars: the contents of a calendar are read together with the schedules that name it.
 
 This process caches the contents of a calendar by the uid of the change that wrote them. No two contents share that uid,
 not even after a backup was restored. A schedule that names no calendar costs no further read.
@@ -20,7 +20,7 @@ from rqsched.kernel.store.tables import calendars
 from rqsched.when.calendars import Calendar
 
 SHARED = "*"
-"""The namespace of the row of a calendar that all namespaces share; none is called so."""
+"""The namespace in the row of a calendar that all namespaces share. No namespace has this name."""
 NAMING = '"calendars":['
 """The text by which a spec names calendars: canonical JSON writes the key exactly so."""
 CALENDAR_COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
@@ -31,9 +31,9 @@ _known: dict[str, Calendar] = {}
 
 
 def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
-    """Return schedules with the calendars that they name, of which there is one at least.
+    """Return schedules with the calendars that they name; at least one schedule must name a calendar.
 
-    A deleted one need not have them any more: it is only looked at.
+    The calendars of a deleted schedule, which is only shown, may have been deleted: then they are empty.
     """
     naming = [one for one in found if NAMING in one.definition.spec]
     wanted = {one.uid: parse_spec(one.definition.spec).calendars for one in naming}
@@ -52,9 +52,9 @@ def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedul
 
 
 def named(connection: Connection, namespace: str, names: Iterable[str], *, locks: bool = False) -> tuple[Calendar, ...]:
-    """Return the existing ones of these calendars for a namespace, by name.
+    """Return the calendars with these names that exist for a namespace, by name.
 
-    With `locks` none of them is changed or deleted until the transaction ends.
+    With `locks` no other transaction changes or deletes them until this one ends.
     """
     wanted = sorted(set(names))
     if not wanted:
@@ -83,7 +83,7 @@ def _of(known: Mapping[tuple[str, str], Calendar], namespace: str, names: Iterab
 
 
 def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str]) -> dict[tuple[str, str], Calendar]:
-    """Read calendars by namespace and name: which changes wrote them, and what this process does not know of these."""
+    """Read calendars by namespace and name: the uids of their last changes, and contents that are not cached."""
     key = calendars.c.namespace, calendars.c.name, calendars.c.edit
     found = connection.execute(_select(key, namespaces, names)).all()
     read = {(row.namespace, row.name): _known.get(row.edit) for row in found}

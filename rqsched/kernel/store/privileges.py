@@ -64,7 +64,7 @@ def find_missing(connection: Connection, *, is_read_only: bool = False) -> list[
 
 
 def find_secured(connection: Connection) -> list[str]:
-    """Return the tables of which row level security hides rows from the user, or refuses them."""
+    """Return the tables whose row level security hides rows from the user, or refuses them."""
     return [*connection.execute(sa.text(_SECURED)).scalars()] if dialect_of(connection).has_server else []
 
 

@@ -1,4 +1,4 @@
-"""The workflows that processes registered: so that a process which does not import them knows their routing."""
+"""The workflows that processes registered. From here a process that does not import them knows their routing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_of(workflow: Workflow, *, registered_at: datetime) -> dict[str, Any]:
 def those_that_differ(
     rows: Iterable[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows that say something else than those that are `known` by name, whenever those were registered."""
+    """Return the rows that differ from the `known` row of their name in more than the time of registration."""
 
     def said(row: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
         return None if row is None else tuple(row[name] for name in ("path", *ROUTING, "options"))
@@ -54,6 +54,6 @@ def read_all(connection: Connection) -> dict[str, Mapping[str, Any]]:
 
 
 def names_in_use(connection: Connection, namespace: str) -> frozenset[str]:
-    """Return the workflows that schedules of a namespace name, deleted ones left out; registered or not."""
+    """Return the workflows that the namespace's schedules use, registered or not. Deleted schedules do not count."""
     statement = sa.select(schedules.c.workflow).distinct().where(schedules.c.namespace == namespace, IS_LIVE)
     return frozenset(connection.execute(statement).scalars())

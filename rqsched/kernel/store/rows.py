@@ -1,9 +1,9 @@
 """How state is stored in rows: the order of the columns, and how a batch of fires writes many rows in one statement.
 
-The only module that knows the order of the columns. Many rows come as columns. A value that is the same in all rows, as
-most values of a herd are, is sent once. PostgreSQL takes each other column as one array and does the work as a set.
-SQLite, in the same process, takes the other columns of many new rows as one document. A few rows, and changed rows, it
-takes one by one through one prepared statement.
+Only this module knows the order of the columns. Many rows are passed as columns. A value that is the same in all rows
+is sent once, as are most values of a batch of fires. PostgreSQL gets each other column as one array. SQLite, which is
+in the same process, gets the other columns of many new rows as one document. It gets few rows, and changed rows, one by
+one through one prepared statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rqsched.kernel.store.tables import runs, schedules, upstream_ends
 Row = Mapping[str, Any]
 """Column names and values."""
 Columns = Mapping[str, Sequence[Any]]
-"""Column names, and of each as many values as there are rows."""
+"""Column names, each with one value for each row."""
 _State = TypeVar("_State", Definition, Schedule, Run)
 _SCHEDULE = tuple(field.name for field in fields(Schedule) if field.name not in {"definition", "contents"})
 _RUN = tuple(field.name for field in fields(Run) if field.name not in {"place_in_line", "upstream_schedule_id"})
@@ -56,7 +56,7 @@ SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
 """The columns `to_run` reads, in its order."""
 ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xmin::text", sa.Text)
-"""The transaction that wrote a schedule's row as it is; no lock of it changes that (PostgreSQL)."""
+"""The version of a schedule's row: the transaction that wrote it. Locks do not change the version (PostgreSQL)."""
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
 SELECT_RUNS = sa.select(*RUN_COLUMNS)
 SELECT_RUNS_WITH_SCHEDULES = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS).join_from(
@@ -64,7 +64,7 @@ SELECT_RUNS_WITH_SCHEDULES = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS).join_fro
 )
 """Built once: naming a hundred columns takes longer than the rest of a short query."""
 _WORDS = {"status", "kind"}
-"""Columns of texts whose fields are words of an enum."""
+"""Columns that store an enum member as text."""
 _BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}", "lineage": "{}"}
 _BLANK_RUN = {**_BLANK, "attempts": "[]", "result": None}
 
@@ -79,11 +79,11 @@ def _slim(columns: Sequence[sa.Column[Any]], blanks: Mapping[str, str | None]) -
 SELECT_SLIM_SCHEDULES = _slim(SCHEDULE_COLUMNS, _BLANK)
 """Schedules without arguments, memo and search attributes, which may be large."""
 SELECT_SLIM_RUNS = _slim(RUN_COLUMNS, _BLANK_RUN)
-"""Runs without those, their lineage, attempts and results."""
+"""Runs without arguments, memo, search attributes, lineage, attempts and results."""
 
 
 def to_schedule(connection: Connection | None, row: Sequence[Any]) -> Schedule:
-    """Read a schedule from a row of SCHEDULE_COLUMNS, with the calendars that it names; without them for None."""
+    """Read a schedule from a row of SCHEDULE_COLUMNS, with the calendars that it names unless `connection` is None."""
     split = len(DEFINITION)
     values = list(row[split:])
     values[_STATUS_AT] = ScheduleStatus(values[_STATUS_AT])
@@ -95,13 +95,13 @@ def to_schedule(connection: Connection | None, row: Sequence[Any]) -> Schedule:
 
 
 def to_schedules(connection: Connection, rows: Iterable[Sequence[Any]]) -> list[Schedule]:
-    """Read schedules, as `to_schedule` does; the calendars of all of them at once."""
+    """Read schedules as `to_schedule` does, and the calendars of all of them at once."""
     found = [to_schedule(None, row) for row in rows]
     return with_contents(connection, found) if any(NAMING in one.definition.spec for one in found) else found
 
 
 def to_schedules_with_last(connection: Connection, rows: Sequence[Sequence[Any]]) -> list[tuple[Schedule, Any]]:
-    """Read schedules, as `to_schedules` does, each with the last column of its row, which is none of theirs."""
+    """Read schedules as `to_schedules` does, each with the extra column at the end of its row."""
     return [*zip(to_schedules(connection, (row[:-1] for row in rows)), (row[-1] for row in rows), strict=True)]
 
 
@@ -109,15 +109,15 @@ def to_run(row: Sequence[Any]) -> Run:
     """Read a run from a row of RUN_COLUMNS."""
     values = list(row)
     values[_RUN_STATUS_AT] = RunStatus(values[_RUN_STATUS_AT])
-    # The kind `after` is stored as `manual`, beside the run that it comes after.
+    # A run of kind `after` is stored as `manual`, together with its upstream run.
     values[_RUN_KIND_AT] = RunKind(values[_RUN_KIND_AT] if values[_RUN_UPSTREAM_AT] is None else _AFTER)
     return _made(Run, zip(_RUN, values, strict=True))
 
 
 def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, with the upstream schedule's id for runs of kind `after`; without any, it reads nothing.
+    """Return runs, with the upstream schedule's id for runs of kind `after`; without such runs nothing is read.
 
-    The id is None where the upstream run was pruned.
+    The id is None if the upstream run was pruned.
     """
     uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
     if not uids:
@@ -143,24 +143,24 @@ def to_runs_and_schedules(connection: Connection, rows: Iterable[Sequence[Any]])
 
 
 def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) -> _State:
-    """Return a state of these fields: half of what `__init__` takes, and every fire and run reads some."""
+    """Return a state with these fields, in half the time of `__init__`: every fire and run reads some states."""
     state = object.__new__(kind)
     state.__dict__.update(values, **more)
     return state
 
 
 def schedule_values(schedule: Schedule, names: Sequence[str] = _ALL) -> dict[str, Any]:
-    """Return the columns of a schedule, or the named ones."""
+    """Return the values of a schedule's columns, or of the named columns, by name."""
     return _values_of(schedule, names)
 
 
 def schedule_columns(found: Sequence[Schedule], names: Sequence[str] = _ALL) -> Columns:
-    """Return the columns of schedules, or the named ones, each with its values."""
+    """Return the columns of schedules, or the named columns, each with its values."""
     return state_columns(found, names)
 
 
 def run_values(run: Run, names: Sequence[str] = _RUN) -> dict[str, Any]:
-    """Return the columns of a run, or the named ones."""
+    """Return the values of a run's columns, or of the named columns, by name."""
     return _values_of(run, names)
 
 
@@ -174,12 +174,12 @@ def _stored(word: StrEnum) -> str:
 
 
 def run_columns(found: Sequence[Run], names: Sequence[str] = _RUN) -> Columns:
-    """Return the columns of runs, or the named ones, each with its values."""
+    """Return the columns of runs, or the named columns, each with its values."""
     return state_columns(found, names)
 
 
 def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Return what objects of one class have under these names, as columns hold it."""
+    """Return the named fields of objects of one class as columns, with the values that the columns store."""
     if not found:
         return dict.fromkeys(names, ())
     read = _reader(tuple(names), isinstance(found[0], Schedule))
@@ -215,7 +215,7 @@ def _differences(names: tuple[str, ...], before: Schedule | Run, after: Schedule
 
 
 def event_columns(changes: Sequence[Change]) -> Columns:
-    """Return the columns of the events of Changes; what Changes that were decided alike share is written once."""
+    """Return the columns of the events of Changes. A payload that Changes share is written as text once."""
     texts: dict[int, str] = {}
     return columns_of([row for change in changes for row in event_rows(change, texts)])
 
@@ -223,7 +223,7 @@ def event_columns(changes: Sequence[Change]) -> Columns:
 def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict[str, Any]]:
     """Return the rows of a Change's events, numbered without gaps: the counter is in the schedule's locked row.
 
-    `texts` are those of payloads that were written before, by the identity of the payload.
+    `texts` has the texts of payloads that were written before, by the identity of the payload.
     """
     texts = {} if texts is None else texts
     first = change.after.event_sequence - len(change.events) + 1
@@ -247,12 +247,12 @@ def columns_of(rows: Sequence[Row]) -> Columns:
 
 
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
-"""The size of one statement, about: payloads may be large, and a batch is held in memory several times."""
+"""The approximate size of one statement: payloads may be large, and a batch is in memory several times."""
 _SEPARATOR = "\x1f"
 _MANY = 100
-"""From this many rows on SQLite takes one document; for fewer it would parse a new statement for each batch."""
+"""From this number of rows on SQLite gets a document. Fewer rows do not pay for parsing a new statement each time."""
 _NUL = "\\u0000"
-"""The escape, in a document, of the character at which SQLite cuts a value that it reads from one."""
+"""The JSON escape of NUL: SQLite cuts off a value of a document there."""
 
 
 def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or_ignore: bool = False) -> None:
@@ -273,9 +273,9 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
-    """Insert rows on SQLite, what differs as documents: binding sixty values of each row takes half of the time.
+    """Insert rows on SQLite, with the values that differ in documents: binding sixty values a row takes half the time.
 
-    Numbers are whole and fit 64 bits: SQLite would make a float of a larger one.
+    Numbers must be whole and fit into 64 bits: SQLite would make a float of a larger number.
     """
     shared, own = _split(columns)
     text = _document_insert(table, tuple(own), tuple(shared), or_ignore)
@@ -340,7 +340,7 @@ def _parts(columns: Columns, count: int) -> Iterator[Columns]:
 
 
 def _split(columns: Columns, apart: str | None = None) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """Tell columns that are the same in all rows, as their one value, from the others, at least one of them."""
+    """Return the columns with one value for all rows, as that value, and the other columns, at least one."""
     shared: dict[str, Any] = {}
     own: dict[str, Sequence[Any]] = {}
     apart = apart or next(iter(columns))
@@ -382,7 +382,7 @@ def _element(value: object, texts: dict[datetime, str]) -> str:
         return texts.get(value) or texts.setdefault(value, _instant(value))
     if isinstance(value, timedelta):
         return str(value // timedelta(microseconds=1))
-    if isinstance(value, int):  # of which truth values are one kind
+    if isinstance(value, int):  # a bool, too
         return str(value)
     raise TypeError(f"{type(value).__name__} is not a valid value of a column")
 
@@ -409,8 +409,8 @@ def _set_update(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) 
 
 
 def _set_values(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) -> dict[str, sa.ColumnElement[Any]]:
-    """Return what each column is written with: a column of the arrays, or the one value."""
-    # Texts go without their length: a cast to that would cut what is too long, where a column refuses it.
+    """Return the expression for each column: a column of the arrays, or the shared value."""
+    # Cast texts without a length: with a length the cast would cut a text that is too long; the column refuses it.
     kinds = {name: sa.Text() if isinstance(table.c[name].type, sa.String) else table.c[name].type for name in own}
     arrays = [
         sa.cast(sa.bindparam(f"a_{name}", type_=sa.Text), sa.ARRAY(kind, dimensions=1)) for name, kind in kinds.items()
@@ -455,7 +455,7 @@ def _each_update(table: sa.Table, names: tuple[str, ...]) -> str:
 
 
 def _raw_rows(connection: Connection, table: sa.Table, columns: Columns) -> list[tuple[Any, ...]]:
-    """Return rows as SQLite stores them; what many rows share, as instants are, is converted once."""
+    """Return rows as SQLite stores them. A value that many rows share, such as an instant, is converted once."""
     return list(zip(*(_raw(connection, table.c[name].type, values) for name, values in columns.items()), strict=True))
 
 

@@ -44,7 +44,7 @@ class SchemaStatus(NamedTuple):
     def is_current(self) -> bool:
         """Whether this code and the database fit: the schema is this code's or, in a rolling deploy, one step newer.
 
-        Each migration only adds what the release before does not know, and a later one takes away what none uses.
+        A migration only adds what the release before does not know. A later migration removes what nobody uses.
         """
         return self.current is not None and int(self.current) in {int(self.head), int(self.head) + 1}
 
@@ -71,10 +71,10 @@ def require_current(database: Database, *, patience: Patience | None = None) -> 
 def upgrade(database: Database) -> str | None:
     """Bring the database to the newest schema; returns its revision, or None when there was nothing to do.
 
-    Atomic and idempotent; any number of processes may start it at once: one works, the others wait and find it done.
-    Tables that are there already and match are kept with what is in them. Raises SchemaError and changes nothing when
-    foreign tables have these names, when the schema is newer than this code or older than release 0.1, and for an empty
-    database whose encoding is not UTF8.
+    Atomic and idempotent. Any number of processes may call it at once: one upgrades, the others wait and find it done.
+    Existing tables that match are kept with their rows. Raises SchemaError, and changes nothing, if foreign tables have
+    these names, if the schema is newer than this code or older than release 0.1, or if an empty database has another
+    encoding than UTF8.
     """
     if status(database).is_current:
         return None
@@ -134,7 +134,7 @@ def _require_upgradable(current: str) -> None:
 
 
 def _require_utf8(connection: Connection) -> None:
-    """Raise SchemaError for an empty database that cannot store every text; one with tables goes on, see doctor."""
+    """Raise SchemaError for an empty database that cannot store every text. With tables, only doctor says so."""
     if not dialect_of(connection).has_server:
         return
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()

@@ -81,8 +81,8 @@ class Microseconds(TypeDecorator[timedelta]):
 class PartialIndex(sa.Index):
     """An index of the rows that meet a condition.
 
-    SQLAlchemy loads every dialect whose options it is given, twenty modules for PostgreSQL: here when somebody asks
-    for them, to create the index or to compare it.
+    SQLAlchemy loads every dialect whose options it is given (twenty modules for PostgreSQL). Here it gets the options
+    only when it asks for them: to create the index, or to compare it.
     """
 
     inherit_cache = True
@@ -93,7 +93,7 @@ class PartialIndex(sa.Index):
 
     @cached_property
     def dialect_options(self) -> Any:
-        """The options of each dialect, its condition among them."""
+        """The options of each dialect, with the condition of the index."""
         options = super().dialect_options
         for dialect in ("sqlite", "postgresql"):
             options[dialect]["where"] = self._condition
@@ -114,11 +114,11 @@ def _count(name: str) -> sa.Column[int]:
 
 
 def _place_columns() -> list[sa.Column[Any]]:
-    """Return the columns of what needs a place of its group, a run or a target."""
+    """Return the columns about the place in a group, for a run or a target."""
     return [
         sa.Column("limit_group", sa.String(511)),
         sa.Column("limit_at", Instant),
-        # Written by grants, which lock the group's row and then that of the run or target, no schedule.
+        # Written by grants, which lock the row of the group and then the row of the run or target, but no schedule.
         sa.Column("granted_at", Instant),
         sa.Column("passed_at", Instant),
         sa.Column("passed_count", sa.Integer),
@@ -132,22 +132,22 @@ def constant(word: StrEnum) -> sa.ColumnClause[str]:
 
 
 def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
-    """Say that an attempt of a run, a target or a delivery runs under a token: only its holder may keep or end it."""
+    """Return the condition that an attempt runs under a token: only the token's holder may go on with it or end it."""
     return (table.c.status == constant(RunStatus.RUNNING)) & (table.c.token == token)
 
 
 def is_free_for(
     table: sa.Table, token: str | sa.BindParameter[str] | None, *may_start: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """Say that an attempt may be claimed under a token: it is pending and `may_start`, or the token holds it already.
+    """Return the condition that a token may claim an attempt: it is pending and `may_start`, or the token holds it.
 
-    The latter when a claim is repeated because the answer to its commit was lost.
+    The token already holds the attempt if a claim is repeated because the answer to its commit was lost.
     """
     return sa.and_(table.c.status == constant(RunStatus.PENDING), *may_start) | is_held_by(table, token)
 
 
 def _is_in_line(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Say of a run, or of a target, that it waits in the line of its group."""
+    """Return the condition that a run or a target waits in the line of its group."""
     return (
         table.c.limit_group.is_not(None)
         & (table.c.status == constant(RunStatus.PENDING))
@@ -157,7 +157,7 @@ def _is_in_line(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _had_place(table: sa.Table, *keeps: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Say of a run, or of a target, that it runs and `keeps` its place, or waits and has or had one."""
+    """Return the condition that a run or a target runs and `keeps` its place, or is pending and has or had a place."""
     is_running = sa.and_(table.c.status == constant(RunStatus.RUNNING), *keeps)
     is_waiting = (table.c.status == constant(RunStatus.PENDING)) & (
         table.c.granted_at.is_not(None) | table.c.passed_at.is_not(None)
@@ -172,7 +172,7 @@ def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]
 
 
 def incarnations(namespace: str, schedule_id: str) -> sa.CompoundSelect[str]:
-    """Read the uids of the schedules with an id, deleted ones too; each part by an index of its own."""
+    """Return the query for the uids of the schedules with an id, deleted or not; each part has its own index."""
     named = schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id
     return sa.union_all(*(sa.select(schedules.c.uid).where(*named, one) for one in (IS_LIVE, IS_DELETED)))
 
@@ -266,7 +266,7 @@ schedules = sa.Table(
 )
 
 IS_LIVE = schedules.c.status != constant(ScheduleStatus.DELETED)
-"""The condition of a partial index, as are those below.
+"""The condition of a partial index, like other conditions below.
 
 A query that wants the index repeats the whole condition: SQLite does not know that `= 'a'` implies `IN ('a', 'b')`.
 """
@@ -290,7 +290,7 @@ PartialIndex(
 sa.Index("ix_rqsched_schedules_page", schedules.c.namespace, schedules.c.created_at, schedules.c.uid)
 IS_DELETED = schedules.c.status == constant(ScheduleStatus.DELETED)
 RESTING = ScheduleStatus.PAUSED, ScheduleStatus.DONE, ScheduleStatus.DEAD
-"""The statuses of a schedule that is there and does not fire."""
+"""The statuses of a schedule that is not deleted and does not fire."""
 IS_RESTING = schedules.c.status.in_([constant(status) for status in RESTING])
 IS_OVERDUE = schedules.c.overdue_since.is_not(None)
 IS_FAILING = schedules.c.consecutive_failures >= sa.text(str(REPEATEDLY))
@@ -383,7 +383,7 @@ IS_OCCURRENCE = runs.c.kind != constant(RunKind.MANUAL)
 IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
 IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
 IS_OPEN_UNFINISHED = IS_OPEN & (runs.c.status != constant(RunStatus.BUFFERED))
-"""`IS_UNFINISHED` for named schedules: no plan may read the unfinished runs of all others for it."""
+"""`IS_UNFINISHED` for given schedules: it keeps a plan from reading the unfinished runs of all schedules."""
 IS_BACKFILLED = runs.c.kind == constant(RunKind.BACKFILL)
 """Whether a backfill asked for the run."""
 IS_OPEN_LIVE = IS_OPEN_UNFINISHED & ~IS_BACKFILLED
@@ -395,16 +395,16 @@ PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, whe
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
 IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
-"""Whether it has a group and has not ended. It names no status: a plan must not take its index instead of one with
-fewer rows that does."""
+"""Whether a run has a group and has not ended. The condition names no status, so that a plan does not take its index
+instead of a smaller index whose condition names one."""
 
 IS_IN_LINE = _is_in_line(runs)
-"""As `Run.is_in_line`."""
+"""Whether `Run.is_in_line`."""
 HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
-"""As `Run.takes_place`, or passed over. These few have an index of their own: a plan without fresh statistics would
-look for them among all that are unfinished."""
+"""Whether `Run.takes_place`, or the run was passed over. These few runs have their own index: a plan without fresh
+statistics would look for them among all unfinished runs."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
-"""Whether a pending run is not in line, so that it has a job."""
+"""Whether a pending run has a job, because it is not in line."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
 """Whether a pending run needs no grant, or has one. No feature adds this condition: even in a process without limits, a
 run without its grant must not start."""
@@ -419,16 +419,16 @@ PartialIndex("ix_rqsched_runs_start_by", runs.c.start_by, runs.c.uid, where=MAY_
 
 
 def is_late(now: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Say of a pending run that it may not start any more, as `Run.is_late` does."""
+    """Return the condition that a pending run may not start any more (`Run.is_late`)."""
     return MAY_EXPIRE & (runs.c.start_by <= now)
 
 
 IS_EXPIRED = runs.c.expired_at.is_not(None)
 SHOWN_STATUS = sa.case((IS_EXPIRED, sa.literal_column(f"'{EXPIRED}'", sa.String)), else_=runs.c.status)
-"""The status of a run, or that it expired: a run that was cancelled because it was not started in time."""
+"""The status of a run, or `expired` for a run that was cancelled because it did not start in time."""
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
 WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
-"""A blocked run as everybody shows it: it begins with the condition of its index."""
+"""Whether a run is shown as blocked. This begins with the condition of the index."""
 HAS_FAILED = runs.c.status.in_([constant(RunStatus.FAILED), constant(RunStatus.LOST)])
 IS_DEAD_LETTER = runs.c.dead_letter_at.is_not(None)
 HAS_OPEN_TARGETS = runs.c.dispatched_at.is_not(None) & runs.c.ended_at.is_(None)
@@ -444,9 +444,9 @@ hours = sa.Table(
     "rqsched_hours",
     metadata,
     sa.Column("schedule_uid", Uid, primary_key=True),
-    # How many hours the row is about: 1, or 24 for a day, which holds what its hours do. A year is read in days.
+    # How many hours the row counts: 1, or 24 for a day, which sums its hours so that a year is read in days.
     sa.Column("width", sa.Integer, primary_key=True, autoincrement=False),
-    # The hour as a number since 1970, UTC: both databases group and compare it alike, and it is short.
+    # The number of the hour since 1970, UTC: it is short, and both databases group and compare it alike.
     sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("is_backfilled", sa.Boolean, primary_key=True),
     sa.Column("outcome", sa.String(16), primary_key=True),
@@ -457,9 +457,9 @@ hours = sa.Table(
     _is_one_of("outcome", [status for status in RunStatus if status not in OPEN]),
     sqlite_with_rowid=False,
 )
-"""How many runs of a schedule ended in an hour, or a day, and how: kept when the runs are pruned."""
+"""How many runs of a schedule ended in an hour or a day, by outcome. The rows are kept when the runs are pruned."""
 
-# No column of the schedule's row: whatever writes that, moves the version by which ends are one statement.
+# Not a column of the schedule: a write to the schedule's row changes the version that `end_alone` compares.
 counted = sa.Table(
     "rqsched_counted",
     metadata,
@@ -467,7 +467,7 @@ counted = sa.Table(
     sa.Column("number", sa.BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Up to which number the runs of a schedule are in its hours; the row is the lock of who counts."""
+"""The number up to which a schedule's runs are counted in its hours. The row is the lock for counting."""
 
 uncounted = sa.Table(
     "rqsched_uncounted",
@@ -476,7 +476,7 @@ uncounted = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""Runs below that number which are not in the hours: they were open, or are run again."""
+"""Runs up to that number that are not counted in the hours: they were open, or are run again."""
 
 audit_events = sa.Table(
     "rqsched_audit_events",
@@ -491,8 +491,7 @@ audit_events = sa.Table(
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
 IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
-"""Whether the actor or the reason of a request is recorded; a fire has neither. Canonical JSON has the key as exactly
-this text."""
+"""Whether an event records who asked for it, or why; a fire has neither. Canonical JSON writes the key exactly so."""
 PartialIndex(
     "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
     where=IS_ASKED,
@@ -538,7 +537,7 @@ targets = sa.Table(
     "rqsched_targets",
     metadata,
     sa.Column("uid", Uid, primary_key=True),
-    # The uid of the run that dispatches it; a fan-out started by hand has no run, and draws a uid.
+    # The uid of the run that dispatches the target. A fan-out that was started by hand has no run and draws a uid.
     sa.Column("run_uid", Uid, nullable=False),
     sa.Column("schedule_uid", Uid),
     sa.Column("number", sa.BigInteger, nullable=False),
@@ -559,11 +558,11 @@ targets = sa.Table(
     sa.Column("worker", Name),
     sa.Column("started_at", Instant),
     sa.Column("retry_at", Instant),
-    # The number of the job that carries it: a retry and an offer to other workers take the next number.
+    # The number of the target's job: a retry, or an offer to other workers, takes the next number.
     sa.Column("delivery", sa.Integer, nullable=False, server_default="1"),
     sa.Column("blocked_at", Instant),
     sa.Column("max_parallel", sa.Integer),
-    # A target needs a place of its run's group. One in line is pending and has no `queued_at`.
+    # A target needs a place of its run's group. A target in line is pending and has no `queued_at`.
     *_place_columns(),
     sa.UniqueConstraint("run_uid", "target_id"),
     _is_one_of("status", TargetStatus),
@@ -656,7 +655,7 @@ upstream_ends = sa.Table(
     sa.Column("upstream_id", Name),
     sqlite_with_rowid=False,
 )
-"""Ends of runs for the schedules that come after theirs: the ends they still have to follow, and the outcomes."""
+"""Ends of upstream runs, one row for each downstream: whether it still has to follow the end, and how it did."""
 IS_OWED = upstream_ends.c.due_at.is_not(None)
 PartialIndex("ix_rqsched_upstream_ends_owed", upstream_ends.c.schedule_uid, upstream_ends.c.due_at, where=IS_OWED)
 sa.Index("ix_rqsched_upstream_ends_schedule_uid", upstream_ends.c.schedule_uid, upstream_ends.c.ended_at)
@@ -664,7 +663,10 @@ sa.Index("ix_rqsched_upstream_ends_upstream_uid", upstream_ends.c.upstream_uid, 
 
 
 def is_outside(namespaces: Collection[str], of: sa.Column[Any] | None = None) -> list[sa.ColumnElement[bool]]:
-    """Say that a schedule, or the one `of` a row, is in none of these namespaces; nothing where there are none."""
+    """Return the conditions that a schedule is in none of these namespaces: none if there are no namespaces.
+
+    `of` is the column with the schedule's uid, if the query is about another table.
+    """
     if not namespaces:
         return []
     if of is None:
@@ -685,8 +687,8 @@ limits = sa.Table(
     sa.Column("rate_number", sa.Integer),
     sa.Column("rate_seconds", sa.Integer),
 )
-"""How many runs of a group run at once, and how many start in so many seconds; NULL is any. The runs themselves tell
-which run; a grant of places locks the row."""
+"""How many runs of a group may run at once, and how many may start in `rate_seconds`; NULL is no limit. The
+runs say which of them have a place. A grant of places locks the row of the group."""
 
 limit_starts = sa.Table(
     "rqsched_limit_starts",
@@ -696,7 +698,7 @@ limit_starts = sa.Table(
     sa.Column("uid", Uid, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""When runs of groups that have a rate started, as long as that counts; written by claims, which lock no group."""
+"""The starts of runs in groups that have a rate, as long as they count. Claims write them, and lock no group."""
 
 database_metadata = sa.Table(
     "rqsched_facts",
@@ -725,7 +727,7 @@ calendars = sa.Table(
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("edit", Uid, nullable=False),
     _text("exclude", "[]"),
-    # When the first change was made that not every schedule has been planned with yet.
+    # The time of the first change with which not every schedule has been planned yet.
     sa.Column("since", Instant, nullable=False),
     sa.Column("is_planned", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("reaches", sa.String(10)),

@@ -150,7 +150,7 @@ class Transport:
         self.on_accepted: Callable[[str], object] = _do_nothing
         """Called with what Redis has accepted, while `refused` is not empty."""
         self.refused: Collection[str] = ()
-        """What Redis refused before and has not accepted since."""
+        """The queues and processes that Redis has refused, until it accepts them again."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.run_ttl.total_seconds())

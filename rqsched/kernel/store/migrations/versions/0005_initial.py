@@ -683,7 +683,7 @@ def _create_upstream_ends() -> None:
 
 
 def _index_places(table: str, runs: str) -> None:
-    """Index the lines and places of limits; `runs` says of a row that it runs and so has a place."""
+    """Index the lines and places of limits; `runs` is the condition that a row runs, and so has a place."""
     key, is_limited = ["limit_group", "status"], "limit_group IS NOT NULL"
     pending = "status = 'pending' AND (granted_at IS NOT NULL OR passed_at IS NOT NULL)"
     is_in_line = f"{is_limited} AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL"
