@@ -258,10 +258,10 @@ def _spec(visit: Visit, given: Mapping[str, str]) -> Spec:
 def _moment(visit: Visit, text: str, timezone: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        zone = ZoneInfo(timezone) if timezone in known_timezones() else visit.zone
+        return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidInputError("timing", f"{text[:64]!r} is not a time; write one such as 2026-12-24 18:00") from None
-    zone = ZoneInfo(timezone) if timezone in known_timezones() else visit.zone
-    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def _options(visit: Visit, schedule: Schedule | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -11,13 +11,14 @@ from starlette.responses import Response
 from rqsched.api import health
 from rqsched.dashboard.actions import offered, offered_for_several
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.kernel.decide.audit import AuditRecord
+from rqsched.kernel.decide.ids import is_uid
 from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, read_instant, unbind_cursor
 from rqsched.kernel.queries.runs import RunOutline
 from rqsched.kernel.queries.schedules import MOST_LOOKED_AT, Filters, Found, Position
 from rqsched.kernel.store.database import Connection
@@ -123,11 +124,10 @@ def _position(order: str, text: str) -> Position | None:
     """Read the position of a page; raises InvalidInputError."""
     if not text:
         return None
-    uid, separator, value = text.partition("~")
+    uid, _, value = text.partition("~")
     try:
-        place = value if order == "id" else datetime.fromisoformat(value)
-    except ValueError:
-        separator = ""
-    if not separator or len(uid) != 26 or (isinstance(place, datetime) and place.tzinfo is None):
-        raise InvalidInputError("after", "is malformed; go back to the first page")
-    return place, uid
+        if not is_uid(uid):
+            raise malformed_cursor()
+        return value if order == "id" else read_instant(value), uid
+    except InvalidLimitError:
+        raise InvalidInputError("after", "is malformed; go back to the first page") from None

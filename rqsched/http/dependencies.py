@@ -222,13 +222,15 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 """A call that requires the role `admin`, and refuses conditions."""
 
 
-def _heavy(role: Role, *, takes_conditions: bool = True, only_dry: bool = False) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds; with `only_dry`, only if its body says `dry_run`."""
+def _heavy(
+    role: Role, *, takes_conditions: bool = True, only: Callable[[dict[str, Any]], bool] | None = None
+) -> Callable[..., AsyncIterator[Call]]:
+    """Return the dependency of a call that computes for seconds; with `only`, when that is true of its body."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:
         async with AsyncExitStack() as stack:
-            if not only_dry or await _is_dry(request):
+            if only is None or only(await _body_of(request)):
                 wiring = wiring_of(request)
                 await stack.enter_async_context(wiring.heavy_reads.admit(request, call.principal.name))
             yield call
@@ -236,18 +238,29 @@ def _heavy(role: Role, *, takes_conditions: bool = True, only_dry: bool = False)
     return admit
 
 
-async def _is_dry(request: Request) -> bool:
+async def _body_of(request: Request) -> dict[str, Any]:
+    """Return the object that a request sends, empty when it sends none."""
     body = await request.json() if await request.body() else None
-    return isinstance(body, dict) and bool(body.get("dry_run"))
+    return body if isinstance(body, dict) else {}
+
+
+def _is_dry(body: dict[str, Any]) -> bool:
+    return bool(body.get("dry_run"))
+
+
+def _counts(body: dict[str, Any]) -> bool:
+    return _is_dry(body) or body.get("cursor") is None
 
 
 ReadHeavy = Annotated[Call, Depends(_heavy(Role.READ))]
 """A call that requires the role `read` and computes for seconds."""
 AdminHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN))]
 """A call that requires the role `admin` and computes for seconds."""
-OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only_dry=True))]
+OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_is_dry))]
 """A call as `OperateAlways`, which computes for seconds when it is a dry run."""
-AdminOrHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN, takes_conditions=False, only_dry=True))]
+OperateOrCount = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_counts))]
+"""A call as `OperateOrHeavy`, which also computes for seconds when it has no cursor and counts what it would do."""
+AdminOrHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN, takes_conditions=False, only=_is_dry))]
 """A call as `AdminAlways`, which computes for seconds when it is a dry run."""
 
 bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; not required when none is configured.")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from rqsched import Every
 from rqsched.errors import InvalidLimitError
+from rqsched.kernel.queries.pages import bind_cursor, write_cursor
 from rqsched.kernel.queries.schedules import SORTS
 from tests.support.client import client_of
 from tests.support.env import HOUR
@@ -84,6 +86,24 @@ def test_a_cursor_of_another_list_is_refused_by_every_list(web: Web) -> None:
                 with row((name, of)):
                     same = name == of or {name, of} == {"schedules", "ojs"}
                     assert read(path, cursor=cursor).status_code == (200 if same else 400 if name == "ojs" else 422)
+
+
+INSTANTS = ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01T00:00:00", "now"]
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_forged_place_in_a_list_is_refused(web: Web, sort: str) -> None:
+    uid = web.create()["uid"]
+    for place in ["\ud800", "x\x00"] if sort.endswith("id") else INSTANTS:
+        cursor = bind_cursor(write_cursor(place, uid), "schedules", "default", sort)
+        problem(web.get(SCHEDULES, params={"sort": sort, "cursor": cursor}), 422, "invalid_limit")
+
+
+@pytest.mark.parametrize("at", INSTANTS)
+def test_a_forged_place_in_the_list_of_the_dashboard_is_refused(web: Web, at: str) -> None:
+    after = bind_cursor(f"{web.create()['uid']}~{at}", "default", "newest")
+    address = f"/schedules?{urlencode({'sort': 'newest', 'after': after})}"
+    assert "go back to the first page" in Pages(web).get(address, status=422)
 
 
 def test_the_python_api_the_client_and_the_pages_refuse_a_cursor_of_another_order(web: Web) -> None:

@@ -2,13 +2,19 @@
 
 The caller drives the chunks. The schedules are counted first. Each chunk then does the next of them, in the order in
 which they were created, and returns a cursor for the chunk after it. The cursor holds all that the next chunk must
-know, so nothing is stored between chunks. A chunk that is sent again does no schedule twice.
+know, so nothing is stored between chunks. It is accepted only with the operation, filters and parameters of the count.
+
+A chunk may be sent again when its answer is lost. Its triggers find the runs that they started. Its other schedules do
+not match any more, or are already as the operation leaves them, with three exceptions. A schedule that somebody resumed
+meanwhile is paused again (and the other way round). `skip_next` counts from now: once a skipped occurrence has passed,
+it skips one more. A trigger that the overlap policy skipped is tried again, and may start a run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -37,6 +43,8 @@ from rqsched.kernel.queries.pages import (
     bind_cursor,
     malformed_cursor,
     read_cursor,
+    read_instant,
+    read_number,
     unbind_cursor,
     write_cursor,
 )
@@ -139,44 +147,68 @@ class _Place(NamedTuple):
     after: Position | None = None
     """The place of the last of them; None before the first."""
 
-    def write(self, operation: str, namespace: str | None) -> str:
-        """Return the cursor, which only the same operation in the same namespace accepts."""
+    def write(self, of: object) -> str:
+        """Return the cursor, which only a request for a chunk `of` the same is accepted with."""
         after = "" if self.after is None else write_cursor(*self.after)
         parts = (self.uid, self.end_at.isoformat(), self.matched, self.done, after)
-        return f"{bind_cursor('~'.join(map(str, parts)), 'bulk', operation, namespace)}"
+        return f"{bind_cursor('~'.join(map(str, parts)), 'bulk', of)}"
 
     @classmethod
-    def read(cls, cursor: str, operation: str, namespace: str | None) -> _Place:
+    def read(cls, cursor: str, of: object) -> _Place:
         """Read a cursor back; raises InvalidLimitError."""
-        parts = (unbind_cursor(cursor, "bulk", operation, namespace) or "").split("~")
-        try:
-            uid, at, matched, done, after = parts
-            place = cls(uid, datetime.fromisoformat(at), int(matched), int(done), read_cursor(after) if after else None)
-        except ValueError:
-            raise malformed_cursor() from None
-        if not is_uid(uid) or place.end_at.tzinfo is None:
+        parts = (unbind_cursor(cursor, "bulk", of, other=_OTHER) or "").split("~")
+        if len(parts) != len(cls._fields) or not is_uid(parts[0]):
             raise malformed_cursor()
-        return place
+        uid, at, matched, done, after = parts
+        position = read_cursor(after) if after else None
+        return cls(uid, read_instant(at), read_number(matched), read_number(done), position)
 
 
-def count_matching(runtime: Runtime, bulk: Bulk, filters: Filters) -> BulkProgress:
-    """Count the schedules that match. The cursor of the result does the first chunk; it is None when none match."""
-    matched = runtime.database.read(partial(schedule_queries.count_schedules, filters=filters))
+_OTHER = (
+    "is of another bulk operation; send the operation, namespace, filters, parameters and dry_run that were counted, "
+    "or leave the cursor out to count again"
+)
+
+
+def identity_of(bulk: Bulk, filters: Filters, *, dry_run: bool) -> str:
+    """Return what every request of one bulk operation has in common, for `count_matching` and `do_chunk`.
+
+    The caller may change from chunk to chunk, and so may the instant at which a pause ends: a command says `2h` again.
+    """
+    asked = {field.name: getattr(filters, field.name) for field in fields(filters)}
+    asked |= {name: sorted({*asked[name]}) for name in ("statuses", "outcomes")}
+    asked |= {name: dict(asked[name]) for name in ("labels", "search_attributes")}
+    parameters = bulk._replace(context=None)._asdict() | {"until": bulk.until is not None}
+    return json.dumps([asked, parameters, dry_run], sort_keys=True, default=iso_utc)
+
+
+def _counted(filters: Filters, end_at: datetime) -> Filters:
+    """Return the filters without the schedules that are created from `end_at` on."""
+    return replace(filters, created_until=min(end_at, filters.created_until or end_at))
+
+
+def count_matching(runtime: Runtime, filters: Filters, of: object) -> BulkProgress:
+    """Count the schedules that match. The cursor of the result does the first chunk; it is None when none match.
+
+    `of` names the operation: `do_chunk` accepts the cursor only with the same. Its filters must be in it.
+    """
     now = runtime.now()
-    place = _Place(new_uid(now), now + timedelta(microseconds=1), matched)
-    return BulkProgress([], 0, matched, place.write(bulk.operation, filters.namespace) if matched else None)
+    end_at = now + timedelta(microseconds=1)
+    matched = runtime.database.read(partial(schedule_queries.count_schedules, filters=_counted(filters, end_at)))
+    return BulkProgress([], 0, matched, _Place(new_uid(now), end_at, matched).write(of) if matched else None)
 
 
-def do_chunk(runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str, *, dry_run: bool = False) -> BulkProgress:
+def do_chunk(
+    runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str, *, of: object, dry_run: bool = False
+) -> BulkProgress:
     """Do the operation to the next schedules that match, at most `CHUNK` of them and for about `CHUNK_TIME`.
 
-    Raises InvalidLimitError for a cursor of something else.
+    Raises InvalidLimitError for the cursor of an operation other than `of`.
     """
-    of = bulk.operation, filters.namespace
-    place = _Place.read(cursor, *of)
+    place = _Place.read(cursor, of)
     if bulk.idempotency_key is None:
         bulk = bulk._replace(idempotency_key=f"bulk-{place.uid}")
-    meant = replace(filters, created_until=min(place.end_at, filters.created_until or place.end_at))
+    meant = _counted(filters, place.end_at)
     most, size = (MAX_PAGE, None) if dry_run else (CHUNK, PAGE_CHARACTERS)
     search = partial(schedule_queries.search_schedules, filters=meant, sort="created", most=size, is_slim=dry_run)
     rows, after, is_over, until = list[BulkRow](), place.after, False, runtime.now() + CHUNK_TIME
@@ -190,7 +222,7 @@ def do_chunk(runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str, *, dry
                 after, is_over = place_of(schedule, "created"), False
                 break
     done = place.done + len(rows)
-    following = None if is_over else place._replace(done=done, after=after).write(*of)
+    following = None if is_over else place._replace(done=done, after=after).write(of)
     return BulkProgress(rows, done, place.matched, following)
 
 
@@ -222,14 +254,19 @@ class BulkOperations:
         0 of 0
 
         The first step of the iteration is the count, with nothing done. Each other step does one chunk: at most a
-        hundred schedules in about two seconds, each schedule in a separate transaction. Leave the loop to stop. To go
-        on, in any process, pass the same arguments and the last `next_cursor` as `cursor`: the next chunk is done at
-        once. A cursor that is passed again does no schedule twice. Schedules that are created after the count are left
-        out. A schedule that refuses, or that changed meanwhile, has a row with the outcome `skipped`.
+        hundred schedules in about two seconds, each schedule in a separate transaction; in a dry run at most 500.
+        Schedules that are created after the count are left out. A schedule that refuses, or that changed meanwhile, has
+        a row with the outcome `skipped`.
+
+        Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as
+        `cursor`: the next chunk is done at once. Other filters or parameters are refused. A cursor may be passed again
+        after a failure: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is
+        paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the
+        overlap policy skipped may start a run now.
 
         `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is the parameter of `skip_next`.
         Without `status`, active schedules match, for resume paused ones. Raises InvalidLimitError, with nothing done,
-        when more than `bound` match.
+        when more than `bound` are counted.
         """
         wanted = Bulk(
             operation,
@@ -252,17 +289,21 @@ class BulkOperations:
         if not filters.get("status"):
             filters["status"] = OPERATIONS[operation]
         meant = to_filters(namespace or self.runtime.settings.namespace, **filters)
+        of = identity_of(wanted, meant, dry_run=dry_run)
+        go_on = partial(_go_on, self.runtime, wanted, meant, of, dry_run=dry_run)
         if cursor is not None:
-            return _do(self.runtime, wanted, meant, cursor, dry_run=dry_run)
-        counted = count_matching(self.runtime, wanted, meant)
+            return go_on(cursor)
+        counted = count_matching(self.runtime, meant, of)
         if counted.matched > bound:
             told = f"{counted.matched} schedules match, more than {bound}; name fewer, or raise it"
             raise InvalidLimitError("bound", told)
-        return chain([counted], _do(self.runtime, wanted, meant, counted.next_cursor, dry_run=dry_run))
+        return chain([counted], go_on(counted.next_cursor))
 
 
-def _do(runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str | None, *, dry_run: bool) -> Iterator[BulkProgress]:
+def _go_on(
+    runtime: Runtime, bulk: Bulk, filters: Filters, of: str, cursor: str | None, *, dry_run: bool
+) -> Iterator[BulkProgress]:
     while cursor is not None:
-        progress = do_chunk(runtime, bulk, filters, cursor, dry_run=dry_run)
+        progress = do_chunk(runtime, bulk, filters, cursor, of=of, dry_run=dry_run)
         yield progress
         cursor = progress.next_cursor

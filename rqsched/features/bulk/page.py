@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rqsched.dashboard import actions
 from rqsched.dashboard.actions import Action, offered_for_several
-from rqsched.dashboard.schedules import filters_of, kept_of
+from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
@@ -93,7 +93,7 @@ def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     filters = _filters(visit, action, kept)
-    counted = count_matching(visit.scheduler.runtime, Bulk(action.name), filters)
+    counted = count_matching(visit.scheduler.runtime, filters, _identity(visit, action, kept))
     if counted.next_cursor is None:
         return visit.done(f"{action.label}: no schedule matches for which that is possible.", "/schedules", **kept)
     return actions.ask(
@@ -107,7 +107,8 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     """Do one chunk of an action on all that match, and show how far it is."""
     filters, bulk = _filters(visit, action, kept), _bulk(visit, action)
     counts, skipped = _so_far(visit.form.get("so_far", ""))
-    progress = do_chunk(visit.scheduler.runtime, bulk, filters, visit.form["cursor"])
+    of = _identity(visit, action, kept)
+    progress = do_chunk(visit.scheduler.runtime, bulk, filters, visit.form["cursor"], of=of)
     counts.update(row.outcome for row in progress.items)
     skipped += [(row.schedule_id, row.reason or "") for row in progress.items if row.outcome == "skipped"]
     choices = {name: visit.form[name] for name in _CHOICES if visit.form.get(name, "").strip()}
@@ -118,6 +119,14 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
         about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
         following=following, back=visit.url("/schedules", **kept),
     )  # fmt: skip
+
+
+def _identity(visit: Visit, action: Action, kept: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what each part of an action on all that match repeats: the filters as the viewer chose them.
+
+    The filter `late` goes by its name, because its instant moves. The choices are made after the count.
+    """
+    return "dashboard", action.name, visit.namespace, [(name, kept[name]) for name in FILTERS if name in kept]
 
 
 def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:

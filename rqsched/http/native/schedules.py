@@ -26,7 +26,7 @@ from rqsched.http.dependencies import (
     Call,
     Operate,
     OperateAlways,
-    OperateOrHeavy,
+    OperateOrCount,
     Read,
     require_allowed_hosts,
 )
@@ -409,12 +409,15 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 
 
 @router.post("/bulk/{operation}/", response_model=BulkResponse)
-def bulk(call: OperateOrHeavy, operation: BulkOperation, body: BulkRequest) -> Response:
+def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
     """Pause, resume, trigger or skip the next of every schedule that matches, in chunks: this does one of them.
 
     The first request, without `cursor`, only counts; more than `bound` is 422. Then send the same body with the
     `next_cursor` of each response as `cursor`, until it is null: each such request does some schedules, each in a
-    separate transaction. A request that is sent again does no schedule twice.
+    separate transaction. Other filters or parameters than were counted are 422. Send a request again when its response
+    is lost: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is paused again,
+    `skip-next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap policy
+    skipped may start a run now.
     """
     chunks = call.scheduler.bulk(
         operation.replace("-", "_"),

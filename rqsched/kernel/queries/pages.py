@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
@@ -74,13 +73,30 @@ def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
     """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
     try:
         at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        position = str(at) if is_text else datetime.fromisoformat(at), str(uid)
-    except (ValueError, TypeError, binascii.Error):
+        str(at).encode()  # a lone surrogate is no text that a driver takes
+    except (ValueError, TypeError, RecursionError):
         raise malformed_cursor() from None
-    is_naive = isinstance(position[0], datetime) and position[0].tzinfo is None
-    if is_naive or not is_uid(position[1]) or "\x00" in str(position[0]):
+    if not is_uid(str(uid)) or "\x00" in str(at):
         raise malformed_cursor()
-    return position
+    return str(at) if is_text else read_instant(at), str(uid)
+
+
+def read_instant(text: Any) -> datetime:
+    """Read the instant of a cursor; raises InvalidLimitError."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise malformed_cursor()
+
+
+def read_number(text: str) -> int:
+    """Read the number of a cursor, which is not negative; raises InvalidLimitError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise malformed_cursor()
+    return int(text)
 
 
 def bind_cursor(cursor: str | None, *of: object) -> str | None:
@@ -88,29 +104,28 @@ def bind_cursor(cursor: str | None, *of: object) -> str | None:
     return None if cursor is None else f"{cursor}~{_digest(of)}"
 
 
-def unbind_cursor(cursor: str | None, *of: object) -> str | None:
-    """Return what `bind_cursor` bound; raises InvalidLimitError for a cursor of another list."""
+_OTHER_LIST = "is of another list; pass the next_cursor of the page before, with the same sort and namespace"
+
+
+def unbind_cursor(cursor: str | None, *of: object, other: str = _OTHER_LIST) -> str | None:
+    """Return what `bind_cursor` bound; raises InvalidLimitError, with `other` for a cursor of something else."""
     if cursor is None:
         return None
     found, _, digest = cursor.rpartition("~")
     if not digest.isalnum() or len(digest) != 2 * _DIGEST:
         raise malformed_cursor()
     if digest != _digest(of):
-        raise InvalidLimitError(
-            "cursor", "is of another list; pass the next_cursor of the page before, with the same sort and namespace"
-        )
+        raise InvalidLimitError("cursor", other)
     return found
 
 
 def unbind_number(cursor: str | None, *of: object) -> int | None:
     """Return the number that `bind_cursor` bound; raises InvalidLimitError."""
     text = unbind_cursor(cursor, *of)
-    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise malformed_cursor()
-    return None if text is None else int(text)
+    return None if text is None else read_number(text)
 
 
-_DIGEST = 5
+_DIGEST, _DIGITS = 5, 18
 
 
 def _digest(of: tuple[object, ...]) -> str:

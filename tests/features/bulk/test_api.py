@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timezone
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -13,9 +14,11 @@ from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.features.bulk import api as bulk
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.results import BulkRow
-from rqsched.kernel.queries.pages import bind_cursor
+from rqsched.kernel.queries.pages import bind_cursor, write_cursor
+from rqsched.kernel.queries.schedules import Filters
 from tests.support.crowd import copy_schedule
-from tests.support.env import DAY, HOUR, SECOND, Env, events
+from tests.support.env import DAY, HOUR, NOON, SECOND, Env, events
+from tests.support.narrow import present
 
 pytestmark = pytest.mark.every_database
 
@@ -192,6 +195,51 @@ def test_somebody_else_goes_on_where_the_first_one_stopped(any_env: Env) -> None
     assert [one["principal"] for one in contexts] == ["ada"] * 3 + ["bob"] * 4
 
 
+CHANGED: dict[str, dict[str, Any]] = {
+    "another filter": {"labels": {"team": "sales"}},
+    "no filter": {"labels": None},
+    "a further filter": {"text": "b"},
+    "another status": {"status": ["active", "paused"]},
+    "a note": {"note": "later"},
+    "a reason": {"reason": "later"},
+    "an end of the pause": {"until": NOON + DAY},
+    "a dry run": {"dry_run": True},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED)
+def test_a_cursor_is_refused_with_other_filters_or_parameters_than_were_counted(
+    env: Env, changed: dict[str, Any]
+) -> None:
+    create(env)
+    asked: dict[str, Any] = {"labels": {"team": "billing"}}
+    for first, then in ((asked, asked | changed), (asked | changed, asked)):
+        counted = next(env.scheduler.bulk("pause", **first))
+        with pytest.raises(InvalidLimitError, match="send the operation, namespace, filters"):
+            next(env.scheduler.bulk("pause", cursor=counted.next_cursor, **then))
+    assert {*statuses_of(env).values()} == {"active"}
+
+
+def test_a_cursor_is_taken_with_the_same_filters_in_another_order(env: Env) -> None:
+    env.create("a", labels={"team": "billing", "region": "eu"}, expect_success_within=DAY)
+    one: dict[str, Any] = {"labels": {"team": "billing", "region": "eu"}, "status": ["active", "paused"]}
+    other: dict[str, Any] = {"labels": {"region": "eu", "team": "billing"}, "status": ("paused", "active")}
+    east = timezone(HOUR)
+    one |= {"created_until": NOON + DAY, "until": NOON + HOUR}
+    other |= {"created_until": (NOON + DAY).astimezone(east), "until": NOON + 2 * HOUR, "bound": 1}
+    counted = next(env.scheduler.bulk("pause", **one))
+    done = next(env.scheduler.bulk("pause", cursor=counted.next_cursor, **other))
+    assert [row.outcome for row in done.items] == ["paused"]
+    assert env.scheduler.get("a").resume_at == NOON + 2 * HOUR, "a command that says 2h again names a later end"
+
+
+def test_the_count_leaves_out_what_its_chunks_leave_out(env: Env) -> None:
+    create_many(env, 3)
+    env.clock.advance(-HOUR)
+    counted, *chunks = env.scheduler.bulk("pause")
+    assert counted.matched == sum(len(one.items) for one in chunks) == 0
+
+
 DONE = {"trigger": "triggered", "pause": "paused", "skip_next": "skips_next"}
 
 
@@ -253,6 +301,9 @@ def test_a_cursor_of_something_else_is_refused_and_nothing_is_done(any_env: Env,
     assert {*statuses_of(any_env).values()} == {"active"}
 
 
+UID = "01KF0000000000000000000000"
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -262,9 +313,15 @@ def test_a_cursor_of_something_else_is_refused_and_nothing_is_done(any_env: Env,
         "01KF0000000000000000000000~2026-01-15T12:00:00+00:00~many~0~",
         "01KF0000000000000000000000~2026-01-15T12:00:00+00:00~1~0~x",
         "01KF0000000000000000000000~2026-01-15T12:00:00+00:00~1",
+        "01KF0000000000000000000000~0001-01-01T00:00:00+14:00~1~0~",
+        "01KF0000000000000000000000~9999-12-31T23:59:59-14:00~1~0~",
+        "01KF0000000000000000000000~2026-01-15T12:00:00+00:00~-1~0~",
+        "01KF0000000000000000000000~2026-01-15T12:00:00+00:00~1~-1~",
+        f"01KF0000000000000000000000~2026-01-15T12:00:00+00:00~1~{'9' * 19}~",
+        f"01KF0000000000000000000000~2026-01-15T12:00:00+00:00~1~0~{write_cursor('0001-01-01T00:00:00+14:00', UID)}",
     ],
 )
 def test_a_forged_cursor_is_refused(env: Env, broken: str) -> None:
-    forged = bind_cursor(broken, "bulk", "pause", "default")
+    forged = bind_cursor(broken, "bulk", "x")
     with pytest.raises(InvalidLimitError, match="malformed"):
-        next(env.scheduler.bulk("pause", cursor=forged))
+        bulk.do_chunk(env.runtime, bulk.Bulk("pause"), Filters(), present(forged), of="x")

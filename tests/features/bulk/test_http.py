@@ -24,10 +24,15 @@ def test_what_matches_is_paused_with_a_dry_run_and_a_bound(web: Web) -> None:
         web.env.clock.advance(SECOND)
     counted = web.post(PAUSE, {"owner": "x"}).json()
     assert {**counted, "next_cursor": ""} == {"matched": 2, "done": 0, "counts": {}, "items": [], "next_cursor": ""}
-    planned = web.post(PAUSE, {"owner": "x", "dry_run": True, "cursor": counted["next_cursor"]}).json()
+    problem(web.post(PAUSE, {"owner": "x", "dry_run": True, "cursor": counted["next_cursor"]}), 422, "invalid_limit")
+    dry = {"owner": "x", "dry_run": True}
+    planned = web.post(PAUSE, {**dry, "cursor": web.post(PAUSE, dry).json()["next_cursor"]}).json()
     assert (planned["matched"], planned["counts"]) == (2, {"would_pause": 2})
     problem(web.post(PAUSE, {"owner": "x", "bound": 1}), 422, "invalid_limit")
     assert [web.read(name)["status"] for name in "abc"] == ["active"] * 3
+    counted = web.post(PAUSE, {"owner": "x", "reason": "later"}).json()
+    refused = problem(web.post(PAUSE, {"reason": "later", "cursor": counted["next_cursor"]}), 422, "invalid_limit")
+    assert "filters, parameters and dry_run that were counted" in refused["detail"]
     done = web.post(PAUSE, {"owner": "x", "reason": "later", "cursor": counted["next_cursor"]}).json()
     assert done == {
         "matched": 2, "done": 2, "counts": {"paused": 2}, "next_cursor": None,

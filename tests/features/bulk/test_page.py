@@ -207,6 +207,19 @@ def test_paused_ones_run_only_where_the_list_shows_the_paused(pages: Pages) -> N
     assert env.scheduler.get("job-001").run_count == 1
 
 
+def test_an_action_on_the_late_goes_on_at_a_later_time_and_with_no_other_filter(pages: Pages) -> None:
+    env = pages.env
+    create(env, 2)
+    env.clock.advance(48 * HOUR)
+    fields = ask_about_all(pages, problem="late", label="team:billing")
+    env.clock.advance(HOUR)
+    for changed in ({"problem": ""}, {"label": ""}, {"label": "team:sales"}, {"status": "paused"}, {"q": "job"}):
+        refused = pages.send("/bulk", **fields | changed)
+        assert (refused.status_code, "of another bulk operation" in refused.text) == (422, True), changed
+    assert {one.status for one in env.scheduler.iter()} == {"active"}
+    assert "2 paused" in do_all(pages, fields)
+
+
 def test_a_reader_and_an_operator_without_the_right_are_refused(make_web: MakeWeb) -> None:
     web = make_web(tokens=TOKENS)
     create(web.env, 1)

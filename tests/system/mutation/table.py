@@ -246,8 +246,8 @@ FENCES = (
     _edit(
         "a bulk operation takes what is created after its count",
         "features/bulk/api.py",
-        "    meant = replace(filters, created_until=min(place.end_at, filters.created_until or place.end_at))\n",
-        "    meant = filters\n",
+        "    return replace(filters, created_until=min(end_at, filters.created_until or end_at))\n",
+        "    return filters\n",
         _BULK + "schedules_that_change_between_two_chunks_move_no_other_one_out_of_them[sqlite]",
     ),
     _edit(
