@@ -16,7 +16,7 @@ _PACKAGES = ("typer", "rich")
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code."""
     leave_first_process()
-    gc.disable()  # until the command's modules are loaded: collecting garbage among them takes longer than loading them
+    gc.disable()  # until the command's modules are loaded: collecting garbage would take longer than loading them
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback

@@ -2,8 +2,8 @@
 
 An error in a text names the option and says what to write.
 
-They are apart from the commands, so that a command of few options is not slowed by many. Without a database, or with
-one that does not answer soon, completion offers nothing: it prints no error, starts no server and creates no file.
+They are separate from the commands, so that a command with few options does not load many. Without a database, or if
+the database does not answer soon, completion offers nothing: it prints no error, starts no server and creates no file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
 
 
 def _known_url(settings: Settings) -> str | None:
-    """Return the database's URL; None for a file that does not exist: opening it would create it."""
+    """Return the database's URL; None for a file that does not exist, because opening would create the file."""
     if settings.database_url is None and not settings.data_dir.exists():
         return None
     url = database_url(settings)
@@ -270,7 +270,7 @@ def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read `name=value` texts; the last of a name wins."""
+    """Read `name=value` texts; if a name occurs several times, its last value counts."""
     split = [text.partition("=") for text in texts]
     for text, (name, equals, _) in zip(texts, split, strict=True):
         if not (name and equals):

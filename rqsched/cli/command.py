@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rqsched.api.scheduler import Scheduler
 
 FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
-"""The exit codes of a command that raises no error but did only a part of its work; docs/cli.md explains them."""
+"""The exit codes of a command that raised no error but did not do all of its work; docs/cli.md explains them."""
 DIFFERENT = 6
 """The exit code of a comparison that found a difference."""
 _PANEL = "Common"
@@ -163,7 +163,7 @@ class Session:
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return in brackets the status, the skips, the next fire or the end of the pause, unless the outcome says it."""
+    """Return in brackets the status, the skips, the next fire or the end of the pause, if the outcome lacks them."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     if handle.resume_at is not None:
         fires = f"until {shown(handle.resume_at)}"

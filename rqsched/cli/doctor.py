@@ -1,4 +1,4 @@
-"""The command `doctor`: all findings of `api.health`, and whether the settings let it check."""
+"""The command `doctor`: all findings of `api.health`, and findings about settings and servers that prevent a check."""
 
 from __future__ import annotations
 

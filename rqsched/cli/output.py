@@ -2,7 +2,7 @@
 
 In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Stored texts (a note, an error)
 cannot move the cursor or colour the screen: control characters are shown as a replacement character. The library that
-draws is imported only in a terminal, so that a script that calls a command many times does not wait for it.
+draws is imported only in a terminal, so that a script that calls a command many times does not wait for the import.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _write_line(stream: IO[str], text: str) -> None:
 
 
 class Writer:
-    """Writes the output of a command to what was standard output when the writer was made."""
+    """Writes the output of a command to the stream that was standard output when the writer was made."""
 
     def __init__(self, output: Output, stdout: IO[str] | None = None) -> None:
         self.output = output
@@ -116,7 +116,7 @@ class Writer:
         self._stdout.write(text)
 
     def json(self, value: Any) -> None:
-        """Write one JSON document: indented, or on a line of its own."""
+        """Write one JSON document: indented, or as a single line under `jsonl`."""
         self._stdout.write(dump(value, indent=2 if self.output is Output.JSON else None) + "\n")
 
     def record(self, fields: Mapping[str, Any], text: str) -> None:
@@ -154,7 +154,7 @@ class Writer:
 
 
 def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table's lines as columns two blanks apart, as wide as they need to be."""
+    """Yield a table's lines; columns are as wide as their longest cell, and two blanks apart."""
     texts = [columns, *([shown(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:

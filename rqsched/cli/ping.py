@@ -1,4 +1,4 @@
-"""The command `ping`: whether this machine's workers live. It loads nothing heavy: probes call it every few seconds."""
+"""The command `ping`: whether this machine's workers live. It loads few modules: probes call it every few seconds."""
 
 from __future__ import annotations
 

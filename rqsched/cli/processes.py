@@ -35,7 +35,7 @@ class Logs:
         LogFormat, typer.Option("--log-format", help="Lines for people, or JSON.", rich_help_panel="Common")
     ] = LogFormat.TEXT
     verbose: Verbose = 0
-    """Given, everything is logged, as with `--log-level debug`."""
+    """If -v is given, everything is logged, as with `--log-level debug`."""
 
     def begin(self) -> None:
         """Log from now on."""

@@ -198,7 +198,7 @@ def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
 
 
 def _left_out(schedules: Sequence[Schedule], now: datetime, end: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the local times up to `end` that a schedule names but the clocks leave out, with its id."""
+    """Yield the local times up to `end` that match a schedule's timing but do not exist, with the schedule's id."""
     for schedule in schedules:
         for gap in schedule.spec.gaps_between(now, end):
             yield schedule.schedule_id, gap.reading

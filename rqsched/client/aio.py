@@ -1,8 +1,8 @@
-"""The asynchronous client: the operations of `sync`, awaited. None is written twice.
+"""The asynchronous client: the operations of `sync`, awaited. No operation is written twice.
 
-An operation sends one request through its client's `send` and returns what `send` returns. Here that is a coroutine,
-so each operation below is the synchronous one with an asynchronous client behind it; `_awaited` says so to type
-checkers.
+An operation sends one request through its client's `send` and returns the result of `send`. Here `send` returns a
+coroutine, so each operation below is the synchronous function with an asynchronous client; `_awaited` declares this to
+type checkers.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class AsyncClient:
             await asyncio.sleep(stream.pause_after(error))
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> AsyncIterator[AsyncScheduleHandle]:
-        """Read all schedules that `list` with these filters and this order shows, page by page."""
+        """Read all schedules that match the filters of `list`, in this order, page by page."""
         return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
 

@@ -104,7 +104,7 @@ def read(request: Request[T], response: httpx.Response, *, is_repeated: bool) ->
         return request.read(response)
     error = error_of(response)
     if is_repeated and request.method == "DELETE" and isinstance(error, NotFoundError):
-        return request.read(response)  # the attempt before this one deleted it
+        return request.read(response)  # an earlier attempt of this request deleted it
     raise error
 
 
@@ -135,7 +135,7 @@ def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
     kind = _KINDS.get(code)
     if kind is None and status not in {502, 503, 504}:
         return ResponseError(status, code, detail)
-    # Not by its own __init__, which would replace the server's message.
+    # Without calling the error's __init__, which would replace the server's message.
     kind = kind or BackendUnavailableError
     error = kind.__new__(kind)
     RqschedError.__init__(error, detail)

@@ -98,14 +98,14 @@ def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
 
 
 def next_chunk(chunk: Request[BulkProgress], done: BulkProgress) -> Request[BulkProgress] | None:
-    """Return the request that does the chunk after one that is done; None when it was the last."""
+    """Return the request for the chunk after a response; None if that response was the last."""
     if done.next_cursor is None:
         return None
     return replace(chunk, body={**(chunk.body or {}), "cursor": done.next_cursor})
 
 
 def _filters(filters: ListFilters) -> dict[str, Any]:
-    """Return the filters by the names that the server has for them."""
+    """Return the filters under the server's names."""
     json_text("search_attributes", filters.get("search_attributes") or {}, MEMO_BYTES)
     named = {"q" if name == "text" else name: value for name, value in filters.items() if value is not None}
     return {name: instant(name, value) if isinstance(value, datetime) else value for name, value in named.items()}

@@ -1,6 +1,6 @@
 """The synchronous client and its handles. Each operation is declared here once: arguments, request, result.
 
-An operation returns what its client's `send` returns, so that the asynchronous client can await the same (see `aio`).
+An operation returns the result of its client's `send`, so that the asynchronous client can await it (see `aio`).
 """
 
 from __future__ import annotations
@@ -161,19 +161,19 @@ class Client:
     ) -> Page[ScheduleHandle]:
         """Read a page (1 to 500) of schedules in the order they were created; see ListFilters for the filters.
 
-        `sort` is `created`, `next` (those that fire) or `id`; with `-` the other way round. A page of large schedules
-        has fewer than `limit`, and a `next_cursor`.
+        `sort` is `created`, `next` (only schedules that have a next fire) or `id`; a `-` before it reverses the order.
+        A page of large schedules has fewer than `limit`, and a `next_cursor`.
         """
         params = requests.list_params(filters, sort=sort, limit=limit, cursor=cursor)
         request = get(path_of("schedules"), responses.page(Description), params)
         return self.send(request.then(lambda page: page.map(self._handle)))
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
-        """Read all schedules that `list` with these filters and this order shows, page by page."""
+        """Read all schedules that match the filters of `list`, in this order, page by page."""
         return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
     def count(self, **filters: Unpack[ListFilters]) -> int:
-        """Count the schedules that `list` shows with these filters."""
+        """Count the schedules that match the filters of `list`."""
         params = requests.list_params(filters, limit=1, total=True)
         return self.send(get(path_of("schedules"), lambda response: int(response.json()["total"]), params))
 
@@ -380,10 +380,10 @@ class Client:
         cursor: str | None = None,
         **filters: Unpack[ListFilters],
     ) -> Iterator[BulkProgress]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters, in chunks.
+        """Pause, resume, trigger or skip the next occurrences of every schedule that matches the filters, in chunks.
 
-        The first step of the iteration sends a request that counts, and each other step one that does a chunk. See
-        `Scheduler.bulk`. A request whose answer is lost is sent again.
+        The first step of the iteration sends a request that counts the schedules, and each further step a request that
+        handles a chunk. See `Scheduler.bulk`. A request whose response is lost is sent again.
         """
         end = None if until is None else instant("until", until)
         more: dict[str, Any] = {"reason": reason, "note": note, "catch_up": catch_up, "until": end, "overlap": overlap}
@@ -740,7 +740,7 @@ class ScheduleHandle(ScheduleView):
             after_sequence = page[-1].sequence
 
     def runs(self, limit: int = 100, cursor: str | None = None, statuses: Sequence[str] = ()) -> Page[RunHandle]:
-        """Read a page of runs, newest first; `statuses` are those of runs, and `blocked` (see `RunHandle`)."""
+        """Read a page of runs, newest first; `statuses` are statuses of runs, or `blocked` (see `RunHandle`)."""
         params = {"limit": limit, "cursor": cursor, "status": list(statuses)}
         request = get(self._path("runs"), responses.page(RunDescription), params)
         return self._client.send(request.then(lambda page: page.map(self._run_handle)))
@@ -761,7 +761,7 @@ class ScheduleHandle(ScheduleView):
     def why(self, at: datetime | None = None) -> Why:
         """Say why it ran, or did not run, at an instant: past or future, from what is recorded; after delete too.
 
-        `at` means its minute, or its second where it has one; without it the newest occurrence up to now is meant.
+        `at` stands for its minute, or for its second if it has one. The default is the newest occurrence up to now.
         """
         return self._client.send(
             get(self._path("why"), responses.one(Why), {"at": None if at is None else instant("at", at)})

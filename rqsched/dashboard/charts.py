@@ -312,7 +312,7 @@ class Cell(NamedTuple):
     row: int
     """Its hour by the clock, from 0."""
     parts: list[tuple[str, float, float]]
-    """The shares of its outcomes, as those of a `Stack`."""
+    """The shares of its outcomes, in the form of the parts of a `Stack`."""
     label: str
     """Its text on hover."""
 
@@ -344,7 +344,7 @@ class Spread(NamedTuple):
     last: str
     """The label at its right end."""
     told: str
-    """All of it in one line."""
+    """The figures of the chart in one line."""
 
 
 def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, zone: ZoneInfo) -> Spread | None:

@@ -1,4 +1,4 @@
-"""Creating and editing a schedule: one form, checked as one types, with the next fires before anything is saved.
+"""Creating and editing a schedule: one form, checked while it is filled in, which shows the next fires before saving.
 
 The fields of the form are made from the table of options. A field that is left as it was shown changes nothing. Only
 the host of a URL is shown, because the rest may hold a secret.
@@ -67,7 +67,7 @@ class Field(NamedTuple):
     hint: str
     """Its effect."""
     choices: tuple[str, ...] = ()
-    """The values to choose from; empty: it is typed."""
+    """The values to choose from; empty if the value is typed."""
 
 
 def new(visit: Visit) -> Response:
@@ -376,7 +376,7 @@ def _workflows(visit: Visit) -> list[str]:
 
 
 def _registered(visit: Visit, name: str) -> str:
-    """Refuse workflows that would be imported by path: over HTTP only registered names run."""
+    """Refuse workflows that are not registered, because no path is imported over HTTP."""
     if not option_checks.is_registered(visit.scheduler.runtime, name):
         raise UnknownWorkflowError(name, f"no workflow named {name[:64]!r} is registered; choose one of the list.")
     return name

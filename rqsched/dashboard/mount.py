@@ -52,7 +52,7 @@ def wsgi(
     answer is 401. RQSCHED_TOKENS are then ignored. Without `operator`, tokens decide; without tokens, only this machine
     may look.
 
-    Safe where a server forks after this call. Raises ConfigError when a2wsgi is not installed.
+    A server may fork after this call. Raises ConfigError if a2wsgi is not installed.
     """
     _asgi_middleware()
     return _Mounted(scheduler, operator, login_url, limits or Limits())

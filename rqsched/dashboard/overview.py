@@ -54,9 +54,9 @@ class Problem:
     action: str | None = None
     """The operation that a button offers for each of them; None without one."""
     shows_error: bool = False
-    """Whether the last error of each of them says more."""
+    """Whether the page shows the last error of each of them, too."""
     list_of: _List | None = None
-    """The page that lists all of it; None without such a page."""
+    """The page that lists all schedules concerned; None without such a page."""
 
 
 class _Words(NamedTuple):

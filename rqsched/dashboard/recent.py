@@ -91,7 +91,7 @@ class Recent:
     slots: Sequence[Slot]
     """Its bars, the oldest first."""
     counts: Counter[str]
-    """The runs of all of them, as in a slot."""
+    """How many runs of all slots had each outcome."""
     backfilled: int
     """How many further runs backfills made: the charts show live runs only."""
     most: int
@@ -111,7 +111,7 @@ class Recent:
 
 
 _KINDS = ("succeeded", "open", "stopped", "expired", "failed")
-"""The order from the top of a bar to its foot, at which failures are found at once."""
+"""The order of outcomes from the top of a bar to its foot. Failures are at the foot, where they are seen at once."""
 _SAID = {
     "succeeded": "succeeded",
     "failed": "failed or lost",
@@ -207,7 +207,7 @@ class Failure(NamedTuple):
     error: str
     """The meaningful line of the newest run's error."""
     runs: int
-    """How many of the failures that were read."""
+    """How many of the failures that were read belong to this group."""
     newest: FailedRun
     """The newest run."""
     searched: str

@@ -40,7 +40,7 @@ POLICY = (
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 """The headers of every page. Without a referrer a browser's form has the origin `null`."""
 _COMPRESSION = 5
-"""A page of 90 kB becomes 8 kB in a millisecond; a higher level takes longer and saves only a hundredth more."""
+"""This level makes 8 kB of a page of 90 kB in a millisecond; a higher one takes longer and saves one percent more."""
 _YEAR = 31_536_000
 PAGES = {
     "Overview": "/",
@@ -68,7 +68,7 @@ _TYPES = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image
 
 
 def static(request: Request, name: str) -> Response:
-    """Return style sheet, script or icon, compressed as pages are; browsers keep one with a version in its name."""
+    """Return style sheet, script or icon, compressed as pages are; browsers cache a file with a version in its name."""
     if name not in _TYPES:
         return Response("not found", 404)
     keep = f"public, max-age={_YEAR}, immutable" if "v" in request.query_params else "no-cache"
@@ -229,7 +229,7 @@ def gap_of(event: AuditRecord) -> Omission | None:
 
 
 def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omission:
-    """Return misses with the hold or freeze at their time, in the words of `why`."""
+    """Return misses with the hold or freeze of their time as the reason, in the words of `why`."""
     for hold in holds if gap.is_missed else ():
         if (
             hold.since is None

@@ -86,7 +86,7 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
 
 
 def kept_of(visit: Visit) -> dict[str, str]:
-    """Return the filters, order and position of the list, which an action on several schedules keeps.
+    """Return the filters, order and position of the list, so that an action on several schedules returns to them.
 
     They come from the form, or from the page's address; absent ones are left out.
     """

@@ -38,7 +38,7 @@ SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "
 LIFETIME = timedelta(hours=12)
 """The longest life of a session: a cookie with a later end is refused."""
 _SKEW = timedelta(minutes=1)
-"""The cookie's life is shorter by this, so that a web process whose clock is this far behind accepts it."""
+"""A cookie's life is shorter by this, so that a web process whose clock is this far behind accepts the cookie."""
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
@@ -81,7 +81,7 @@ def lasting(request: Request, now: datetime) -> Callable[[], bool]:
 def sessions(scheduler: Scheduler, authenticator: Authenticator, ended: EndedSessions) -> Knows:
     """Return a function that tells, in the event loop, whether a request carries a valid session.
 
-    It answers by the last read of SQL, and reads in a thread only when no signing secret is known.
+    It uses the last read of SQL, and reads again, in a thread, only if no signing secret is known.
     """
 
     async def knows(connection: HTTPConnection) -> bool:

@@ -1,8 +1,8 @@
 """The page of workers and queues: live workers and their jobs, the depth of queues, and the last hour.
 
-Queues and workers belong to no namespace. A viewer of some namespaces only sees the queues that runs of the shown
-namespace wait on or ran on, how many of these runs wait, and the workers that listen there. Of the workers' jobs, such
-a viewer sees only runs of that namespace. The full depth of a queue is shown to viewers of all namespaces.
+Queues and workers belong to no namespace. A viewer who may see only some namespaces sees the queues that runs of the
+shown namespace wait on or ran on, how many of these runs wait, the workers that listen on these queues, and their jobs
+that are runs of that namespace. The full depth of a queue is shown to viewers of all namespaces.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Alive:
     dispatchers: list[LiveDispatcher] = field(default_factory=list)
     passes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
-    """Why some of it is missing or old; else empty."""
+    """Why some of the state is missing or old; empty if all of it is there."""
 
     @property
     def repairs(self) -> list[tuple[str, int]]:

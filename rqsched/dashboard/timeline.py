@@ -1,6 +1,6 @@
-"""The timeline: the runs of the past hours and the fires of the next, for a page of schedules.
+"""The timeline: the runs of the past hours and the fires of the next hours, for a page of schedules.
 
-Above it is the load ahead: the fires of all matching schedules, on every page.
+Above it, every page shows the load: the coming fires of all matching schedules.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
 _FROM_RUNS = 48
 """The longest span whose runs are read one by one; for longer ones their hourly counts are read."""
 _HALVED = 336
-"""The longest span that is centred on its instant; of a longer one nearly all lies before it."""
+"""The longest span that is centred on its instant; a longer span lies almost entirely before its instant."""
 _UNITS = ((_FROM_RUNS, 1, 240), (720, 3_600, 120), (HOURS[-1], 86_400, 120))
-"""For spans up to so many hours: the seconds of which a column is a multiple, and the most columns. Hourly counts have
-fewer columns, and beyond a month days are read."""
+"""For spans up to a number of hours: the unit of a column's width in seconds, and the most columns. Spans with hourly
+counts have fewer columns; spans beyond a month have columns of days."""
 ROWS = 40
 """Schedules on one page."""
 _MOST_MARKS = 900
@@ -57,7 +57,7 @@ _MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
 """Schedules and minutes that a page counts for the load: fewer than the command `load`, because a viewer waits."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
-"""The years of instants to look at, within which every zone is defined."""
+"""The years that can be shown; in these years every zone is defined."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Row:
     told: str = "nothing ran"
     """The runs, in words."""
     rest: float | None = None
-    """The place from which its status stops it from firing; None while it fires."""
+    """The place from which on it does not fire because of its status; None while it fires."""
     rests_until: float = 1000
     """The place up to which it does not fire."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)

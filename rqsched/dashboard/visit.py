@@ -64,7 +64,7 @@ class Visit:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The zone of the viewer, as the browser told it; UTC until it did."""
+        """The viewer's zone, which the browser sends; UTC until it has sent one."""
         name = unquote(self.request.cookies.get(session.ZONE, ""))
         return ZoneInfo(name if name in known_timezones() else "UTC")
 
@@ -150,7 +150,7 @@ class Visit:
 
     @cached_property
     def freeze(self) -> Hold | None:
-        """The freeze of the namespace, for the banner, too; None if it is not frozen."""
+        """The freeze of the namespace, which the banner shows as well; None if it is not frozen."""
         gate = self.scheduler.runtime.hold
         gate.look()
         return gate.find_frozen().get(self.namespace)

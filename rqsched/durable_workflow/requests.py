@@ -43,9 +43,10 @@ _TIMEOUTS = (
     "workflow_execution_timeout_seconds",
     "workflow_execution_timeout",
 )
-"""The tightest first: an attempt may take no longer than its run. Names without a unit are older ones, in seconds."""
+"""The fields of timeouts, the tightest first: an attempt may take no longer than its run. Names without a unit are
+older names, in seconds."""
 DEFAULTS: Mapping[str, Any] = {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
-"""The defaults of this surface: used-up max runs delete, failed runs do not end the schedule."""
+"""The defaults of this surface: reaching `max_runs` deletes a schedule, and failed runs do not end it."""
 MAX_HEADER = 256
 """Characters of a header that are recorded."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
@@ -128,7 +129,7 @@ async def require_version(
     principal: SignedIn,
     version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
 ) -> None:
-    """Refuse a request without version 2, before anything but its token is checked."""
+    """Refuse a request without version 2; only its token is checked before."""
     del principal
     if version is None:
         raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is required.")
@@ -199,7 +200,7 @@ def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
-    """Return who requested what, in the form that this control plane records."""
+    """Return the caller and the command in the form that the protocol records."""
     principal = call.principal
     context = {
         "request": {

@@ -19,7 +19,7 @@ from rqsched.kernel.decide.results import BackfillRow
 
 
 def status_of(schedule: Schedule) -> str:
-    """Return the status as this surface has it: dead is paused. A done schedule is neither found nor listed."""
+    """Return the status in the words of this surface: dead is `paused`. A done schedule is neither found nor listed."""
     return "paused" if schedule.status is ScheduleStatus.DEAD else schedule.status.value
 
 
@@ -102,7 +102,7 @@ _OUTCOMES = {
 
 
 def _outcome_of(run: Run) -> str:
-    """Return how a run came to start: by its kind, or because the run ahead of it ended."""
+    """Return how a run was started: from its kind, or because the run that it waited for ended."""
     if run.status is RunStatus.BUFFERED:
         return "buffered"
     has_waited = run.attempt == 1 and run.queued_at is not None and run.queued_at > run.created_at
@@ -294,7 +294,7 @@ class RecentAction(Schema):
 
 
 class BufferedAction(Schema):
-    """A run that waits for the one ahead of it."""
+    """A run that waits for an earlier run of its schedule."""
 
     workflow_id: str
     """The instance id of the run."""
@@ -412,7 +412,7 @@ class Event(Schema):
     payload: dict[str, Any]
     """Its values by name."""
     workflow_instance_id: str | None
-    """The instance id of the run it is about; None when it is about no run."""
+    """The instance id of the event's run; None if the event concerns no run."""
     workflow_run_id: str | None
     """The uid of that run."""
     recorded_at: datetime
@@ -442,7 +442,7 @@ class ClusterResponse(Schema):
     version: str
     """The version of rqsched."""
     namespace: dict[str, str]
-    """The namespace that was asked."""
+    """The namespace of the request."""
     capabilities: dict[str, bool]
     """Its capabilities."""
     control_plane: dict[str, str]
@@ -476,9 +476,9 @@ class RefusalResponse(Schema):
     last_safe_cursor: dict[str, Any] | None = None
     """The position of a page token that belongs to a list with other filters."""
     schedule_id: str | None = None
-    """The schedule, where one is meant."""
+    """The schedule that the error is about, if any."""
     outcome: Literal["trigger_failed"] = "trigger_failed"
-    """Only of a trigger that failed."""
+    """Present only if a trigger failed."""
 
 
 REFUSED = Refusals(RefusalResponse)

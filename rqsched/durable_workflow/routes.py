@@ -104,7 +104,7 @@ def create(call: Admin, body: requests.CreateRequest, request: Request) -> Respo
 
 
 def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
-    """Delete a done schedule, which does not exist on this surface: its id must be free here, too."""
+    """Delete a done schedule: it does not exist on this surface, so its id must be free."""
     handle = call.schedule(schedule_id)
     if handle.state.status is not ScheduleStatus.DONE:
         return False
@@ -113,7 +113,7 @@ def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
 
 
 def _executor(call: Call, workflow: str) -> str:
-    """Return the executor: a type that no process registered waits for an external worker, never imported."""
+    """Return the executor: `external` for a type that no process has registered, because a type is never imported."""
     return "rq" if option_checks.is_registered(call.scheduler.runtime, workflow) else "external"
 
 
@@ -218,7 +218,7 @@ def trigger(
 
 @_schedules.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
 def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
-    """Fire the past occurrences of a range; after two seconds the rest continues behind the response."""
+    """Fire the past occurrences of a range; after two seconds the response is sent and the rest continues."""
     if body.end_time <= body.start_time:
         raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
     handle = _find(call, schedule_id)

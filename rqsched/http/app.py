@@ -37,7 +37,7 @@ from rqsched.kernel.store.database import Patience
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 """uvicorn's own access log has the query of each request, which may hold a secret."""
 _PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
-"""A caller gets 503 soon instead of waiting as long as a worker does."""
+"""The web process waits for SQL for a shorter time than a worker: its callers soon get 503 instead."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
@@ -86,9 +86,10 @@ def create_app(
 
 @cache
 def _surface_routes() -> tuple[BaseRoute, ...]:
-    """Build the routes of the surfaces, once for all applications of a process: each finds its own in its state.
+    """Build the routes of the surfaces, once for all applications of a process.
 
-    FastAPI takes 100 ms of CPU for them, newer ones when the first request comes.
+    A route finds its application's collaborators in the application's state. Building takes FastAPI 100 ms of CPU;
+    newer releases of FastAPI spend them at the first request.
     """
     router = APIRouter(dependencies=[Depends(bearer)])
     for module in (native, ojs, durable_workflow, health):
@@ -149,7 +150,7 @@ def serve(
 
     With `workers` above 1, that many processes serve the same address, and a process that ends is replaced. Returns
     the exit code. Raises ConfigError, before anything is opened, when `host` is not loopback and no token is
-    configured, and for a `root_path` that is a path of ours.
+    configured, or when `root_path` collides with a path of ours.
     """
     settings = settings or Settings()
     if collides(root_path := str(options.get("root_path", ""))):

@@ -32,12 +32,12 @@ from rqsched.kernel.decide.option_table import is_id
 PRINCIPAL = "rqsched.principal"
 """The key of a request's scope for its principal, once it is known."""
 REFUSED_PREFIX = "rqsched.refused_prefix"
-"""The key of a request's scope for a trusted proxy's prefix that is refused because it is a path of ours."""
+"""The key of a request's scope for a trusted proxy's prefix that is refused because it collides with a path of ours."""
 _PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]*)?")
-"""The header Host, plainly; parsers read anything else differently."""
+"""The plain form of the header Host; parsers differ about every other form."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -169,7 +169,7 @@ def _entry(number: int, raw: Any) -> _Entry:
 
 
 class Authenticator:
-    """Finds the principal of a request: by the application's own rule, by token, or by coming from this machine."""
+    """Finds the principal of a request: by the application's own rule, by token, or because it is from this machine."""
 
     def __init__(
         self, tokens: Tokens, authenticate: Authenticate | None = None, failures: TokenBuckets | None = None
@@ -283,7 +283,7 @@ class TrustedProxies:
     def _client(self, peer: Address | None, hops: Sequence[str]) -> Address | None:
         for hop in reversed(hops):
             address = address_in(hop.strip())
-            if address is None:  # the hops before it may be forged
+            if address is None:  # the hops before an unreadable one may be forged
                 break
             peer = address
             if not self._trusts(peer):

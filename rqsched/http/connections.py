@@ -1,8 +1,8 @@
-"""The connections of a web process: fewer than its descriptors, and closed when no request comes.
+"""The connections of a web process: fewer than its file descriptors, and closed when no request comes.
 
-uvicorn and h11 wait for ever for the rest of a request's head. asyncio accepts connections even when no descriptor is
-left, and then writes thousands of tracebacks a second. Here a request's head has 5 s to arrive. When there are too many
-connections, the one that has waited longest is closed. Some descriptors stay reserved for SQL, Redis and files.
+uvicorn and h11 wait without limit for the rest of a request's head. asyncio accepts connections even when no descriptor
+is left, and then writes thousands of tracebacks a second. Here a request's head has 5 s to arrive. When there are too
+many connections, the longest idle one is closed. Some descriptors stay reserved for SQL, Redis and files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 HEAD_SECONDS = 5.0
 """Seconds that a request's head may take to arrive before its connection is closed."""
 _SPARE = 128
-"""Descriptors that are reserved for SQL, Redis and files; half of all where there are few."""
+"""Descriptors that are reserved for SQL, Redis and files; if there are few descriptors, half of them are."""
 _LOG_AGAIN = 60.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -121,8 +121,8 @@ class Connection(H11Protocol):
 
 
 _AT_ONCE = 4
-"""Connections that are accepted in one turn of the loop. The connections that they displace are closed a turn later;
-until then they hold descriptors that the next connection, such as a probe's, needs."""
+"""The most connections that are accepted in one turn of the loop. Connections that are closed to make room keep their
+descriptors until the next turn, and the next connection, such as a probe's, needs a free one."""
 
 
 class Listening(socket.socket):

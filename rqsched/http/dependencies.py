@@ -57,7 +57,7 @@ class Wiring:
     feed: EventFeed
     """Audit events as they are recorded."""
     ended_sessions: EndedSessions
-    """The dashboard's sessions that ended before their time."""
+    """The dashboard's sessions that were logged out."""
     heavy_reads: HeavyReads
     """Admits requests that compute for seconds."""
 

@@ -15,7 +15,7 @@ from rqsched.kernel.store.database import Connection
 from rqsched.kernel.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
 
 FRESH = timedelta(seconds=2)
-"""How long the rows are cached; with the time that a read takes, a log-out is obeyed within 5 s."""
+"""How long the rows are cached. Cache and read together take less than 5 s, within which a log-out is obeyed."""
 _PREFIX = "logout:"
 
 
@@ -31,7 +31,7 @@ class EndedSessions:
     def end(self, key: str, expires_at: int) -> None:
         """Refuse a session from now on; `key` has at most 57 characters, `expires_at` is in seconds of the epoch.
 
-        Rows that have expired are deleted with it. Raises DatabaseUnavailableError.
+        Also deletes the rows of sessions that have expired. Raises DatabaseUnavailableError.
         """
 
         def write(connection: Connection) -> None:
@@ -53,7 +53,7 @@ class EndedSessions:
     def make_secret(self) -> bytes:
         """Return the secret that signs sessions; store a random one if there is none.
 
-        Processes that do so at once get the same one. Raises DatabaseUnavailableError.
+        Processes that call this at the same time get the same secret. Raises DatabaseUnavailableError.
         """
         if (known := self.secret()) is not None:
             return known
@@ -65,7 +65,7 @@ class EndedSessions:
 
     @property
     def known_secret(self) -> bytes | None:
-        """The secret that signs sessions as it was read last, however long ago: for an event loop."""
+        """The secret from the last read, however long ago that was: an event loop must not wait for SQL."""
         return self._secret
 
     def has(self, key: str) -> bool:
@@ -77,7 +77,7 @@ class EndedSessions:
         return key in self._ended
 
     def had(self, key: str) -> bool:
-        """Return whether a session was ended as of the last read, however long ago: for an event loop."""
+        """Return whether a session had ended at the last read, however old: an event loop must not wait for SQL."""
         return key in self._ended
 
     def _look(self) -> None:

@@ -112,7 +112,7 @@ class TooSlowError(HttpError):
 
 
 class BusyError(HttpError):
-    """The sender is unknown, and newer requests of its address took its place."""
+    """The sender is unknown, and newer requests from its address have displaced this one."""
 
     code = "busy"
     remedy = "Try again after the seconds of Retry-After, or send a token."
@@ -151,7 +151,7 @@ class TooManyStreamsError(HttpError):
 
 
 class TooManyHeavyReadsError(HttpError):
-    """The principal has such a read under way, or the process admits no more of them."""
+    """The principal already has a heavy read under way, or the process admits no more heavy reads."""
 
     code = "too_many_heavy_reads"
     remedy = "Try again after the seconds of Retry-After, and ask for one load, timeline or why at a time."
@@ -233,7 +233,7 @@ def _of_rqsched(error: RqschedError) -> Problem:
         unnamed = DatabasePrivilegeError(error.missing, "the log of this server has the reason")
         return _unavailable(error.code, str(unnamed), error)
     if error.http_status == 503:
-        # Not why: a driver names hosts, users and databases, which callers need not know; the log has it.
+        # Without the cause: a driver names hosts, users and databases, which callers need not know; the log has it.
         detail = next((text for kind, text in _TOLD.items() if isinstance(error, kind)), str(error))
         return _unavailable(error.code, detail, error)
     if error.http_status == 500:
@@ -262,7 +262,7 @@ def _of_validation(error: RequestValidationError) -> Problem:
 
 
 def _name(location: Sequence[Any]) -> str:
-    """Return the name of the field, without the part of the request that it was in (body, query, path)."""
+    """Return the name of a field without the part of the request that contains it (body, query, path)."""
     name = ".".join(str(part) for part in location[1:]) or str(location[0] if location else "body")
     return name[:_MOST_CHARACTERS]
 

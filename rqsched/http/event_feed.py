@@ -1,8 +1,8 @@
 """Audit events as they are recorded, for any number of readers: one poll of the database a second per process.
 
 A thread polls while there are readers, and hands each event once to every reader it concerns. A reader's buffer is
-bounded: a reader that does not keep up is ended. While the database does not answer nothing is handed out; the poll
-then continues where it was.
+bounded, and a reader that does not keep up is disconnected. While the database does not answer, no events are handed
+out; afterwards the poll continues at its position.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _reads() -> CapacityLimiter:
 class Reader:
     """One stream: a bounded buffer of events. Belongs to the event loop it was made in.
 
-    `may_read` is asked with each poll, in the thread that polls; once it says no, the stream ends.
+    The polling thread calls `may_read` at each poll, and ends the stream when it returns False.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Reader:
         self._size += sum(event.size for event in events)
         if len(self._events) > _MOST_EVENTS or self._size > _MOST_CHARACTERS:
             self._events.clear()
-            self.behind.set()  # it resumes where it is
+            self.behind.set()  # the reader resumes at its position
             return
         self._changed.set()
 
@@ -105,7 +105,7 @@ class Reader:
         self._changed.set()
 
     async def take(self, seconds: float) -> list[FoundEvent]:
-        """Wait for events for so long; returns those that came."""
+        """Wait for events up to a timeout; return the events that have arrived."""
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
@@ -142,7 +142,7 @@ class EventFeed:
                 self._thread.start()
 
     def unsubscribe(self, reader: Reader) -> None:
-        """Hand nothing more to a reader; with the last one the polling ends."""
+        """Hand nothing more to a reader; without any reader the polling ends."""
         with self._lock:
             self._readers.discard(reader)
             if not self._readers:
@@ -202,7 +202,7 @@ class EventFeed:
             return readers
 
     def _poll(self, readers: Sequence[Reader], seen: dict[tuple[str, int], datetime], since: datetime) -> None:
-        """Hand out what is new since the last poll, page by page."""
+        """Hand out the events that are new since the last poll, page by page."""
         for reader in readers:
             if not reader.may_read():
                 reader.end()

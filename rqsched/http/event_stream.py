@@ -1,7 +1,7 @@
 """A streamed response: audit events as server-sent events, from a reader's position and then as they are recorded.
 
 Delivery is at least once: a reader that reconnects gets the events shortly before its position again, because
-transactions commit in another order than they read the clock. (schedule_uid, sequence) is an event's identity.
+transactions do not commit in the order in which they read the clock. (schedule_uid, sequence) identifies an event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rqsched.kernel.store.database import Connection, DatabaseError
 _log = logging.getLogger(__name__)
 MEDIA_TYPE = "text/event-stream"
 RECONNECT_MS = 3_000
-"""How long a browser waits before it comes back."""
+"""How long a browser waits before it reconnects."""
 _STALLED = 30.0
 """Seconds after which a reader that takes nothing is disconnected."""
 _HEARTBEAT = b":\n\n"
@@ -76,7 +76,7 @@ class NamespaceCursor:
         return event_queries.read_after(connection, [self._namespace], self._position, limit=PAGE)
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return the events that are new to the reader. After a while the feed alone filters repeats."""
+        """Return the events that are new to the reader. Soon after the start, only the feed still filters repeats."""
         if not events:
             return []
         self._position = max(self._position, events[-1].position)
@@ -248,7 +248,7 @@ class EventStream(Response):
             found = await self._reader.take(max(0.0, min(ends_at, sent_at + limits.heartbeat) - now))
             chunk = self._render(self._cursor.take(found))
             if not chunk and time.monotonic() - sent_at >= limits.heartbeat:
-                chunk = _HEARTBEAT  # also while events come that the reader filters out
+                chunk = _HEARTBEAT  # also while only events arrive that the reader's filter refuses
             if chunk:
                 yield chunk
                 sent_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Liveness and readiness, for orchestrators, which need no token and contain no secret; and metrics, for Prometheus."""
+"""Liveness and readiness for orchestrators, without a token and without secrets, and metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Heavy reads: requests that compute for seconds take a quarter of the threads, one of each principal.
+"""Heavy reads: requests that compute for seconds. They take at most a quarter of the threads, one for each principal.
 
-Their work ends when their client has disconnected.
+The work of a heavy read ends when its client has disconnected.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class HeavyReads:
 
     @asynccontextmanager
     async def admit(self, request: Request, principal: str, *, patience: float = 0.0) -> AsyncIterator[None]:
-        """Admit a read of a principal, which computes in threads that are started inside the block.
+        """Admit a heavy read of a principal; its work runs in threads that are started inside the block.
 
         The work ends with WorkCancelledError soon after the client has disconnected. Raises
-        TooManyHeavyReadsError when there is no room within `patience` seconds; no thread waits for it.
+        TooManyHeavyReadsError if it is not admitted within `patience` seconds; no thread is occupied during this time.
         """
         most = max(1, int(to_thread.current_default_thread_limiter().total_tokens * SHARE))
         while principal in self._principals or len(self._principals) >= most:

@@ -24,7 +24,7 @@ class Limits:
     stranger_bytes: int = 16 * 1024
     """The largest body that is read before its sender is known: the form of a login. The APIs read none."""
     strangers: int = 50
-    """Bodies of unknown senders at one address that are read at once; one more ends the oldest of them."""
+    """Bodies of unknown senders from one address that are read at once; one more ends the oldest of them."""
     failures: int = 20
     """Unknown tokens that one address may send at once."""
     failure_rate: float = 0.5
@@ -56,7 +56,7 @@ class Allowance:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The same as headers of a response (RateLimit header fields for HTTP)."""
+        """The allowance as headers of a response (RateLimit header fields for HTTP)."""
         counts = {"Limit": self.limit, "Remaining": self.remaining, "Reset": self.full_in}
         return {f"RateLimit-{name}": str(count) for name, count in counts.items()}
 

@@ -38,7 +38,7 @@ _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
 """The key of a request's scope for headers that its response gets, errors included."""
 IS_HEAD = "rqsched.head"
-"""The key of a request's scope that says whether its caller wants the headers only."""
+"""The key of a request's scope that says whether the caller wants only the headers (HEAD)."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITING_SHARE = 0.75
 _WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # one for each event loop, which has its own threads
@@ -76,7 +76,7 @@ def render_error(request: Request, error: BaseException) -> Response:
 
 
 def render_tagged(tag: Tag, error: BaseException) -> Response:
-    """Render an error of a request that may never have met the guard, and log what a caller can do nothing about."""
+    """Render an error of a request that may not have passed the guard; log the errors that no caller can repair."""
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, (HttpError, WorkCancelledError)):
         _log.error(

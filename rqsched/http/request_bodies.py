@@ -1,7 +1,7 @@
 """Bodies of requests: read after authentication, within a size and a time, and as strict JSON.
 
 A login form comes from an unknown sender. On the pages, small bodies of unknown senders are therefore read, a few at
-once for each address. One more ends the oldest of them, so that slow senders never block others.
+once for each address. A further body ends the oldest one of its address, so that slow senders never block others.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Bodies:
     async def read(self, connection: HTTPConnection, surface: Surface, receive: Receive) -> Receive:
         """Return a receiver that gives the whole body as one message.
 
-        Raises UnauthorizedError or ForbiddenError before anything is read, TooLargeError, TooSlowError, BusyError, and
-        MalformedError when the client disconnects before its body is whole.
+        Raises UnauthorizedError or ForbiddenError before anything is read. Raises TooLargeError, TooSlowError or
+        BusyError, and MalformedError if the client disconnects before its body is complete.
         """
         headers, scope = connection.headers, connection.scope
-        # HTTP/2 announces a body by neither header.
+        # Over HTTP/2 a body may be announced by neither of these headers.
         may_have_body = scope["method"] not in SAFE_METHODS and scope.get("http_version", "1.1") >= "2"
         if not may_have_body and "content-length" not in headers and "transfer-encoding" not in headers:
             return _replay(b"", receive)
@@ -238,7 +238,7 @@ def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
 
 
 _MOST_NAMED = 20
-"""The most fields that an error names when none is near, and the most errors in which the nearest is sought."""
+"""The most known fields that an error lists if none is near, and the most errors for which the nearest is sought."""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

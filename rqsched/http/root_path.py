@@ -1,8 +1,8 @@
-"""The path below which a proxy serves the application: said by its header, or by the server's `root_path`.
+"""The path below which a proxy serves the application: from the proxy's header, or from the server's `root_path`.
 
-A proxy may strip that path from requests or leave it in, and does not say which. The request's own path shows it,
-except when the prefix is one of our paths: `/schedules` below `/schedules` and `/schedules` without its prefix are the
-same request. Such a prefix is refused.
+A proxy may remove this prefix from requests or leave it, and does not say which. Usually the path of a request shows
+it. But if the prefix is a path of ours, it does not: with the prefix `/schedules`, a request for `/schedules` may mean
+the front page, or the page `/schedules` without its prefix. So a prefix of this kind is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OWN = (
     "/stream", "/bulk", "/release", "/freeze", "/thaw", "/namespace", "/limits", "/retry-failed", "/backfills",
     "/login", "/logout", "/theme", "/static",
 )  # fmt: skip
-"""The first parts of the paths of all our routes but the front page."""
+"""The first parts of the paths of all our routes, except the front page."""
 SERVE_ELSEWHERE = "is a path of rqsched itself; serve it below another one, such as /rqsched."
 """The error of such a prefix; the message begins with the prefix."""
 
@@ -26,7 +26,7 @@ def collides(path: str) -> bool:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Return whether a path is another one, or below it."""
+    """Return whether a path equals `root` or lies below it."""
     return path == root or path.startswith(f"{root}/")
 
 

@@ -44,10 +44,9 @@ def run_server(
 ) -> None:
     """Serve an application of ours until a signal; streams end at once, other requests have 30 s.
 
-    It listens where `config` says, or on `sockets` that are bound already. No more connections are held than
-    `limit_concurrency`, nor than the limit of descriptors allows; further requests are answered 503.
-
-    The process ends when it cannot begin, as uvicorn's own command does.
+    It listens where `config` says, or on `sockets` that are bound already. `limit_concurrency` and the limit of
+    descriptors bound the number of connections; further requests are answered 503. If the server cannot start, the
+    process ends, as uvicorn's own command does.
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
@@ -63,7 +62,7 @@ def run_server(
 def bind(config: uvicorn.Config) -> socket.socket:
     """Listen where `config` says; end the process if that fails, as uvicorn does.
 
-    uvicorn logs already here that it runs: from now on connections wait for the application instead of being refused.
+    uvicorn logs here already that it runs. From now on connections wait for the application instead of being refused.
     """
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
@@ -98,7 +97,7 @@ class _Server(uvicorn.Server):
 
 
 def close_streams(app: Any) -> None:
-    """End every stream of events of an application that `create_app` made, before the server that mounts it stops."""
+    """End every event stream of an application from `create_app`; call it before the server that mounts it stops."""
     app.state.rqsched.feed.close()
 
 
@@ -108,7 +107,7 @@ def close_scheduler(app: Any) -> None:
 
 
 SILENCE = 30.0
-"""Seconds without a turn of its event loop after which a child is replaced."""
+"""Seconds after which a child whose event loop does not turn is replaced."""
 
 MakeConfig = Callable[[bool], uvicorn.Config]
 """Makes the configuration of one child; the argument says whether that child recovers at boot."""
@@ -150,7 +149,7 @@ class _WebWatch(Watch):
 
     def end(self, pid: int, *, is_urgent: bool) -> None:
         """Let the child's requests end; urgently, cut them off."""
-        self._listening.close()  # else callers would wait in its backlog for ever
+        self._listening.close()  # else callers would wait in the backlog without end
         os.kill(pid, signal.SIGINT if is_urgent else signal.SIGTERM)
 
 

@@ -52,7 +52,7 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class Histogram:
-    """Spans in seconds, counted by buckets: none is ever taken out, so each count only grows."""
+    """Spans in seconds, counted by buckets. No span is ever removed, so each count only grows."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -63,14 +63,14 @@ class Histogram:
         """The sum of all spans."""
 
     def add(self, span: timedelta) -> None:
-        """Count one span; a negative one, which a clock that was set back makes, counts as zero."""
+        """Count one span. A negative span, which occurs when a clock is set back, counts as zero."""
         seconds = max(span.total_seconds(), 0.0)
         self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
 
 class Labels:
-    """Labels of user-chosen names: a bounded number have their own, all others share one."""
+    """Labels for user-chosen names: the first names have a label each, and all further names share `OTHER`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

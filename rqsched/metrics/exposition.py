@@ -98,7 +98,7 @@ class DatabaseGauges(NamedTuple):
     late: list[tuple[str, int, float]]
     """Active schedules that should have fired, by namespace, and seconds since the earliest was due."""
     without_success: list[tuple[str, int]]
-    """Schedules without a success for as long as they allow, by namespace."""
+    """Schedules without a success within their `expect_success_within`, by namespace."""
     frozen: list[tuple[str, int]]
     """The frozen namespaces, each with a 1."""
     limits: list[LimitDescription]

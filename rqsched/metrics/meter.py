@@ -68,7 +68,7 @@ class Meter:
 
     def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
         frozen = self._runtime.hold.frozen
-        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # due, not late
+        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # on hold none is late
         overdue = system_queries.count_without_success(connection)
         return DatabaseGauges(
             schedules=system_queries.count_schedules_by_status(connection),
@@ -114,7 +114,7 @@ class Meter:
         return found
 
     def families(self, principal: Principal) -> Iterator[Metric]:
-        """Return the metrics that a principal may see: all, or those of its namespaces without the shared ones."""
+        """Return the metrics that a principal may see: all, or only the metrics of its namespaces."""
         sees_all = principal.namespaces is None
 
         def sees(namespace: str) -> bool:

@@ -70,7 +70,7 @@ _AS_SPECIFIED: Options = {"dst_gap": "skip"}
 
 
 def _require_kept(call: Call, name: str) -> bool:
-    """Refuse to replace a schedule by a cron job that could not say when it fires; raises OjsError.
+    """Refuse to replace a schedule whose timing no cron job can express; raises OjsError.
 
     Returns whether there is a schedule of that name.
     """
@@ -99,7 +99,7 @@ def _options(call: Call, name: str, registration: Registration) -> Any:
 
 
 def _executor(call: Call, job_type: str) -> str:
-    """Return the executor: a type that no process registered waits for a worker of any language, never imported."""
+    """Return the executor: `external` for a type that no process has registered, because a type is never imported."""
     return "rq" if option_checks.is_registered(call.scheduler.runtime, job_type) else "external"
 
 

@@ -45,9 +45,9 @@ MAX_DEAD_LETTERS = 100
 MAX_ERROR = 8_192
 """Characters of the JSON of an error that are kept with its attempt."""
 MAX_TEXT = 2_000
-"""Characters of each of its texts that are kept when the error is larger."""
+"""Characters of each text in a larger error that are kept."""
 _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
-"""The codes by which a handler ends its job, and whether the job is a dead letter then."""
+"""The error codes with which a handler ends its job, and for each whether the job becomes a dead letter."""
 
 
 @router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=body_schema(requests.FetchRequest))
@@ -121,7 +121,7 @@ def nack(call: Operate, body: Body) -> Response:
     openapi_extra=body_schema(requests.HeartbeatRequest),
 )
 def heartbeat(call: Operate, body: Body) -> Response:
-    """Record that a worker is alive and which jobs it executes; returns those it must stop."""
+    """Record that a worker is alive and which jobs it executes; returns the jobs that it must stop."""
     fields = _fields(body)
     jobs = fields.get("active_jobs", [])
     if not isinstance(jobs, list) or len(jobs) > 10 * MAX_JOBS:
@@ -149,7 +149,7 @@ def read(call: Read, job_id: JobId) -> Response:
 
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
 def cancel(call: Operate, job_id: JobId) -> Response:
-    """Cancel a job that has not ended; a worker that holds it learns that with its next heartbeat."""
+    """Cancel a job that has not ended; a worker that executes it is told to stop at its next heartbeat."""
     found = _find(call, job_id)
     before: list[str] = []
 
@@ -284,9 +284,9 @@ def _uid(job_id: Any) -> str:
 
 
 def _held(call: Call, fields: Mapping[str, Any]) -> Run:
-    """Find the run whose attempt the caller holds; raises OjsError 409 when it no longer holds it.
+    """Find the run whose attempt the caller executes; raises OjsError 409 if the caller has lost the job.
 
-    With `worker_id` or `attempt` this includes a job that another worker has claimed since.
+    A job that another worker has claimed since is noticed only if the caller sends `worker_id` or `attempt`.
     """
     worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
     attempt = whole("attempt", fields.get("attempt"))
@@ -315,7 +315,7 @@ def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
     if change is None:
         current = _find(call, uid_to_uuid(held.uid)).run
         raise _not_held(current, f"is {responses.state_of(current)}, not active")
-    # As it was written: another worker may have claimed the next attempt since.
+    # The run as this request wrote it: another worker may have claimed the next attempt since.
     return ClaimedRun(next(after for _, after in change.changed_runs if after.uid == held.uid), change.after)
 
 

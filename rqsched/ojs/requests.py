@@ -152,7 +152,7 @@ INITIAL_INTERVAL = timedelta(seconds=1)
 COEFFICIENT = 2.0
 MAX_INTERVAL = timedelta(minutes=5)
 SPREAD = 0.5
-"""With jitter a delay is between a half and one and a half of what the backoff says."""
+"""With jitter a delay is between half and one and a half times the delay of the backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def job_options(registration: Registration, known: Mapping[str, Any]) -> dict[st
 
 
 def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return job options as ours; those without an equivalent are only kept verbatim."""
+    """Return job options as ours; options without an equivalent are only stored verbatim."""
     return {
         "queue": options.get("queue"),
         "timeout": timeout_seconds(options),

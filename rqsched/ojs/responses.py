@@ -90,7 +90,7 @@ def _is_plain_interval(spec: Spec) -> bool:
 
 
 def cron_job(schedule: Schedule) -> dict[str, Any]:
-    """Return a cron job; `x_specs` is there when `cron` does not say all of when it fires."""
+    """Return a cron job, with `x_specs` if `cron` does not express its whole timing."""
     definition, expression = schedule.definition, expression_of(schedule)
     options = sent_fields(schedule).get("options", {})
     args = loads(definition.action)["args"]
@@ -178,7 +178,7 @@ _ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
 
 
 def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
-    """Return the timeout as it was sent while the run has it, else the run's own or the settings'."""
+    """Return the timeout as the client sent it, if the run still has it; else the run's, or that of the settings."""
     sent = options.get("timeout_ms")
     if sent is not None and options.get("timeout") is None and timeout_seconds(options) == run.timeout:
         return int(sent)
@@ -363,7 +363,7 @@ class Job(Schema):
     timeout: int | None = None
     """Seconds that an attempt may take."""
     timeout_ms: int
-    """The same in milliseconds; the default where it names none."""
+    """The timeout in milliseconds; the default if the job has no timeout."""
     result: Any = None
     """The value that the worker returned."""
     error: JobError | None = None
@@ -401,7 +401,7 @@ class JobsResponse(Schema):
     """The jobs that a worker claimed."""
 
     jobs: list[Job]
-    """The jobs; fewer than asked for, or none, where no more wait."""
+    """The jobs; fewer than requested, or none, if no more wait."""
 
 
 class CancelledJob(Job):

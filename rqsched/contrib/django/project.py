@@ -51,16 +51,17 @@ _COMMAND = re.compile("|".join(map(re.escape, _COMMANDS)))
 
 
 def in_words(text: str) -> str:
-    """Return a text of ours with the project's settings and commands in place of variables and a bare `rqsched`.
+    """Return a text of ours in the words of a Django project.
 
-    A variable that is set is named as it is: it wins over the settings.
+    Names of variables become names of settings, and `rqsched` becomes `manage.py rqsched`. A variable that is set in
+    the environment keeps its name, because it wins over the settings.
     """
     named = _VARIABLE.sub(lambda found: _name_of(found[1]) or found[0], text)
     return _COMMAND.sub(lambda found: _COMMANDS[found[0]], named)
 
 
 def _name_of(setting: str) -> str | None:
-    """Return the name of a setting in the project; None for a variable of the environment, and for other words."""
+    """Return the name of a setting in the project; None if the variable is set, or the word is no setting."""
     if setting.lower() not in Settings.model_fields or is_in_environment(setting.lower()):
         return None
     own = getattr(django_settings, "RQSCHED", {})

@@ -69,7 +69,7 @@ _STATUS = {
 """The framework's words for the statuses of runs; every other run is ready, to start or to be retried."""
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*")
 _UNKNOWN = "unknown"
-"""The worker of an attempt that another one followed: its name is not kept."""
+"""The name of the worker of an earlier attempt: only the newest attempt's worker is stored."""
 
 
 class WorkerLostError(Exception):
@@ -292,7 +292,7 @@ def _callable_of(task: Any) -> Any:
 
 
 def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
-    """Execute a task in a worker; raises its errors, and one for a result that is not JSON of at most 64 KiB."""
+    """Execute a task in a worker; raises its errors, and an error if its result is not JSON of at most 64 KiB."""
     result = _running(task, current_run(), args, kwargs)
     _signals.task_started.send(type(result.task.get_backend()), task_result=result)
     given = (TaskContext(task_result=result), *args) if task.takes_context else args

@@ -25,7 +25,7 @@ _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
     name: option.default for name, option in OPTIONS.items() if name not in {"timezone", *_RETRIES}
 }
-"""The values that null stands for in a change; retry policies are changed field by field instead."""
+"""The value that null stands for, for each field of a change. Retry policies are changed field by field instead."""
 _ALIASES = {
     "kwargs": "trigger_payload",
     "max_successes": "total_repeats",
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _retries(body: DefinitionRequest) -> dict[str, Any]:
-    """Return the retry policies that the body names, with the fields that it names; null is the default policy."""
+    """Return the retry policies of the body, each with the fields that the body has; null is the default policy."""
     given = {name: getattr(body, name) for name in _RETRIES if body.has(name)}
     said: dict[str, Any] = {name: one and one.model_dump(exclude_unset=True) for name, one in given.items()}
     if body.max_retries is not None:

@@ -66,7 +66,7 @@ def read_span(value: Any) -> timedelta:
 
 
 def listed(value: Any) -> Any:
-    """Return a single value in a list; a list and None stay."""
+    """Return a single value as a list of one; a list and None stay as they are."""
     return value if value is None or isinstance(value, list) else [value]
 
 
@@ -162,7 +162,7 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: Any) -> Any:
-        """Refuse many unknown fields by the first of them: pydantic would list each, at 25 microseconds."""
+        """Refuse many unknown fields with a list of the first few: pydantic takes 25 microseconds to list each."""
         known = cls.model_fields
         unknown = [name for name in value if name not in known] if isinstance(value, dict) else []
         if len(unknown) <= MOST_ERRORS:
@@ -322,7 +322,7 @@ class CreateRequest(DeclareRequest):
 
     @property
     def is_in_pipelit_words(self) -> bool:
-        """Whether it is in the words of the Pipelit document, in which a failed run ends the schedule."""
+        """Whether the body uses the words of the Pipelit document, in which a failed run ends the schedule."""
         return self.interval_seconds is not None or self.total_repeats is not None
 
 

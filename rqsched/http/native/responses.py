@@ -29,15 +29,15 @@ class _SlimPipelitNames(Schema):
     id: str
     """`schedule_id`."""
     name: str
-    """The display name; the id where there is none."""
+    """The display name, or the id if there is no display name."""
     workflow_id: str
     """`workflow`."""
     trigger_node_id: str | None = None
-    """Only of a schedule that was given one."""
+    """Present if the schedule was created with one."""
     user_profile_id: str | None = None
-    """`owner`; only of a schedule that was given it under this name."""
+    """`owner`; present if the owner was sent under this name."""
     interval_seconds: float | None
-    """The interval of a schedule that has only this one; else None."""
+    """The interval of a schedule whose whole timing is one interval; else None."""
     total_repeats: int
     """`max_successes`; 0 means no limit."""
     max_retries: int
@@ -134,7 +134,7 @@ class RetryFailedResponse(Schema):
     started: int
     """How many are on their queues now."""
     buffered: int
-    """How many wait for the run ahead of them."""
+    """How many wait for an earlier run of their schedule."""
     skipped: int
     """How many changed meanwhile."""
     items: list[RetryRowResponse]
@@ -158,7 +158,7 @@ class BulkResponse(Schema):
     matched: int
     """How many schedules matched when they were counted."""
     done: int
-    """How many are done, with those of this chunk; more than `matched` when more came to match meanwhile."""
+    """How many are done, this chunk included; more than `matched` if more schedules match now than at the count."""
     counts: dict[str, int]
     """How many of this chunk had each outcome."""
     items: list[BulkRowResponse]
@@ -213,7 +213,7 @@ class TriggerResponse(Schema):
     run: RunResponse | None
     """The run; None without one."""
     buffer_depth: int | None
-    """How many runs wait; None unless this one does."""
+    """How many runs of the schedule wait; None if this run does not wait."""
 
 
 def trigger_response(result: TriggerResult[RunHandle]) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class EventsResponse(Page):
 
 class _Found(_OfSchedule):
     id: str
-    """Its position among the events of all schedules; pass it as `after` to read on behind it."""
+    """Its position among the events of all schedules; pass it as `after` to continue after it."""
 
 
 FoundEventResponse: Any = schema_of(
@@ -302,7 +302,7 @@ class WorkflowResponse(Schema):
     on_recovery: str | None
     """The workflow that runs on the first success after failures."""
     targets: str | None
-    """The source of the targets that its runs call it for; None without targets."""
+    """The source of its runs' targets; None if its runs have no targets."""
     registered_at: datetime | None
     """When a worker recorded it; None when only this process knows it."""
 
@@ -370,7 +370,7 @@ class ReleaseResponse(Schema):
     was_held: bool
     """Whether there was a hold."""
     schedules: int
-    """How many schedules had due occurrences that were decided about first."""
+    """How many schedules had due occurrences that were recorded as missed, or fired, first."""
     missed: int
     """How many occurrences were recorded as missed."""
     cancelled: int

@@ -171,7 +171,7 @@ def targets_of_run(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Read the same of any schedule's run by the run's uid."""
+    """Read the progress of the targets of any schedule's run, and a page of them, by the run's uid."""
     run = call.scheduler.run(run_uid.upper(), namespace=call.namespace)
     return _targets(run, limit, cursor, status)
 
@@ -216,9 +216,10 @@ def list_runs_of_all(
 
 @router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
 def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
-    """Retry every run that failed or was lost since an instant, at most 1000 a request; those of one schedule in turn.
+    """Retry every run that failed or was lost since an instant, at most 1000 a request.
 
-    More than `bound` is 422 and retries none. Safe to repeat: a retried run is no longer failed.
+    The runs of one schedule follow one another. More than `bound` is 422 and retries none. Safe to repeat: a retried
+    run is no longer failed.
     """
     rows = call.scheduler.retry_failed(
         body.since,
@@ -299,7 +300,10 @@ def list_backfills(
 
 @router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
 def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
-    """Stop a backfill; runs that it has started continue, the rest of its range is not fired. An ended one stays."""
+    """Stop a backfill: runs that it has started continue, the rest of its range is not fired.
+
+    A backfill that has ended does not change.
+    """
     reason = body.reason if body else None
     stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
     return Json(stopped)

@@ -215,7 +215,7 @@ def _default_id(call: Call, name: str | None, key: str | None) -> str:
 
 
 def require_registered(call: Call, declaration: Declaration) -> None:
-    """Refuse workflows that would be imported by path: over HTTP only registered names run. And hosts not allowed."""
+    """Refuse workflows that are not registered, because no path is imported over HTTP; refuse hosts not allowed."""
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
     for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
@@ -410,14 +410,14 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 
 @router.post("/bulk/{operation}/", response_model=BulkResponse)
 def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
-    """Pause, resume, trigger or skip the next of every schedule that matches, in chunks: this does one of them.
+    """Pause, resume, trigger or skip the next occurrences of every schedule that matches, one chunk for each request.
 
-    The first request, without `cursor`, only counts; more than `bound` is 422. Then send the same body with the
-    `next_cursor` of each response as `cursor`, until it is null: each such request does some schedules, each in a
-    separate transaction. Other filters or parameters than were counted are 422. Send a request again when its response
-    is lost: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is paused again,
-    `skip-next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap policy
-    skipped may start a run now.
+    The first request, without `cursor`, only counts the schedules; more than `bound` is 422. Then send the same body
+    with the `next_cursor` of each response as `cursor`, until it is null: each request handles some schedules, each in
+    a separate transaction. If its filters or parameters differ from those of the first request, it is 422. Send a
+    request again when its response is lost: triggers find the runs that they started. But a schedule that somebody
+    resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence that has passed, and a
+    trigger that the overlap policy skipped may start a run now.
     """
     chunks = call.scheduler.bulk(
         operation.replace("-", "_"),
@@ -453,9 +453,9 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
 
 @router.post("/sync/", response_model=SyncResponse)
 def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
-    """Create or replace the definitions of a declared set; with `prune`, delete what earlier syncs made and it lacks.
+    """Create or replace the definitions of a declared set; `prune` deletes schedules of earlier syncs that it lacks.
 
-    The whole set is checked before anything is written. A repeat does the rest.
+    The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
     """
     declared = [_declared(call, one) for one in body.schedules]
     bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)

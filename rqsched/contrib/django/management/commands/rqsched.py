@@ -13,7 +13,7 @@ from rqsched.cli.app import app
 
 
 class Command(BaseCommand):
-    """Passes its arguments on as they are: `manage.py rqsched list --help` is `rqsched list --help`."""
+    """Passes its arguments to `rqsched` unchanged: `manage.py rqsched list --help` is `rqsched list --help`."""
 
     help = "Every command of rqsched: `manage.py rqsched --help` lists them."
     requires_system_checks: Sequence[str] = ()
