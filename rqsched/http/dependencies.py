@@ -225,7 +225,7 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 def _heavy(
     role: Role, *, takes_conditions: bool = True, only: Callable[[dict[str, Any]], bool] | None = None
 ) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds; with `only`, when that is true of its body."""
+    """Return the dependency of a call that computes for seconds; with `only`, a call whose body `only` accepts."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:
@@ -239,7 +239,7 @@ def _heavy(
 
 
 async def _body_of(request: Request) -> dict[str, Any]:
-    """Return the object that a request sends, empty when it sends none."""
+    """Return the JSON object in the body of a request, or an empty one."""
     body = await request.json() if await request.body() else None
     return body if isinstance(body, dict) else {}
 
@@ -259,7 +259,7 @@ AdminHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN))]
 OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_is_dry))]
 """A call as `OperateAlways`, which computes for seconds when it is a dry run."""
 OperateOrCount = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_counts))]
-"""A call as `OperateOrHeavy`, which also computes for seconds when it has no cursor and counts what it would do."""
+"""A call as `OperateOrHeavy`, which also computes for seconds when it has no cursor, and therefore counts."""
 AdminOrHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN, takes_conditions=False, only=_is_dry))]
 """A call as `AdminAlways`, which computes for seconds when it is a dry run."""
 
