@@ -73,8 +73,15 @@ ENTRIES = (
     Entry("resume", "cli.schedules", _OPERATIONS, "Start firing again."),
     Entry("restart", "cli.schedules", _OPERATIONS, "Restart a done or dead schedule with its counters at zero."),
     Entry("trigger", "cli.schedules", _OPERATIONS, "Start a run now; the schedule's times do not move."),
-    Entry("backfill", "features.bulk.cli", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."),
-    Entry("retry", "features.bulk.cli", _OPERATIONS, "Run again what failed, was lost, cancelled or terminated."),
+    Entry(
+        "backfill", "features.backfill.cli", _OPERATIONS, "Fire the occurrences of a past range that have no run yet."
+    ),
+    Entry(
+        "retry",
+        "features.retry_on_request.cli",
+        _OPERATIONS,
+        "Run again what failed, was lost, cancelled or terminated.",
+    ),
     Entry(
         "bulk",
         "features.bulk.cli",

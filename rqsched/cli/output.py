@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -21,6 +22,8 @@ from rqsched.kernel.decide.model import tone_of
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from rqsched.kernel.decide.results import BulkRow, RetryRow
 
 _WIDE = 100_000
 """The width of an output that is not a terminal: no line is wrapped."""
@@ -178,6 +181,37 @@ def _draw(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]
 def notice(text: str) -> None:
     """Write a sentence to standard error, beside the output."""
     _write_line(sys.stderr, text)
+
+
+def show_outcomes(
+    writer: Writer,
+    done: str,
+    rows: Sequence[BulkRow | RetryRow],
+    columns: Mapping[str, str],
+    *,
+    noun: str,
+    dry_run: bool,
+    following: str | None = None,
+) -> Counter[str]:
+    """Show rows in the writer's form; returns how many rows had each outcome.
+
+    `done` is the operation ("Retried"), `noun` the kind of rows ("runs"), `columns` a table's titles and fields, and
+    `following` where a stopped command goes on.
+    """
+    fields = [row.to_dict() for row in rows]
+    counts = Counter(row.outcome for row in rows)
+    document = {"outcome": "dry_run" if dry_run else done.lower(), "counts": counts, "results": fields}
+    document |= {} if following is None else {"next_page_token": following}
+    if not writer.for_programs(fields, document):
+        if rows:
+            writer.table(tuple(columns), [tuple(getattr(row, field) for field in columns.values()) for row in rows])
+        writer.say(f"{'Dry run' if dry_run else done}: {in_words(counts) or f'no {noun}'}.")
+    return counts
+
+
+def in_words(counts: Counter[str]) -> str:
+    """Return counts in words, such as "3 started, 1 skipped"."""
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from tests.contract.test_layers import own_imports
 
 OF_OTHERS = {
     ("backfill", "retry_on_request"): "a backfill that is asked to retries the failed runs it finds",
-    ("bulk", "backfill"): "its module of commands has the one of backfills, too",
-    ("bulk", "retry_on_request"): "its module of commands has the one of retries, too",
     ("calendars", "freeze"): "both refuse a principal that does not see every namespace",
     ("declarations", "after"): "a sync orders what it creates: an upstream comes first",
     ("declarations", "quotas"): "a sync that creates and removes is checked as a whole",

@@ -146,7 +146,7 @@ if (chunks) {
   let isGoing = false;
   const show = (text) => { [go.hidden, stop.hidden, told.textContent] = [isGoing, !isGoing, text]; };
   const next = async () => {
-    const answer = await fetch(chunks.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(chunks)), redirect: "error" });
+    const answer = await fetch(chunks.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(chunks)), redirect: "error", signal: AbortSignal.timeout(60_000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!answer.ok) throw new Error(page.querySelector("main p")?.textContent);
     every("[data-chunk]", (part) => part.replaceChildren(...(page.querySelector(`[data-chunk=${part.dataset.chunk}]`)?.childNodes ?? [])));
@@ -160,7 +160,8 @@ if (chunks) {
       show("Stopped.");
     } catch (error) {
       isGoing = false;
-      show(`Interrupted: ${error instanceof TypeError ? "the server is away, or your session has ended." : error.message} Nothing is done twice when you go on.`);
+      const why = error.name === "TimeoutError" ? "the server has not answered for a minute." : error instanceof TypeError ? "the server is away, or your session has ended." : error.message;
+      show(`Interrupted: ${why} Go on continues after what is done.`);
     }
     go.focus();
   };

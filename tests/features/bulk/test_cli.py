@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
+from rqsched.errors import RedisUnavailableError
 from rqsched.features.bulk import api as bulk
 from tests.support.cli import HELLO, Cli
 
@@ -30,6 +32,7 @@ def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
         cli("create", name, HELLO, "--every", "1h", "--label", "team=x")
     planned = cli("bulk", "pause", "--label", "team=x", "--dry-run", "-o", "json").json
     assert planned["counts"] == {"would_pause": 2}
+    assert "stays done" not in cli("bulk", "pause", "--label", "team=x", "--dry-run").err
     assert cli("bulk", "pause", "--label", "team=x", "--reason", "later").out.splitlines()[-1] == "Done: 2 paused."
     assert cli("bulk", "pause").out.splitlines()[-1] == "Done: no schedules."
     assert cli("bulk", "resume", "-o", "jsonl").out.count("resumed") == 2
@@ -69,6 +72,77 @@ def test_ctrl_c_stops_bulk_between_two_chunks_and_the_told_token_goes_on(
     assert cli.scheduler.count(status="paused") == 3
     assert cli("bulk", "pause", "--page-token", token).out.splitlines()[-1] == "Done: 4 paused."
     assert "cursor" in cli("bulk", "resume", "--page-token", token, code=2).err
+
+
+def seven(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven schedules, and chunks of three."""
+    monkeypatch.setattr(bulk, "CHUNK", 3)
+    for number in range(7):
+        cli.scheduler.create(f"job-{number}", HELLO, Every("1h"))
+
+
+@contextmanager
+def failing_at(number: int) -> Iterator[None]:
+    """Lose the connection to the database when the schedule of this number is paused."""
+    updates = list[str]()
+
+    def lose(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        updates.extend([statement] if statement.startswith("UPDATE rqsched_schedules") else [])
+        if len(updates) == number:
+            raise RedisUnavailableError
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", lose)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", lose)
+
+
+def test_a_chunk_that_fails_leaves_the_outcomes_of_the_ones_before_and_the_token(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seven(cli, monkeypatch)
+    with failing_at(5):
+        failed = cli("bulk", "pause", "-o", "json", code=RedisUnavailableError.exit_code)
+    assert (failed.json["outcome"], failed.json["counts"]) == ("interrupted", {"paused": 3})
+    assert "redis_unavailable" in failed.err
+    token = failed.json["next_page_token"]
+    with failing_at(1):
+        table = cli("bulk", "pause", "--page-token", token, code=RedisUnavailableError.exit_code)
+    assert (table.out, f"--page-token '{token}'" in table.err) == ("Interrupted: no schedules.\n", True)
+    assert cli("bulk", "pause", "--page-token", token).out.splitlines()[-1].endswith("paused.")
+    assert cli.scheduler.count(status="paused") == 7
+    assert "To go on" not in cli("bulk", "pause", "--page-token", "x", code=2).err
+
+
+def test_a_dry_run_that_is_stopped_does_not_say_that_something_is_done(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seven(cli, monkeypatch)
+    monkeypatch.setattr(bulk, "MAX_PAGE", 3)
+    chunks = bulk.do_chunk
+
+    def press(*given: Any, **more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return chunks(*given, **more)
+
+    monkeypatch.setattr(bulk, "do_chunk", press)
+    stopped = cli("bulk", "pause", "--dry-run", code=130)
+    assert ("To go on" in stopped.err, "stays done" in stopped.err) == (True, False)
+
+
+def test_bulk_leaves_ctrl_c_alone_where_it_is_ignored_and_in_another_thread(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seven(cli, monkeypatch)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupted_by(2):
+            assert cli("bulk", "pause").out.splitlines()[-1] == "Done: 7 paused."
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(cli, "bulk", "resume").result().out.splitlines()[-1] == "Done: 7 resumed."
 
 
 @pytest.mark.parametrize("option", ["--workflow", "--owner", "--text"])
