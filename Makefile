@@ -10,7 +10,7 @@ CONSTRAINTS ?=
 LOCKED ?=
 OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -v python$(one))))
 NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
-INNER  := tests/contract tests/when tests/kernel
+INNER  := tests/contract tests/when tests/kernel tests/features
 # Each pytest worker starts its own Valkey and PostgreSQL. More than two cores: many tests wait for processes.
 WORKERS ?= 7
 

@@ -64,7 +64,7 @@ class Spans(NamedTuple):
         return cls(places, tuple(accumulate(buckets[place] for place in places))) if places else None
 
     def at(self, share: float) -> timedelta:
-        """Return the span below which a share of them lies, within a bucket in proportion (`run_hours.quantile`)."""
+        """Return the span below which a share of them lies, within a bucket in proportion (as in `hours`)."""
         rank = share * self.totals[-1]
         found = min(bisect_left(self.totals, rank), len(self.places) - 1)
         before = self.totals[found - 1] if found else 0

@@ -12,6 +12,7 @@ from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 
 from rqsched.when.cron import parse_cron
 from tests.contract.sources import imports_of, modules
+from tests.contract.test_layers import part_of
 from tests.support.processes import REPOSITORY
 
 VECTORS = REPOSITORY / "tests" / "data" / "cron-vectors.json"
@@ -47,9 +48,7 @@ def test_croniter_is_asked_for_days_and_nothing_else() -> None:
 
 
 def test_of_what_decides_when_something_happens_only_the_backoff_uses_tenacity() -> None:
-    deciding = {
-        module for module in users_of("tenacity") if module.startswith(("rqsched.when", "rqsched.kernel.decide"))
-    }
+    deciding = {module for module in users_of("tenacity") if part_of(module) in {"when", "kernel.decide", "decide"}}
     assert deciding == {"rqsched.kernel.decide.delays"}
 
 

@@ -18,7 +18,7 @@ LAYERS = (
     {"kernel", "kernel.decide", "decide"},
     {"config", "timing", "signals", "workflows", "embedded"},
     {"kernel.store", "kernel.queries", "kernel.transport", "store"},
-    {"features", "kernel.chain", "chain"},
+    {"features", "features.list", "kernel.chain", "chain"},
     {"api", "simulate", "run"},
     {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables"},
     {"importers"},
@@ -26,14 +26,15 @@ LAYERS = (
     | {"cli", "contrib", "surface"},
 )
 """The files and folders of `rqsched`, and the kinds of files of features; lowest layer first."""
+PLACED = frozenset().union(*LAYERS)
 KINDS = {
-    "decide": ("decide", "progress"),
+    "decide": ("decide", "progress", "lines", "report"),
     "store": ("store", "starts", "timeline"),
     "chain": (
         *("chain", "upstreams", "execution", "jobs", "repairs"),
         *("delivering", "messages", "notifier", "timed_http", "watching"),
     ),
-    "api": ("api", "actions", "declarations", "sources", "recurrence_rule"),
+    "api": ("api", "declarations", "sources", "recurrence_rule"),
     "surface": ("http", "cli", "load_cli", "page", "text", "export", "schedule_file"),
 }
 """The files of features, of the simulation and of the machines, by the layer that they belong to."""
@@ -109,16 +110,18 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
 
 
 def part_of(module: str) -> str:
-    """Return the part of LAYERS that a module belongs to."""
+    """Return the part of LAYERS that a module belongs to, and its own name if there is none."""
     first, *rest = module.split(".")[1:] or ["__init__"]
-    if first in {"kernel", "run"} and rest and f"{first}.{rest[0]}" in set().union(*LAYERS):
-        return f"{first}.{rest[0]}"
+    two = ".".join([first, *rest[:1]])
+    if two in PLACED:
+        return two
     kind = next((part for part, kinds in KINDS.items() if rest and rest[-1] in kinds), None)
     if first == "features":
-        return kind or first
-    if kind in {"store", "surface"} and first in {"machines", "simulate"}:
+        is_package = len(rest) == 1 and (PACKAGE / first / rest[0]).is_dir()
+        return first if is_package else kind if kind and len(rest) == 2 else module
+    if kind in {"decide", "store", "surface"} and first in {"machines", "simulate"}:
         return kind
-    return first
+    return module if first == "kernel" else first
 
 
 def layer_of(module: str) -> int:
@@ -137,8 +140,27 @@ def own_imports() -> list[Import]:
 
 
 def test_every_module_belongs_to_a_layer() -> None:
-    placed = set().union(*LAYERS)
-    assert [module for module in modules() if part_of(module) not in placed] == [], "add the file or folder to LAYERS"
+    assert [module for module in modules() if part_of(module) not in PLACED] == [], "add it to LAYERS or KINDS"
+
+
+def test_a_file_that_neither_layers_nor_kinds_name_belongs_to_no_layer() -> None:
+    new = (
+        "features.limits.anything",
+        "features.limits.folder.chain",
+        "features.anything",
+        "kernel.folder.x",
+        "folder.x",
+    )
+    assert [module for module in new if part_of(f"rqsched.{module}") in PLACED] == []
+
+
+def test_each_kind_is_that_of_a_file() -> None:
+    of_kinds = {module.rpartition(".")[2] for module in modules() if part_of(module) in KINDS}
+    assert {stem for stems in KINDS.values() for stem in stems} - of_kinds == set()
+
+
+def test_each_part_is_that_of_a_module() -> None:
+    assert PLACED - {part_of(module) for module in modules()} == set()
 
 
 def test_imports_point_down() -> None:

@@ -7,11 +7,12 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import rqsched
-from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, machines, testing
+from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, dashboard, http, machines, testing
 from rqsched.kernel.decide.option_table import Options
 from tests.contract.sources import modules
 
@@ -156,6 +157,16 @@ TESTING_NAMES = {
 def test_the_names_of_the_machines_extra_are_exactly_these() -> None:
     assert set(machines.__all__) == MACHINE_NAMES
     assert [name for name in MACHINE_NAMES if not getattr(machines, name).__doc__] == []
+
+
+OF_HTTP = {"Limits", "Principal", "Role", "close_streams", "create_app", "run_server", "serve"}
+OF_THE_DASHBOARD = {"Principal", "Role", "wsgi"}
+
+
+@pytest.mark.parametrize(("module", "names"), [(http, OF_HTTP), (dashboard, OF_THE_DASHBOARD)])
+def test_the_names_of_the_web_extras_are_exactly_these(module: ModuleType, names: set[str]) -> None:
+    assert set(module.__all__) == names
+    assert [name for name in names if not getattr(module, name).__doc__] == []
 
 
 def test_the_helpers_for_tests_of_applications_are_exactly_these() -> None:

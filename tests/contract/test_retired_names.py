@@ -11,12 +11,13 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.contract.test_layers import KINDS
 from tests.support.processes import REPOSITORY
 
 MODULES = {
     "answers": "responses",
     "asking": "requests",
-    "beat": "heartbeat",
+    "beat": "heartbeats",
     "bodies": "schemas",
     "borrowed": "existing_connection",
     "callers": "caller_transaction",
@@ -27,33 +28,33 @@ MODULES = {
     "describe": "build_description",
     "draft": "change_builder",
     "endings": "schedule_endings",
-    "external": "external_runs",
+    "external": "features/external/chain",
     "facts": "metadata",
-    "fanout_targets": "fan_out_targets",
+    "fanout_targets": "features/fan_out/store",
     "fields": "convert",
     "fitting": "page_size",
     "forms": "schemas",
     "keys": "idempotency",
     "lane": "job_queue",
-    "links": "firing, or reconcile/schedules",
+    "links": "kernel/chain/fire, or reconcile/schedules",
     "member": "members",
     "nearest": "did_you_mean",
     "offer": "overlap",
     "options": "schedule_options",
     "own_transaction": "caller_transaction",
-    "presence": "heartbeat",
+    "presence": "heartbeats",
     "reading": "requests",
     "registration": "convert",
-    "scans": "reconcile_queries",
+    "scans": "kernel/queries/reconcile",
     "schema": "schema_version",
     "scripts": "lua",
     "sending": "http",
     "settlement": "settle_decision",
     "shapes": "schemas",
-    "start": "start_on_request",
+    "start": "runs_on_request",
     "tally": "telemetry",
-    "target_ends": "target_decision",
-    "targets": "fan_out_targets",
+    "target_ends": "features/fan_out/decide",
+    "targets": "features/fan_out/store",
     "unfollowed": "resync",
 }
 """Former names of files of the package, which no alias of an import may bring back."""
@@ -139,9 +140,15 @@ IN_FOLDER = {
     "rqsched/dev": {"Frame": "Snapshot", "News": "EventLog", "Place": "Location"},
 }
 """Names that were retired in one folder or file only; elsewhere they are plain words."""
+OF_FEATURES = {
+    "rqsched/api": KINDS["api"],
+    "rqsched/cli": ("cli", "load_cli", "export", "schedule_file"),
+    "rqsched/http/native": ("http",),
+    "rqsched/kernel/decide": KINDS["decide"],
+    "rqsched/kernel/chain": KINDS["chain"],
+}
+"""The files of features and of the simulation to which the names of a folder belong, too."""
 
-FAMILIES = {REPOSITORY / "rqsched" / "kernel" / "chain" / "reconcile" / "links.py"}
-"""Files of a package that are named after the objects of their repairs."""
 FOLDERS = ("rqsched", "tests", "benchmarks", "examples")
 KEPT = ("migrations", "adr")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -160,6 +167,17 @@ def pages() -> Iterator[Path]:
         path for path in (REPOSITORY / "docs").rglob("*.md") if not {*KEPT} & {*path.relative_to(REPOSITORY).parts}
     )
     yield from REPOSITORY.glob("*.md")
+
+
+def files_in(folder: str) -> Iterator[Path]:
+    """Yield the files in which the names of IN_FOLDER for a folder, or for one file, are retired."""
+    if folder.endswith(".py"):
+        yield REPOSITORY / folder
+    else:
+        yield from (REPOSITORY / folder).rglob("*.py")
+    for stem in OF_FEATURES.get(folder, ()):
+        yield from (REPOSITORY / "rqsched" / "features").glob(f"*/{stem}.py")
+        yield from (REPOSITORY / "rqsched" / "simulate").glob(f"{stem}.py")
 
 
 def names_in(path: Path) -> Iterator[tuple[int, str]]:
@@ -188,7 +206,7 @@ def test_no_name_comes_back_in_the_folder_where_it_was_retired() -> None:
     found = [
         f"{path.relative_to(REPOSITORY)}:{line}: {name} is now {names[name]}"
         for folder, names in IN_FOLDER.items()
-        for path in (REPOSITORY.glob(folder) if folder.endswith(".py") else (REPOSITORY / folder).rglob("*.py"))
+        for path in files_in(folder)
         for line, name in names_in(path)
         if name in names and path != Path(__file__)
     ]
@@ -208,7 +226,7 @@ def test_no_retired_name_is_in_the_docs() -> None:
 
 def test_no_file_and_no_alias_has_a_retired_name() -> None:
     package = [path for path in sources() if path.is_relative_to(REPOSITORY / "rqsched")]
-    files = [str(path.relative_to(REPOSITORY)) for path in package if path.stem in MODULES and path not in FAMILIES]
+    files = [str(path.relative_to(REPOSITORY)) for path in package if path.stem in MODULES]
     alias = re.compile(r"^(?:from [\w.]+ )?import [\w.]+ as (\w+)$", re.MULTILINE)
     aliases = [
         f"{path.relative_to(REPOSITORY)}: as {name}"
@@ -217,3 +235,12 @@ def test_no_file_and_no_alias_has_a_retired_name() -> None:
         if name in MODULES
     ]
     assert files + aliases == []
+
+
+def test_what_replaced_a_file_is_there() -> None:
+    package = [path for path in sources() if path.is_relative_to(REPOSITORY / "rqsched")]
+    files = [f"/{path.with_suffix('').as_posix()}" for path in package]
+    names = {name for path in package for _, name in names_in(path)}
+    advice = [word for words in MODULES.values() for word in re.split(r", (?:or )?", words)]
+    lost = [word for word in advice if word not in names and not any(file.endswith(f"/{word}") for file in files)]
+    assert lost == []

@@ -7,6 +7,7 @@ import pickletools
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -270,9 +271,11 @@ def test_tables_and_keys_stand_behind_the_address(redis_url: str, empty_sqlite_u
                 open_source(address, Reading())
 
 
+BOMB = b"tests.importers.bomb"
+"""A module that raises when it is imported."""
 UNREADABLE = {
     "calls a function": b"cposix\ngetpid\n(tR.",
-    "imports a module": b"\x80\x04\x8c\x16tests.coming_over.bomb\x8c\x01x\x93.",
+    "imports a module": b"\x80\x04\x8c" + bytes([len(BOMB)]) + BOMB + b"\x8c\x01x\x93.",
     "is another value": pickle.dumps(["a job"]),
     "is not whole": pickle.dumps({"id": "a", "func": FUNCTION})[:-5],
     "lacks what a job has": pickle.dumps({"version": 1, "id": "a"}),
@@ -282,6 +285,7 @@ UNREADABLE = {
 
 
 def test_pickles_of_no_job_are_not_readable(store: Store) -> None:
+    assert find_spec(BOMB.decode())
     store.add("good", "interval", hours=1)
     state = store.scheduler.get_job("good").__getstate__()
     wrong: dict[str, Any] = {

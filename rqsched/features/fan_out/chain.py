@@ -12,7 +12,7 @@ the queue, and each target that ends puts the next one there. Targets of a group
 the queue once they have a place (`limits`).
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
-`target_execution`.
+`execution`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runs of a timeline: how many of each outcome in each column of the picture, whatever is stored.
 
 Short spans are read from the runs, which are shown where they ran. Longer spans, and spans with too many runs, are read
-from the hours, which have a run where it ended (`run_hours`), and from the runs that are not in them yet.
+from the hours, which have a run where it ended (`store`), and from the runs that are not in them yet.
 """
 
 from __future__ import annotations

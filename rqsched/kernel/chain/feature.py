@@ -3,7 +3,7 @@
 
 A feature says by data when it is involved: by columns of the schedule that differ from their defaults before or after
 the Change, or by the settings of the process. An ordinary schedule has the default in each column, so its fire enters
-no file of a feature. `feature_list` has all of them; their order there is their order at each point.
+no file of a feature. `rqsched.features.list` has all of them; their order there is their order at each point.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Runtime:
     ) -> None:
         """Open what the settings name.
 
-        `features` and `tracer` make the features and the tracer of this process (`feature_list` has them all).
+        `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
         processes that others wait for (`Breaker`); without one, each call waits, as a worker should.

@@ -1,1 +1,1 @@
-"""SQL: tables, migrations, and functions that are each a step of a transaction. All SQL of rqsched is here."""
+"""SQL: all tables and migrations, and functions that are each a step of a transaction; features have `store.py`."""

@@ -1,7 +1,7 @@
 """Claims in SQL: one process or one external worker takes a pending run, and keeps it alive by heartbeats.
 
 A claim is one conditional update, fenced by a token that the claimer draws. Every function works inside the
-caller's transaction. The ends of claimed runs are in `changes` and `ends`, the claims of targets in `fan_out_targets`.
+caller's transaction. The ends of claimed runs are in `changes`, the claims of targets in `features/fan_out/store.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules and runs as the pure core makes them, written through the store."""
+"""Schedules and runs as the pure decisions make them, written through the store."""
 
 from __future__ import annotations
 
