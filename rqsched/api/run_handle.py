@@ -9,7 +9,7 @@ from typing import Any
 
 from rqsched.api.description import RunFields, TriggerResult
 from rqsched.errors import RunNotFoundError
-from rqsched.features.fan_out.chain import read_progress, read_targets
+from rqsched.features.fan_out.dispatch import read_progress, read_targets
 from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
 from rqsched.features.retry_on_request import chain as retrying
 from rqsched.kernel.chain import settle

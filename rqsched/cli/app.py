@@ -128,10 +128,10 @@ ENTRIES = (
         _HISTORY,
         "Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen.",
     ),
-    Entry("usage", "cli.maintenance", _HISTORY, "Show what a namespace holds, and what its quota allows."),
+    Entry("usage", "features.quotas.cli", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry(
         "limits",
-        "cli.maintenance",
+        "features.limits.cli",
         _OPERATIONS,
         "List the groups of runs of which only so many run at once, or start in a time, or change what one allows.",
     ),
@@ -162,9 +162,14 @@ ENTRIES = (
     ),
     Entry("namespace", "features.namespaces.cli", _OPERATIONS, "Delete everything of a frozen namespace for good."),
     Entry("recover", "cli.maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
-    Entry("prune", "cli.maintenance", _MAINTENANCE, "Delete the runs and history that are beyond their retention."),
     Entry(
-        "prune-history", "cli.maintenance", _MAINTENANCE, "Delete audit events recorded before an instant, for good."
+        "prune", "features.pruning.cli", _MAINTENANCE, "Delete the runs and history that are beyond their retention."
+    ),
+    Entry(
+        "prune-history",
+        "features.pruning.cli",
+        _MAINTENANCE,
+        "Delete audit events recorded before an instant, for good.",
     ),
     Entry(
         "doctor",

@@ -1,6 +1,4 @@
-"""Commands of maintenance: usage, tick, recover, prune, prune-history, and the database's: db upgrade, db status, db
-adopt, db new-identity.
-"""
+"""Commands of maintenance: tick, recover, and the database's: db upgrade, db status, db adopt, db new-identity."""
 
 from __future__ import annotations
 
@@ -10,20 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.cli import arguments
-from rqsched.cli.arguments import Texts, Yes
+from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.embedded import database_url
-from rqsched.errors import InvalidInputError, in_words
-from rqsched.features.limits.decide import Bounds
+from rqsched.errors import in_words
 from rqsched.features.notifications import store as deliveries
-from rqsched.features.pruning import store as pruning
 from rqsched.kernel.decide.ids import new_uid
-from rqsched.kernel.decide.limit_options import MAX_NUMBER
-from rqsched.kernel.decide.quota_options import RESOURCES
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.store import metadata, schema_version
 from rqsched.kernel.store.database import Connection, Database
@@ -37,57 +30,6 @@ db = typer.Typer(
 )
 """The commands of the schema need no Redis."""
 app.add_typer(db, name="db")
-
-EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
-_KINDS = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
-
-
-@command(app)
-def usage(
-    session: Session,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace that has a quota.")] = False,
-) -> None:
-    """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
-    scheduler = session.scheduler
-    found = scheduler.usages() if every else [scheduler.usage(namespace=session.namespace)]
-    rows = [
-        {"namespace": one.namespace, "resource": name, "used": getattr(one, name), "limit": getattr(one.limits, name)}
-        for one in found
-        for name in RESOURCES
-    ]
-    if not session.writer.for_programs(rows, rows):
-        cells = [(row["namespace"], row["resource"], row["used"], row["limit"]) for row in rows]
-        session.writer.table(("Namespace", "Resource", "Used", "Limit"), cells)
-
-
-@command(app)
-def limits(
-    session: Session,
-    name: Annotated[str | None, typer.Argument(help="The group, as a schedule's limit names it.")] = None,
-    number: Annotated[
-        int | None, typer.Option("--set", min=1, max=MAX_NUMBER, help="How many of its runs may run at once.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", help="How many of its attempts may start in any window, such as 100/min.")
-    ] = None,
-    unset: Annotated[Texts, typer.Option("--unset", help="Take its `number` or its `rate` off.")] = None,
-) -> None:
-    """List the groups of runs of which only so many run at once, or start in a time, or change what one allows."""
-    scheduler = session.scheduler
-    is_change = number is not None or rate is not None or bool(unset)
-    if (name is not None) != is_change:
-        option = "--set" if name is not None or number is not None else "--unset" if rate is None else "--rate"
-        raise InvalidInputError(option, "goes with the name of a group; write rqsched limits NAME --set N --rate N/min")
-    if name is not None:
-        where, asked = session.namespace, session.context
-        changed = scheduler.set_limit(name, number, rate=rate, unset=unset or (), namespace=where, context=asked)
-        session.writer.record(changed.to_dict(), f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.")
-        return
-    rows = [one.to_dict() for one in scheduler.iter_limits(namespace=session.namespace)]
-    if not session.writer.for_programs(rows, rows):
-        fields = ("name", "number", "running", "starting", "rate", "started", "waiting", "waiting_since")
-        columns = ("Limit", "At once", "Running", "Starting", "Rate", "Started", "Waiting", "Since")
-        session.writer.table(columns, [tuple(row[field] for field in fields) for row in rows])
 
 
 @command(app)
@@ -133,62 +75,6 @@ def recover(
     session.writer.record(counts | {"repaired": recovered.repaired}, f"Recovered: {told or 'nothing to compare'}.")
     if recovered.failed:
         raise typer.Exit(FAILED)
-
-
-@command(app)
-def prune(
-    session: Session,
-    retention: Annotated[
-        str | None,
-        typer.Option("--retention", help="Instead of RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go; delete nothing.")] = False,
-    every: EveryNamespace = False,
-    yes: Yes = False,
-) -> None:
-    """Delete the runs and history that are beyond their retention. They are gone for good; workers do the same."""
-    namespace, where = _scope(session, every=every)
-    if not dry_run:
-        confirm(f"Delete what is beyond the retention in {where} for good?", yes)
-    scheduler = session.scheduler
-    total = scheduler.runtime.database.read(lambda connection: pruning.count_schedules(connection, namespace))
-    with progress_bar("Pruning", total) as advance:
-        done = scheduler.prune(
-            retention=retention, namespace=namespace, dry_run=dry_run, progress=lambda step: advance(step.schedules)
-        )
-    counts = asdict(done)
-    told = ", ".join(f"{counts[name]} {name}" for name in _KINDS if counts[name]) or "nothing"
-    busy = f"; {done.busy} schedules were busy, run it again" if done.busy else ""
-    fields = counts | {"dry_run": dry_run, "namespace": namespace}
-    session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")
-
-
-def _scope(session: Session, *, every: bool) -> tuple[str | None, str]:
-    """Return the namespace to prune, None for all, and its name for people."""
-    namespace = None if every else session.named
-    return namespace, "every namespace" if namespace is None else f"namespace {namespace!r}"
-
-
-@command(app)
-def prune_history(
-    session: Session,
-    before: Annotated[str | None, typer.Option("--before", help="An instant, ISO 8601.")] = None,
-    older_than: Annotated[str | None, typer.Option("--older-than", help="An age such as P90D or 720h.")] = None,
-    every: EveryNamespace = False,
-    yes: Yes = False,
-) -> None:
-    """Delete audit events recorded before an instant, for good."""
-    if (before is None) == (older_than is None):
-        raise InvalidInputError("--before", "or --older-than is needed; give one of them")
-    scheduler = session.scheduler
-    if older_than is not None:
-        until = scheduler.runtime.now() - arguments.span("--older-than", older_than)
-    else:
-        until = arguments.instant("--before", before or "")
-    namespace, where = _scope(session, every=every)
-    confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)
-    count = scheduler.prune_history(until, namespace=namespace)
-    session.writer.record({"pruned": count, "before": until, "namespace": namespace}, f"Pruned {count} event(s).")
 
 
 @command(db)

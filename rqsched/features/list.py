@@ -9,10 +9,10 @@ from rqsched.errors import ConfigError, install
 from rqsched.features.after.chain import After
 from rqsched.features.backfill.chain import Backfills
 from rqsched.features.calendars.chain import Calendars
-from rqsched.features.fan_out.repairs import FanOut
+from rqsched.features.fan_out.chain import FanOut
 from rqsched.features.hours.chain import Hours
 from rqsched.features.limits.chain import Limits
-from rqsched.features.notifications.delivering import Notifications
+from rqsched.features.notifications.chain import Notifications
 from rqsched.features.pruning.chain import Prunings
 from rqsched.features.quotas.chain import Quotas
 from rqsched.features.retry_on_request.chain import RetryOnRequest

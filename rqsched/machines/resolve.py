@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from rqsched.features.fan_out.chain import batch_of, fan_out
+from rqsched.features.fan_out.dispatch import batch_of, fan_out
 from rqsched.features.fan_out.store import Batch
 from rqsched.jobs import current_runtime
 from rqsched.kernel.chain.runtime import Runtime

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rqsched import Every
-from rqsched.features.notifications import delivering, store
+from rqsched.features.notifications import chain as delivering
+from rqsched.features.notifications import store
 from rqsched.features.notifications.decide import Delivery, DeliveryKind
 from rqsched.kernel.decide.ids import DeliveryJobId, new_uid
 from rqsched.testing import execute_pending, run_due

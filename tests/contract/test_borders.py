@@ -45,3 +45,8 @@ def test_when_imports_neither_the_kernel_nor_a_feature() -> None:
 def test_a_feature_imports_another_one_only_for_a_reason_that_is_written_here() -> None:
     found = {(source, target) for i, source, target in crossing() if source and target}
     assert found == set(OF_OTHERS)
+
+
+def test_the_list_finds_each_feature_in_its_file_of_the_protocol() -> None:
+    listed = {i.target for i in own_imports() if i.source == "rqsched.features.list" and feature_of(i.target)}
+    assert {target.rpartition(".")[2] for target in listed} == {"chain"}

@@ -15,8 +15,8 @@ from rq.job import Job
 
 from rqsched import RetryPolicy
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.chain import fill
 from rqsched.features.fan_out.decide import TargetEnd
+from rqsched.features.fan_out.dispatch import fill
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.kernel.decide.model import TargetStatus

@@ -61,8 +61,8 @@ def lines() -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a text on one line, without the addresses of objects, so that equal trees give equal lines."""
-    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()))
+    """Return a text on one line, without addresses and modules of objects, so that equal trees give equal lines."""
+    return re.sub(r" at 0x[0-9a-f]+|, module='rqsched\.[\w.]+'", "", " ".join(text.split()))
 
 
 def names() -> Iterator[str]:
@@ -167,14 +167,20 @@ def words_of_source() -> Iterator[str]:
         yield from (f"stored path {word}" for word in re.findall(r'"(rqsched\.jobs\.[\w.]+)"', source))
         if path.parent.name == "cli":
             yield from (f"exit code {word}" for word in re.findall(r"^([A-Z_]+ = \d+)$", source, re.MULTILINE))
-    for name, value in vars(importlib.import_module("rqsched.kernel.decide.audit")).items():
+    for name, value in vars(_of_kernel("decide.audit", "core.audit")).items():
         if name.isupper() and isinstance(value, str):
             yield f"audit event {value}"
 
 
+def _of_kernel(name: str, before: str) -> Any:
+    """Import a module of the kernel; `before` is its name in revisions without a kernel."""
+    is_there = (PACKAGE / "kernel").is_dir()
+    return importlib.import_module(f"rqsched.kernel.{name}" if is_there else f"rqsched.{before}")
+
+
 def columns() -> Iterator[str]:
     """Yield tables, columns, indexes and constraints."""
-    metadata = importlib.import_module("rqsched.kernel.store.tables").metadata
+    metadata = _of_kernel("store.tables", "store.tables").metadata
     for table in metadata.tables.values():
         yield from (f"column {table.name}.{one.name} {one.type!r} {one.nullable}" for one in table.columns)
         yield from (f"index {table.name} {one.name} {one.unique} {one.expressions!s}" for one in table.indexes)
@@ -183,7 +189,7 @@ def columns() -> Iterator[str]:
 
 def keys() -> Iterator[str]:
     """Yield the keys in Redis."""
-    for name, function in vars(importlib.import_module("rqsched.kernel.transport.redis_keys")).items():
+    for name, function in vars(_of_kernel("transport.redis_keys", "transport.redis_keys")).items():
         if inspect.isfunction(function):
             words = [f"<{word}>" for word in inspect.signature(function).parameters]
             yield f"redis key {name}: {function(*words)}"

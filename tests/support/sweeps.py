@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from rqsched import current_run
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.features.fan_out.chain import batch_of, fan_out
+from rqsched.features.fan_out.dispatch import batch_of, fan_out
 from rqsched.kernel.store.tables import targets
 from rqsched.workflows import FannedOut, make_workflow
 from tests.support.env import SECOND, Env, newest

@@ -1,285 +1,143 @@
-"""Fan-out: the targets of a run are named and recorded, each gets a job, and people see how far they are.
+"""Fan-out at the points of the kernel: targets are named instead of the workflow's call, and a run that is over ends.
 
-If a workflow is called for many targets, its run asks a function, the resolver, for them. The resolver is called
-without arguments, and its result is read in chunks that are recorded one by one: however many targets there are, no
-process holds more than a chunk. Nothing is dispatched before the resolver has ended: when it raises, the attempt of the
-run fails, and the next attempt asks again.
-
-Then the first chunk goes on its queue, and behind it a job that continues with the next one. A queue is first in, first
-out: the next chunk comes when workers have taken the one before, however few they are, and nothing waits or counts. SQL
-first, Redis second: reconcile enqueues the jobs that a crash left out. With `max_parallel` only so many targets are on
-the queue, and each target that ends puts the next one there. Targets of a group stand in its line instead, and are on
-the queue once they have a place (`limits`).
-
-Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
-`execution`.
+Its repairs: a due target without a live job is put on its queue, a lost target ends, and so does a run that is over.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import chain
+from operator import attrgetter
 
-from redis.exceptions import RedisError
-
-from rqsched.errors import BackendUnavailableError, InvalidInputError, InvalidLimitError, RunNotFoundError
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.jobs import batch_job, enqueue, jobs_of
-from rqsched.features.fan_out.progress import WINDOW, TargetDescription, TargetProgress, progress_of
-from rqsched.features.fan_out.store import Batch, RunName, Target
-from rqsched.features.limits import chain as limits
-from rqsched.kernel.chain.ownership import UnknownJobError
+from rqsched.features.fan_out.decide import TargetEnd, decide_blocked
+from rqsched.features.fan_out.dispatch import PAGE, dispatch, fill, find_resolver, name_targets, promote
+from rqsched.features.fan_out.execution import decide_lost, end_if_over, execute, is_dispatched, lose, try_to_end
+from rqsched.features.fan_out.jobs import batch_job, enqueue
+from rqsched.features.fan_out.store import EndStep, Target
+from rqsched.kernel.chain.feature import Call, Feature, OwnJobId, Pass, Section, Stage
+from rqsched.kernel.chain.reconcile.repair import pages, repair_each
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide.ids import BatchJobId
-from rqsched.kernel.decide.model import Run, TargetStatus
-from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text
-from rqsched.kernel.decide.results import MAX_PAGE, Page
-from rqsched.kernel.fork_guard import ForkGuard
-from rqsched.kernel.queries.pages import bind_cursor, unbind_number
-from rqsched.kernel.store import changes
+from rqsched.kernel.decide.ids import BatchJobId, TargetJobId
+from rqsched.kernel.decide.model import Change, Run, Schedule
+from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.queries import reconcile as reconcile_queries
+from rqsched.kernel.store.changes import Seen
 from rqsched.kernel.store.database import Connection
-from rqsched.workflows import FannedOut, Workflow, surroundings
+from rqsched.workflows import Workflow
 
-_log = logging.getLogger(__name__)
-
-MAX_ID = 255
-"""The most characters of a target's id."""
-PAGE = 500
-"""The most targets that one transaction of a repair changes."""
-_CHUNK_BYTES = 1_048_576
-"""A chunk is recorded when its payloads are longer than this, however few they are."""
-_END = object()
-
-Named: TypeAlias = tuple[str, str | None]
-"""The id of a target and the JSON of its payload; None without one."""
+_LOST_AFTER = timedelta(seconds=60)
+"""How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
+LOST = "its process vanished: it neither ended nor ran out of time"
+"""The error of a target whose deadline passed without a result."""
 
 
-def find_resolver(runtime: Runtime, workflow: Workflow, targets: str | Callable[..., Any]) -> Workflow:
-    """Return the resolver, which names the targets of a run of `workflow`.
+class FanOut(Feature):
+    """The targets of runs: a run that has any calls the function that names them, and ends with the last of them."""
 
-    Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError for a workflow that names its targets
-    itself, as a state machine's does.
-    """
-    if workflow.each is not None:
-        raise InvalidInputError("targets", f"workflow {workflow.name!r} names its targets itself; leave targets out")
-    if isinstance(targets, str):
-        return runtime.imports.resolve(targets)
-    return Workflow(f"targets of {workflow.name}", targets)
+    run_columns = ((attrgetter("dispatched_at"), None),)
+    options = ((attrgetter("targets"), None),)
+    jobs = (TargetJobId, BatchJobId)
 
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
-def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Callable[[], None]) -> FannedOut:
-    """Record the targets of a run and put the first ones on their queue."""
-    size = runtime.settings.target_chunk
-    with surroundings():
-        chunks = iter_chunks(lambda: resolver.perform([], {}), size)
-        return FannedOut(targets=fan_out(runtime, batch_of(runtime, run.uid), chunks, checkpoint))
+    def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
+        """Name the targets of the run, by the function that its schedule or workflow says."""
+        targets = schedule.policies.targets or workflow.targets
+        if targets is None:
+            return None
+        return partial(name_targets, self._runtime, run, find_resolver(self._runtime, workflow, targets))
 
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - targets count in no end
+        """End runs whose last target ended before their workflow returned."""
+        for before, after in chain.from_iterable(change.changed_runs for change in changes):
+            # Where both are one object, a Change restates a commit whose answer or process was lost.
+            if is_dispatched(after) and (before.dispatched_at is None or before is after):
+                try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 
-def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
-    """Call a resolver, and yield its targets in chunks; raises TypeError and InvalidInputError for anything else."""
-    chunk: list[Named] = []
-    length = 0
-    for one in _each(resolve):
-        named = _named(one)
-        chunk.append(named)
-        length += len(named[1] or "")
-        if len(chunk) >= size or length >= _CHUNK_BYTES:
-            yield chunk
-            chunk, length = [], 0
-    if chunk:
-        yield chunk
+    def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:  # noqa: ARG002 - any link does
+        """Let the due targets of a run be tried again; the link is due again with the next target."""
+        if not is_dispatched(run):
+            return None
+        promote(self._runtime, run.uid)
+        return self._runtime.database.read(partial(fan_out_targets.next_promotion, run_uid=run.uid))
 
+    def sections(self, begun: Pass) -> Sequence[Section]:
+        """Repair targets and their runs."""
+        return [Section(Stage.RUNS, repair_targets(self._runtime, is_full=begun.is_full))]
 
-def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
-    """Yield the targets of a resolver; a process that the resolver forks ends there, also between two targets."""
-    with ForkGuard():
-        entries = iter(_entries(resolve()))
-    while True:
-        with ForkGuard():
-            one = next(entries, _END)
-        if one is _END:
-            return
-        yield one
+    def perform(self, job: OwnJobId) -> bool:
+        """Handle a target, or dispatch the next ones."""
+        if isinstance(job, TargetJobId):
+            execute(self._runtime, job)
+        elif isinstance(job, BatchJobId):
+            dispatch(self._runtime, job)
+        return True
 
+    def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
+        """End the attempt of a target; the job that dispatches targets is put on its queue again by a pass."""
+        if isinstance(job, TargetJobId):
+            lose(self._runtime, job, reason, token=token, is_final=is_final)
 
-def _entries(found: Any) -> Iterable[Any]:
-    if isinstance(found, Mapping):
-        return found.items()
-    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-        raise TypeError(f"targets must be an iterable of ids, such as a list, not {type(found).__name__}")
-    return found
+    def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
+        """Execute the statements of a target's claim and end."""
+        fan_out_targets.rehearse(connection, uid, now)
 
 
-def _named(one: Any) -> Named:
-    """Read an id, a row of a query with an id alone, or an id and a payload."""
-    values = one if isinstance(one, tuple) else (one,)
-    if not 1 <= len(values) <= 2:
-        raise InvalidInputError("targets", f"{one!r:.200} is neither an id nor an id and a payload; return one of them")
-    target_id = str(values[0])
-    if values[0] is None or not 1 <= len(target_id) <= MAX_ID or not target_id.isprintable():
-        raise InvalidInputError("targets", f"{values[0]!r:.300} is not an id; use 1 to {MAX_ID} printable characters")
-    if len(values) == 1:
-        return target_id, None
-    return target_id, json_text(f"the payload of target {target_id}", values[1], ARGUMENT_BYTES)
-
-
-def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
-    """Return the values that all targets of a run share, by its schedule's policies as they are now."""
-    found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, run_uid))
-    if found is None:
-        raise RunNotFoundError(run_uid)
-    schedule, run = found
-    usual = run.timeout or max(1, int(runtime.settings.run_timeout.total_seconds()))
-    return Batch(
-        run_uid=run.uid,
-        workflow=workflow or run.workflow,
-        at=run.occurrence_at,
-        timeout=schedule.policies.target_timeout or usual,
-        schedule_uid=run.schedule_uid,
-        queue=run.queue,
-        connection=run.connection,
-        max_parallel=schedule.policies.max_parallel,
-        is_named=run.has_named_targets,
-        limit_group=run.limit_group,
-    )
-
-
-def fan_out(
-    runtime: Runtime,
-    batch: Batch,
-    chunks: Iterable[Sequence[str | tuple[str, str | None]]],
-    checkpoint: Callable[[], None] | None = None,
-) -> int:
-    """Record the targets of a run chunk by chunk, dispatch the first ones, and say how many there are.
-
-    Repeated after a crash, this adds the missing targets and dispatches none twice. When an earlier attempt has named
-    them all, `chunks` is not looked at. `checkpoint` is called between chunks.
-    """
-    number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
-    for chunk in () if batch.is_named else chunks:
-        runtime.database.transact(partial(_record, runtime, batch, chunk, number))
-        number += len(chunk)
-        if checkpoint is not None:
-            checkpoint()
-    dispatch_first(runtime, batch.run_uid)
-    counts = runtime.database.read(lambda connection: fan_out_targets.count(connection, batch.run_uid))
-    return sum(counts.values())
-
-
-def _record(
-    runtime: Runtime, batch: Batch, chunk: Sequence[str | tuple[str, str | None]], first: int, connection: Connection
-) -> None:
-    fan_out_targets.record(connection, batch, chunk, first, runtime.now())
-
-
-def dispatch_first(runtime: Runtime, run_uid: str) -> None:
-    """Put the first waiting targets of a run on their queue; does nothing when none waits."""
-    first = runtime.database.read(lambda connection: fan_out_targets.first_waiting(connection, run_uid))
-    if first is None:
-        return
-    number, max_parallel = first
-    if max_parallel is None:
-        dispatch(runtime, BatchJobId(run_uid, number))
-    else:
-        fill(runtime, run_uid)
-
-
-def dispatch(runtime: Runtime, job: BatchJobId) -> int:
-    """Put the next chunk of a run's targets on its queue, and the job that continues behind it; returns how many.
-
-    Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them. Raises
-    UnknownJobError when this database has no target of that run.
-    """
-    size = runtime.settings.target_chunk
-
-    def take(connection: Connection) -> tuple[list[Target], int | None, dict[str, RunName]]:
-        fan_out_targets.lock_waiting(connection, job.run_uid, size + 1)
-        chunk, following = fan_out_targets.take_chunk(connection, job, size, runtime.now())
-        return chunk, following, fan_out_targets.names_of(connection, [job.run_uid]) if chunk else {}
-
-    chunk, following, names = runtime.database.transact(take)
-    if not chunk:
-        if not runtime.database.read(lambda connection: fan_out_targets.exists_of(connection, job.run_uid)):
-            raise UnknownJobError("no such target in this database.")
-        return 0
-    jobs = jobs_of(runtime.settings, [target for target in chunk if target.limit_group is None], names)
-    if following is not None:
-        jobs.append(batch_job(BatchJobId(job.run_uid, following)))
-    try:
-        runtime.transport.enqueue(jobs, chunk[0].queue, chunk[0].connection, now=runtime.now())
-    except RedisError as error:
-        text = "%d targets of run %s follow later: %s"
-        _log.warning(text, len(chunk), job.run_uid, error, extra={"action": "follow_failed"})
-    if groups := _groups_of(chunk):
-        limits.give(runtime, groups)
-    return len(chunk)
-
-
-def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
-    """Put targets that have become pending on their queues; the targets of a group only with a place of it.
-
-    With Redis away reconcile enqueues them.
-    """
-    if groups := _groups_of(pending):
-        limits.give(runtime, groups)
-        pending = [target for target in pending if target.limit_group is None]
-    try:
-        enqueue(runtime, pending)
-    except (RedisError, BackendUnavailableError) as error:
-        told = len(pending), pending[0].run_uid, error
-        _log.warning("%d targets of run %s follow later: %s", *told, extra={"action": "follow_failed"})
-
-
-def _groups_of(found: Iterable[Target]) -> set[str]:
-    return {target.limit_group for target in found if target.limit_group is not None}
-
-
-def fill(runtime: Runtime, run_uid: str) -> int:
-    """Put targets of a run with `max_parallel` on the queue, as far as that allows; returns how many."""
-
-    def take(connection: Connection) -> list[Target]:
-        fan_out_targets.lock_first(connection, run_uid)
-        return fan_out_targets.take_free(connection, run_uid, runtime.settings.target_chunk, runtime.now())
-
-    taken = runtime.database.transact(take)
-    if taken:
-        enqueue_soon(runtime, taken)
-    return len(taken)
-
-
-def promote(runtime: Runtime, run_uid: str | None = None) -> int:
-    """Let a page of due retrying and blocked targets be handled again, of one run or of all runs.
-
-    Returns how many there were; with PAGE of them there may be more.
-    """
-    ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, runtime.now(), PAGE, run_uid))
-    if ready:
-        enqueue_soon(runtime, ready)
-    for uid in sorted({target.run_uid for target in limited}):
-        fill(runtime, uid)
-    return len(ready) + len(limited)
-
-
-def read_progress(runtime: Runtime, run: Run) -> TargetProgress | None:
-    """Return how far the targets of a run are; None when it has none."""
+def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
+    """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
     now = runtime.now()
-    count = partial(fan_out_targets.count_lately, run_uid=run.uid, since=now - WINDOW)
-    counts, lately = runtime.database.read(count)
-    return progress_of(counts, lately, run.dispatched_at or run.started_at, now) if counts else None
+    before = now if is_full else now - runtime.settings.grace
+    yield from _end_lost_and_blocked(runtime)
+    given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, runtime.now()))
+    yield Recovered(checked=given_up, targets=given_up)
+    while promoted := promote(runtime):
+        yield Recovered(checked=promoted, targets=promoted)
+        if promoted < PAGE:
+            break
+    unfinished = runtime.database.read(lambda connection: fan_out_targets.unfinished_batches(connection, before))
+    for job, first in unfinished:
+        yield Recovered(checked=1, targets=_continue(runtime, job, first))
+    for rows in pages(runtime, partial(fan_out_targets.pending, before=before)):
+        yield Recovered(checked=len(rows), targets=enqueue(runtime, rows))
+    for uids in pages(runtime, reconcile_queries.dispatched):
+        repairs = {uid: partial(end_if_over, runtime, uid, skip_locked=True) for uid in uids}
+        ended, failed = repair_each(repairs, "the fan-out of run %s cannot be ended now")
+        yield Recovered(checked=len(uids), targets=ended, failed=failed)
 
 
-def read_targets(
-    runtime: Runtime, run: Run, limit: int = 100, cursor: str | None = None, status: str | None = None
-) -> Page[TargetDescription]:
-    """Read a page of a run's targets, in the order in which they were named."""
-    if status is not None and status not in list(TargetStatus):
-        raise InvalidInputError("status", f"{status!r} is not one of {', '.join(TargetStatus)}")
-    if isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
-        raise InvalidLimitError("limit", f"must be from 1 to {MAX_PAGE}")
-    of = "targets", run.uid
-    after = unbind_number(cursor, *of) or 0
-    page = partial(fan_out_targets.describe_page, run_uid=run.uid, status=status, after=after, limit=limit)
-    items = runtime.database.read(page)
-    return Page(items, bind_cursor(str(items[-1].number), *of) if len(items) == limit else None)
+def _end_lost_and_blocked(runtime: Runtime) -> Iterator[Recovered]:
+    """Decide about targets whose process vanished, and about those that were blocked for too long."""
+    for end in (_end_lost, _end_blocked):
+        while True:
+            ended = len(runtime.database.transact(partial(end, runtime)))
+            yield Recovered(checked=ended, targets=ended)
+            if ended < PAGE:
+                break
+
+
+def _end_lost(runtime: Runtime, connection: Connection) -> list[str]:
+    now = runtime.now()
+    silent_since = now - runtime.settings.completion_outage - _LOST_AFTER
+    step = EndStep(lambda connection, target: decide_lost(connection, target, LOST, now), now, PAGE)
+    return fan_out_targets.end_silent(connection, silent_since, step)
+
+
+def _end_blocked(runtime: Runtime, connection: Connection) -> list[str]:
+    now, timeout = runtime.now(), runtime.settings.blocked_timeout
+
+    def decide(connection: Connection, target: Target) -> TargetEnd:
+        reason = fan_out_targets.read_error(connection, target.uid) or ""
+        return decide_blocked(target.blocked_at, reason, now=now, timeout=timeout)
+
+    return fan_out_targets.end_blocked(connection, now - timeout, EndStep(decide, now, PAGE))
+
+
+def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
+    """Dispatch the next targets of a run, or put the job that does so behind those that are on its queue."""
+    if first.max_parallel is not None:
+        return fill(runtime, job.run_uid)
+    return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())

@@ -19,8 +19,8 @@ from rq.timeouts import JobTimeoutException
 
 from rqsched.errors import NotExecutedError, RunCancelled, UnknownWorkflowError
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.chain import enqueue_soon
 from rqsched.features.fan_out.decide import TargetEnd, decide_blocked, decide_failed
+from rqsched.features.fan_out.dispatch import enqueue_soon
 from rqsched.features.fan_out.store import ClaimedTarget, Target
 from rqsched.features.limits import chain as limits
 from rqsched.kernel.chain.claim import make_context, process_name

@@ -1,1 +1,1 @@
-"""Notifications are written in the transaction that owes them (`notifier`), and jobs deliver them (`delivering`)."""
+"""Notifications are written in the transaction that owes them (`notifier`), and jobs deliver them (`chain`)."""

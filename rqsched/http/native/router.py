@@ -13,14 +13,17 @@ from starlette.responses import Response
 from rqsched.errors import InvalidInputError, ScheduleStateError, did_you_mean
 from rqsched.features.calendars import http as calendars
 from rqsched.features.freeze import http as holding
+from rqsched.features.limits import http as limits
 from rqsched.features.namespaces import http as namespace
+from rqsched.features.quotas import http as quotas
 from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
-from rqsched.http.native import events, runs, schedules
+from rqsched.http.native import events, runs, schedules, workflows
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem
+from rqsched.simulate import http as load
 
 
 def _refuse_unknown_parameters(request: Request, principal: SignedIn) -> None:
@@ -71,7 +74,11 @@ router = APIRouter(
     dependencies=[Depends(_refuse_unknown_parameters)],
 )
 router.include_router(schedules.router)
+router.include_router(quotas.router)
+router.include_router(limits.router)
 router.include_router(namespace.router)
+router.include_router(load.router)
+router.include_router(workflows.router)
 router.include_router(holding.router)
 router.include_router(calendars.router)
 router.include_router(runs.router)

@@ -18,7 +18,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, InvalidPolicyError, RunCancelled, UnknownWorkflowError
 from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.fan_out.chain import batch_of, fan_out, iter_chunks
+from rqsched.features.fan_out.dispatch import batch_of, fan_out, iter_chunks
 from rqsched.kernel.store.tables import targets as rows
 from rqsched.testing import execute_pending
 from rqsched.workflows import FannedOut, make_workflow, registry

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rqsched import Every, RetryPolicy
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.features.fan_out import chain as fan_out
+from rqsched.features.fan_out import dispatch as fan_out
 from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.decide import TargetEnd

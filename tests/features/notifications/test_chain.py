@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.errors import InvalidInputError, UnknownWorkflowError
-from rqsched.features.notifications import delivering, store
+from rqsched.features.notifications import chain as delivering
+from rqsched.features.notifications import store
 from rqsched.features.notifications.decide import Delivery, DeliveryStatus
 from rqsched.kernel.chain import execution
 from rqsched.kernel.chain.runtime import Runtime

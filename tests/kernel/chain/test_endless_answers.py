@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rqsched.api.description import DeliveryDescription
-from rqsched.features.notifications import delivering
+from rqsched.features.notifications import chain as delivering
 from rqsched.features.notifications.decide import DeliveryStatus
 from rqsched.features.notifications.notifier import Notifier
 from rqsched.kernel.decide.ids import DeliveryJobId

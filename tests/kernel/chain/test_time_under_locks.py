@@ -18,12 +18,13 @@ import sqlalchemy as sa
 from rqsched import After, RetryPolicy
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.features.external import chain as external_runs
-from rqsched.features.fan_out import chain as fan_out
+from rqsched.features.fan_out import dispatch as fan_out
 from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out.execution import claim_target
 from rqsched.features.freeze import chain as holding
 from rqsched.features.limits.chain import grant
-from rqsched.features.notifications import delivering, store
+from rqsched.features.notifications import chain as delivering
+from rqsched.features.notifications import store
 from rqsched.features.notifications.decide import Delivery, next_attempt_at
 from rqsched.kernel.chain import marks
 from rqsched.kernel.chain.execution import claim_run

@@ -12,7 +12,7 @@ from rq.registry import FailedJobRegistry
 
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import WrongDatabaseError
-from rqsched.features.fan_out.chain import fan_out
+from rqsched.features.fan_out.dispatch import fan_out
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.decide.ids import derived_uid, new_uid
 from rqsched.kernel.transport import telemetry

@@ -11,7 +11,7 @@ from rq.job import Job
 from rq.utils import import_attribute
 
 from rqsched import jobs
-from rqsched.features.fan_out.chain import fan_out
+from rqsched.features.fan_out.dispatch import fan_out
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.chain.reconcile.passes import recover
 from rqsched.kernel.decide.ids import derived_uid, iso_utc, new_uid

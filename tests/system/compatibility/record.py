@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from rq import Queue, SimpleWorker
 
 from rqsched import Cron, Every, Once, RetryPolicy, Scheduler
-from rqsched.features.fan_out.chain import fan_out
+from rqsched.features.fan_out.dispatch import fan_out
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.chain.runtime import using

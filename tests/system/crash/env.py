@@ -18,7 +18,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from rqsched import Scheduler
-from rqsched.features.notifications import delivering
+from rqsched.features.notifications import chain as delivering
 from rqsched.kernel.chain import execution, fire
 from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.chain.ownership import UnknownJobError

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from rqsched import Once, RetryPolicy, jobs
 from rqsched.errors import RunStateError
 from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.chain import repair_targets
 from rqsched.features.fan_out.execution import lose
-from rqsched.features.fan_out.repairs import repair_targets
 from rqsched.kernel.chain.runtime import using
 from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_target_job_id
 from rqsched.kernel.decide.model import OPEN_TARGETS

@@ -1112,7 +1112,7 @@ NOTIFICATIONS = (
     ),
     _edit(
         "reconcile enqueues no notification",
-        "features/notifications/delivering.py",
+        "features/notifications/chain.py",
         "[*reports, redeliver_notifications(parts)]",
         "reports",
         "tests/features/notifications/test_chain.py::test_an_attempt_whose_process_vanished_is_repeated[sqlite]",
@@ -1582,7 +1582,7 @@ FAN_OUT = (
     ),
     _edit(
         "a run is left to reconcile when its last target ends before its workflow returns",
-        "features/fan_out/repairs.py",
+        "features/fan_out/chain.py",
         "            if is_dispatched(after) and (before.dispatched_at is None or before is after):\n",
         "            if False:\n",
         "tests/features/fan_out/test_targets_of_workflows.py"
@@ -1590,14 +1590,14 @@ FAN_OUT = (
     ),
     _edit(
         "a retry link does not let the targets of its run be tried again",
-        "features/fan_out/repairs.py",
+        "features/fan_out/chain.py",
         "        promote(self._runtime, run.uid)\n",
         "",
         _EACH + "a_target_that_failed_is_tried_again_after_its_backoff_and_the_run_waits_for_it[sqlite]",
     ),
     _edit(
         "reconcile does not end a run whose targets have ended",
-        "features/fan_out/repairs.py",
+        "features/fan_out/chain.py",
         "pages(runtime, reconcile_queries.dispatched):\n",
         "():\n",
         _SWEEP + "reconcile_ends_a_run_whose_last_process_died_before_it_could[sqlite]",

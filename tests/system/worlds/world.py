@@ -18,7 +18,7 @@ from rqsched import After, RetryPolicy, Spec, jobs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import BackendUnavailableError, LimitNotFoundError, RqschedError
 from rqsched.features.after.decide import Followed, UpstreamEnd
-from rqsched.features.fan_out import chain as fan_out
+from rqsched.features.fan_out import dispatch as fan_out
 from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out.decide import TargetEnd
 from rqsched.features.fan_out.store import Target

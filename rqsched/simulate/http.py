@@ -1,0 +1,35 @@
+"""`/load/`: the fires of the next hours, counted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from rqsched.http.dependencies import ReadHeavy
+from rqsched.http.openapi import Json, Schema, schema_of
+from rqsched.http.request_bodies import StrictRoute
+from rqsched.kernel.decide.results import Load, Peak, QueueLoad
+from rqsched.simulate.load import MOST_HOURS
+
+router = APIRouter(route_class=StrictRoute)
+
+PeakResponse: Any = schema_of("PeakResponse", Peak)
+QueueLoadResponse: Any = schema_of("QueueLoadResponse", QueueLoad)
+
+
+class _Parts(Schema):
+    peaks: list[PeakResponse]
+    queues: list[QueueLoadResponse]
+
+
+LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"), base=_Parts)
+
+
+@router.get("/load/", response_model=LoadResponse, tags=["load"])
+def read_load(
+    call: ReadHeavy, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
+) -> Response:
+    """Count the fires of the next hours, minute by minute: the peaks, the schedules that make them, and each queue."""
+    return Json(call.scheduler.load(hours, namespace=call.namespace))
