@@ -10,7 +10,8 @@ CONSTRAINTS ?=
 LOCKED ?=
 OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -v python$(one))))
 NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
-INNER  := tests/contract tests/when tests/kernel tests/features
+# Without the surfaces, of features too.
+INNER  := tests/contract tests/when tests/kernel $(filter-out %_cli.py %_http.py %_page.py,$(wildcard tests/features/*/test_*.py))
 # Each pytest worker starts its own Valkey and PostgreSQL. More than two cores: many tests wait for processes.
 WORKERS ?= 7
 

@@ -9,7 +9,7 @@ import pytest
 from tests.api.conftest import app, emptied, postgres_app, surface_postgres
 from tests.cli.conftest import cli
 from tests.dashboard.conftest import any_pages, pages
-from tests.http.conftest import any_web, make_web, unlimited, url, web
+from tests.http.conftest import any_web, control_plane, make_web, ojs, unlimited, url, web
 from tests.kernel.chain.conftest import silent
 from tests.support.servers import PostgresServer
 
@@ -18,7 +18,9 @@ __all__ = [
     "any_web",
     "app",
     "cli",
+    "control_plane",
     "make_web",
+    "ojs",
     "pages",
     "postgres_app",
     "silent",

@@ -138,7 +138,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "tests/run/test_runner_watch.py::test_a_runner_whose_job_takes_far_too_long_is_killed",
     ),
     "a receiver without an end holds up no other": (
-        _CHAIN + "endless_answers.py::test_an_answer_that_drips_is_no_answer_after_the_time_limit[tls-drip-body]",
+        "tests/features/notifications/test_endless_answers.py::test_an_answer_that_drips_is_no_answer_after_the_time_limit[tls-drip-body]",
     ),
     "a process that user code forks ends with its call": (
         "tests/kernel/test_fork_guard.py::test_child_that_leaves_the_call_ends_with_its_exit_status[raises]",
