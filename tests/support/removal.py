@@ -41,11 +41,11 @@ NEEDS = {
     "fan_out": "__init__ api cli client dashboard http machines",
     "freeze": "api http",
     "hours": "dashboard simulate",
-    "limits": "api cli dashboard metrics simulate",
+    "limits": "api dashboard http metrics simulate",
     "namespaces": "api dashboard http",
     "notifications": "api cli",
-    "pruning": "__init__ api cli",
-    "quotas": "__init__ api client importers metrics",
+    "pruning": "__init__ api",
+    "quotas": "__init__ api client http importers metrics",
     "retry_on_request": "api ojs",
 }
 """The parts of `rqsched` that still import a feature by its name. They are surfaces, and `testing`, which opens one."""
