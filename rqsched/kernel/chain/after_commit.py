@@ -1,8 +1,8 @@
 """After the caller's commit: what an operation wrote in the caller's transaction is published.
 
-The touched rows are read again, on a connection of ours, and published as they are then, never as they were decided: a
-savepoint may have been rolled back since, or the whole transaction. If a row still names the operation that wrote it,
-the row and its events are as that operation decided: one statement finds this for all rows with one operation each.
+The touched rows are read again on our own connection, and published as they are then, never as they were decided: the
+transaction, or a savepoint of it, may have been rolled back since. If a row still has the uid of its operation, the row
+and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from rqsched.kernel.store.database import Connection, Database, Patience
 _log = logging.getLogger(__name__)
 
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""Somebody waits for the answer to a commit: once, and again on another connection when this one was lost."""
+"""One attempt, because somebody waits for the answer to a commit; a second only if the connection was lost."""
 
 
 class AfterCommit:
-    """The Changes of one scheduler in one transaction of its caller; called once that is over, to publish them."""
+    """The Changes of one scheduler in one transaction of its caller; called to publish them after the transaction."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._changes: list[Change] = []
 
     def add(self, changes: Sequence[Change]) -> None:
-        """Remember what these Changes are about; none of what they decided is published."""
+        """Remember which rows these Changes are about; the decided values themselves are not published."""
         self._changes += changes
 
     def __call__(self) -> None:
-        """Publish what SQL says now; in a thread when this one runs an event loop, which must not wait.
+        """Publish what SQL says now; in another thread if this one runs an event loop, which must not wait.
 
-        Nothing is raised: the caller's commit is made. A failure is logged, and the rest left to reconcile. Called
-        again, it publishes the Changes added since.
+        Nothing is raised, because the caller's commit is made. A failure is logged, and the rest is left to reconcile.
+        A later call publishes the Changes that were added since.
         """
         touched, self._changes = self._changes, []
         if not touched:
             return
         try:
             asyncio.get_running_loop().run_in_executor(None, self._publish, touched)
-        except RuntimeError:  # none runs, or it takes no more work
+        except RuntimeError:  # no event loop runs, or it takes no more work
             self._publish(touched)
 
     def _publish(self, touched: Sequence[Change]) -> None:
@@ -61,17 +61,17 @@ class AfterCommit:
             resumed = {one.after.uid: one.owed_again for one in touched if one.owed_again is not None}
             found = [replace(one, owed_again=resumed.get(one.after.uid)) for one in found] if resumed else found
             publish(runtime, found, decided=touched)
-        except Exception:  # noqa: BLE001 - the caller's transaction is over, and is none of ours
+        except Exception:  # noqa: BLE001 - the caller's transaction is over and must not fail here
             _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
 
 
 def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
-    """Read each touched schedule that there is, with the runs and those of the events that were committed."""
+    """Read each touched schedule that exists, with its touched runs and the events that were committed."""
     by_uid: dict[str, list[Change]] = {}
     for change in touched:
         by_uid.setdefault(change.after.uid, []).append(change)
     alone = {uid: ones[0] for uid, ones in by_uid.items() if len(ones) == 1 and store.is_one_of_each(ones[0])}
-    # Each row says by itself whether it is as it was decided: no transaction is needed to compare them.
+    # Each row shows by itself whether it is as it was decided, so no transaction is needed.
     look = database.transact_alone if database.takes_single_statements else database.read
     rows = look(lambda connection: store.find_written(connection, alone.values()), patience=_ONCE) if alone else {}
     found = {
@@ -84,18 +84,18 @@ def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
 
 
 def _operation(change: Change) -> str:
-    """Return the uid of the operation that decided a Change; without one, a word that no row has as its operation."""
+    """Return the uid of the operation that decided a Change; if there is none, a word that is no row's operation."""
     return change.after.operation or "none"
 
 
 def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
-    """Return a Change that writes nothing, of a schedule that is as another Change has left it."""
+    """Return a Change that writes nothing, for a schedule that is as the given Change left it."""
     pairs = [] if run is None else [_pair(change.new_runs[0], run)]
     return Change(schedule, schedule, changed_runs=tuple(pairs), events=change.events)
 
 
 def _pair(before: Run, now: Run) -> tuple[Run, Run]:
-    """Return a run as it is now, twice; if it has ended since, first as it was then, which says where its job is."""
+    """Return a run before and after: twice as it is now, or, if it has ended since, first as it was with its job."""
     return (before if before.status in OPEN and now.status not in OPEN else now), now
 
 
@@ -109,7 +109,7 @@ def _standing_of_each(connection: Connection, touched: Mapping[str, Sequence[Cha
 
 
 def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Change]) -> Change:
-    """Return a Change that writes nothing: the schedule as it is, its pending and its touched runs as they are."""
+    """Return a Change that writes nothing: the schedule, its pending runs and its touched runs as they are now."""
     change = restate(connection, schedule)
     read = {run.uid: run for one in touched for run in (*one.new_runs, *(run for run, _ in one.changed_runs))}
     pairs = {run.uid: (run, run) for run, _ in change.changed_runs}
@@ -118,13 +118,13 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
         if now is not None:
             pairs[uid] = _pair(before, now)
     events = [event for one in touched for event in _committed(connection, one)]
-    # One object before and after: a Change that moves nothing, and so restates where the link is.
+    # The same object before and after: such a Change moves nothing, and so restates the link.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
     return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
 
 
 def _committed(connection: Connection, change: Change) -> list[Event]:
-    """Return those events of a Change that SQL holds as they were written."""
+    """Return the events of a Change that are in SQL as the Change recorded them."""
     first = change.after.event_sequence - len(change.events)
     limit = max(len(change.events), 1)
     records = event_queries.history(connection, change.after.uid, limit=limit, after_sequence=first).items

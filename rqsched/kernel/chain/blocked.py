@@ -1,6 +1,6 @@
 """Blocking: a process that claimed a run and cannot find its workflow gives the run back, for a worker that can.
 
-A process that dies or hangs between its claim and this is an ordinary lost run: nothing but its token tells that the
+If the process dies or hangs before it gives the run back, the run is lost like any other: nobody else can know that the
 workflow had not begun.
 """
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) -> Change | None:
-    """Undo the claim of `run`, as this process holds it, and say why; None when it is no longer this process's."""
+    """Undo this process's claim of a run and record why; None if this process no longer holds the run."""
     timeout = runtime.settings.blocked_timeout
 
     def decide(schedule: Schedule, runs: list[Run], current: Run, now: datetime) -> Change:
@@ -32,7 +32,7 @@ def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) ->
 
 
 def unblock_run(runtime: Runtime, run: Run) -> None:
-    """Forget that a run was blocked: this process has found its workflow. With SQL away the run's end does so."""
+    """Record that a run is no longer blocked: its workflow is found. If SQL is away, the end of the run does this."""
     try:
         runtime.database.transact(lambda connection: claims.unblock_run(connection, run.uid, run.token))
     except BackendUnavailableError as error:
@@ -40,7 +40,7 @@ def unblock_run(runtime: Runtime, run: Run) -> None:
 
 
 def fail_blocked(runtime: Runtime, run: Run) -> bool:
-    """Fail a run that was blocked for too long and that no worker takes any more; False when one has."""
+    """Fail a run that was blocked for too long; returns False if a worker has taken it meanwhile."""
 
     def is_still_blocked(current: Run) -> bool:
         return current.is_blocked and not current.is_in_line and current.blocked_at == run.blocked_at

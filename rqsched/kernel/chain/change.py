@@ -1,12 +1,12 @@
 """Changing a schedule: the one way for every operation. The operation locks, reads and decides; the rest is here.
 
 1. The operation locks, reads and decides. If an earlier attempt was written but its answer was lost, the row shows it.
-2. Features may refuse the decision, and it is written: in a transaction of ours, in a single statement where that is
-   enough, or as a part of the caller's transaction.
+2. Features may refuse the decision. Then it is written: in a transaction of ours, in a single statement if that is
+   enough, or in the caller's transaction.
 3. After the commit the Changes are published (`kernel/chain/commit.py`).
 
 An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
-repair draws none: its row is as it wrote it.
+repair draws no uid: an earlier attempt of it is recognised by the values of the row.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ R = TypeVar("R")
 
 
 DecideAlone: TypeAlias = Callable[[Connection], tuple[Decided[R], str] | None]
-"""Decides one Change from what it reads without a lock; returns that with the version of the row, or None where a lock
-is needed."""
+"""Decides one Change from a read without a lock. Returns the decision and the version of the row, or None if a lock is
+needed."""
 
 
 def change(
@@ -42,7 +42,7 @@ def change(
 ) -> R:
     """Decide, write and publish: at once in a transaction of ours, else after the caller's commit.
 
-    In the caller's transaction it is done once or not at all; see `perform` for what is raised.
+    In the caller's transaction this happens once or not at all; `perform` says what is raised.
     """
     if within is None:
         decided = commit(runtime, decide, alone=alone, creates=creates)
@@ -58,8 +58,9 @@ def change(
 def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None = None, creates: int = 0) -> Decided[R]:
     """Decide and write in a transaction of ours, and publish nothing.
 
-    It is repeated while failures may pass, and for each of the `creates` schedules that another process may create
-    first: that one is found on the next try. On PostgreSQL the `alone` decision is tried before, without a transaction.
+    This is repeated while failures may pass. Another process may create each of the `creates` schedules first, so it is
+    also repeated that often: the next try finds the schedule. On PostgreSQL `alone` is tried first, without a
+    transaction.
     """
     attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
     by_itself = None if alone is None else partial(_alone, attempts, alone)
@@ -81,7 +82,7 @@ def _decide_allowed(
 
 
 def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection) -> Decided[R] | None:
-    """Decide and write without a lock; None where that was not done, or its answer was lost."""
+    """Decide and write without a lock; None if nothing was written, or an earlier answer was lost."""
     if attempts.tried is not None or (found := decide(connection)) is None:
         return None
     decided, version = found

@@ -1,4 +1,4 @@
-"""A claimed attempt: what its process has of it, what its workflow may know, and the worker that may write for it."""
+"""A claimed attempt: the claim, the context for its workflow, and the worker that may write for its process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Claim(NamedTuple):
     schedule: Schedule
     """The schedule that started it."""
     token: str
-    """Drawn by this process for this attempt: only its holder may end it."""
+    """Drawn by this process for this attempt: only the holder of the token may end the attempt."""
     owed: tuple[str, ...] = ()
-    """The pings that its start owes, by uid."""
+    """The uids of the pings to send for the start."""
     version: str | None = None
-    """The version of the schedule's row as it was read (`StartedRun`)."""
+    """The version of the schedule's row when it was read (`StartedRun`)."""
 
 
 def make_context(
@@ -42,10 +42,10 @@ def make_context(
     target_id: str | None = None,
     traceparent: str | None = None,
 ) -> RunContext:
-    """Return the context that a workflow gets of its run; `attempt` is the attempt of the target with `target_id`.
+    """Return the context that a workflow gets about its run; `attempt` is the attempt of the target with `target_id`.
 
-    `traceparent` is the span of the attempt; with None, for one that is not traced, it is the span that asked for the
-    run.
+    `traceparent` is the span of the attempt. If the attempt is not traced (None), the context has the span that asked
+    for the run.
     """
     return RunContext(
         uid=run.uid,
@@ -76,23 +76,23 @@ def make_context(
 
 
 End: TypeAlias = Decided[Change | None]
-"""A recorded end: the Changes to publish, and as the result the Change if it was decided here."""
+"""A recorded end: the Changes to publish; its result is the Change if it was decided here, else None."""
 
 
 def process_name() -> str:
-    """Return the name of this process, as the column `worker` holds it."""
+    """Return the name of this process for the column `worker`."""
     return f"{socket.gethostname()}:{os.getpid()}"[-255:]
 
 
 class NotAnsweredError(Exception):
-    """The parent did not do what it was asked, or did and its answer was lost: this process does it itself."""
+    """The parent did not write what it was asked to, or its answer was lost: this process writes it itself."""
 
 
 class ParentWorker(Protocol):
-    """The worker that forked this process, which writes to SQL for it on a connection that is open already.
+    """The worker that forked this process. It writes to SQL for this process over a connection that is open already.
 
-    Both methods raise NotAnsweredError. This process then repeats the write under the same token, which shows whether
-    the parent has written already, as after any lost answer of SQL.
+    Both methods raise NotAnsweredError. Then this process repeats the write under the same token. The token shows
+    whether the parent has written already, as after any lost answer of SQL.
     """
 
     def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:
@@ -100,5 +100,5 @@ class ParentWorker(Protocol):
         ...
 
     def end(self, attempt_result: AttemptResult, at: datetime) -> End:
-        """Record how the claimed attempt ended; returns what `write_end` does. Nothing is published."""
+        """Record how the claimed attempt ended; returns the same as `write_end`. Nothing is published."""
         ...

@@ -1,7 +1,7 @@
-"""The two sides of a commit: `write` carries Changes into SQL before it, and `publish` to everybody else after it.
+"""The two sides of a commit: `write` writes Changes to SQL before it, and `publish` tells everybody else after it.
 
-Nothing else writes a Change or lets Redis follow one. The locks, the reads and the decision come before, and belong to
-the caller. `Attempts` joins a decision with `write`, and detects that an attempt was committed when its answer is lost.
+Nothing else writes a Change or makes Redis follow one. The caller locks, reads and decides before. `Attempts` joins a
+decision with `write`. If the answer to a commit was lost, it detects that the attempt was committed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_OUT_OF_SYNC = 10_000
 MANY_WAITING = 2
-"""When more runs than this wait for the one ahead of them, that is logged as a warning."""
+"""If more runs of a schedule than this wait for the run ahead of them, a warning is logged."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
@@ -50,11 +50,11 @@ class Parts(Protocol):
     now: Callable[[], datetime]
     """Returns the database's time."""
     transport: Transport
-    """Redis, which follows."""
+    """Redis, which follows the commit."""
     breakers: Breakers
     """The breakers of each Redis; none in a worker."""
     out_of_sync: set[str]
-    """The uids of schedules that Redis has not followed because it was away; not all of them when they are many."""
+    """The uids of schedules that Redis has not followed because it was away; not all of them if they are many."""
     subscribers: list[Subscriber]
     """Called with each event after its commit."""
     features: Features
@@ -62,7 +62,7 @@ class Parts(Protocol):
 
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
-    """Write Changes of locked (or new) schedules in the caller's transaction, with all that they owe to others."""
+    """Write Changes of locked (or new) schedules in the caller's transaction, with what features write for them."""
     involved = parts.features.involved_in(changes)
     for feature in involved:
         feature.before_write(connection, changes)
@@ -80,18 +80,18 @@ def publish(
     decided: Sequence[Change] | None = None,
     skip_locked: bool = False,
 ) -> None:
-    """Make Redis follow committed Changes and announce them. Repeatable, and nothing is raised but for `must`.
+    """Make Redis follow committed Changes and announce them. This may be repeated, and raises only with `must`.
 
-    If Redis is down, this is logged, and the links follow when reconcile finds Redis back. With `must`,
-    RedisUnavailableError is raised then, so that the link that asked for it is delivered again.
+    If Redis does not answer, this is logged, and the links follow when reconcile finds Redis back. With `must`,
+    RedisUnavailableError is raised instead, so that the link whose fire this is comes again.
 
     Args:
         parts: The process's runtime.
         changes: The committed Changes, or Changes that restate rows as they are now.
         must: Whether Redis must follow.
-        seen: What the single statement that wrote a Change saw for features.
-        decided: The decided Changes, where `changes` only restate their rows: features wrote more for the decided ones.
-        skip_locked: Whether a downstream schedule that another process holds is left to a pass.
+        seen: The columns that the single statement that wrote a Change read for features.
+        decided: The decided Changes, if `changes` only restate their rows: features enqueue what they wrote for these.
+        skip_locked: Whether a downstream schedule that another process has locked is left to a pass.
     """
     failure = follow(parts, changes, decided=decided)
     announce(parts, changes, seen=seen, skip_locked=skip_locked)
@@ -101,7 +101,7 @@ def publish(
 
 
 def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None) -> RedisError | None:
-    """Make Redis follow committed Changes: the first half of `publish`. Returns the error of a Redis that is away."""
+    """Make Redis follow committed Changes: the first half of `publish`. Returns the error if Redis is away."""
     failure: RedisError | None = None
     try:
         parts.transport.follow(changes, now=parts.now())
@@ -111,16 +111,16 @@ def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change]
         _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
     except RedisError as error:
         _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-        if is_transient(error):  # any other is tried again by reconcile only
+        if is_transient(error):  # only reconcile tries again after any other
             _keep_out_of_sync(parts, changes, error)
             failure = error
     return failure
 
 
 def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SEEN, skip_locked: bool = False) -> None:
-    """Let features follow, log what operators must hear of, call subscribers: the second half of `publish`.
+    """Let features follow, write logs for operators and call subscribers: the second half of `publish`.
 
-    Operators hear of runs that end, of runs that pile up (Open Job Spec: more than two), and of a death.
+    Logged are runs that end, schedules with more than two waiting runs (Open Job Spec), and schedules that die.
     """
     involved = parts.features.involved_in(changes)
     _let_follow([one for one in involved if one.follows_first], changes, seen, skip_locked)
@@ -137,7 +137,7 @@ def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SE
         for subscriber, event in product(parts.subscribers, change.events):
             try:
                 call_in_this_process(subscriber, change, event)
-            except Exception:  # noqa: BLE001 - one that raises harms nothing
+            except Exception:  # noqa: BLE001 - a subscriber that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
     _let_follow([one for one in involved if not one.follows_first], changes, seen, skip_locked)
 
@@ -151,9 +151,9 @@ def _let_follow(involved: Sequence[Feature], changes: Sequence[Change], seen: Se
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
-    """Remember schedules to follow when Redis is back; if it is back already, follow now.
+    """Remember schedules that Redis must follow when it is back; if it is back already, let it follow now.
 
-    In a process without breakers, reconcile finds them instead.
+    In a process without breakers, reconcile finds the schedules instead.
     """
     if not parts.breakers:
         return
@@ -171,26 +171,26 @@ class Decided(NamedTuple, Generic[R]):
     result: R
     """The value that the operation returns to its caller."""
     also: Callable[[Connection], object] | None = None
-    """Writes what else belongs to the transaction, before the Changes."""
+    """Writes other rows of the transaction, before the Changes."""
     seen: Seen = NOTHING_SEEN
-    """What the single statement that wrote it saw for features; empty if it looked at nothing."""
+    """The columns that the single statement that wrote the decision read for features; empty for none."""
 
     def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is as this decision wrote it; False once another operation or a fire has written it."""
+        """Return whether a row is still as this decision wrote it: no other operation and no fire has written it."""
         if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]
-        if row.operation is None:  # a repair's, which draws no uid
+        if row.operation is None:  # a repair draws no uid
             return row in written
         return any((one.uid, one.operation) == (row.uid, row.operation) for one in written)
 
 
 Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
-"""Locks, reads and decides. A repeated call gets the earlier decision, and returns that very object if it was
+"""Locks, reads and decides. A repeated call gets the earlier decision, and returns the same object if that was
 written."""
 Statement: TypeAlias = Callable[[Connection, Sees], Seen | None]
-"""Writes one Change in a single statement, if it may still be written; returns the values of what it sees for features,
-None if it wrote nothing."""
+"""Writes one Change in a single statement, if it may still be written; returns the values of the columns that features
+asked for, or None if nothing was written."""
 
 
 class Attempts(Generic[R]):
@@ -200,7 +200,7 @@ class Attempts(Generic[R]):
         self._parts = parts
         self._decide = decide
         self.tried: Decided[R] | None = None
-        """The earlier decision, made here or by another process, that may have been written although no answer came."""
+        """An earlier decision, of this or another process, that may have been written although its answer was lost."""
 
     def under_lock(self, connection: Connection) -> Decided[R]:
         """Decide under locks and write, unless an earlier attempt was written."""
@@ -210,14 +210,14 @@ class Attempts(Generic[R]):
         self.tried = decided
         if decided.also is not None:
             decided.also(connection)
-        # In one order for all, so that two processes that create the same set never deadlock.
+        # All processes use one order, so that two processes that create the same schedules never deadlock.
         write(self._parts, connection, sorted(decided.changes, key=_SCHEDULE_ID))
         return decided
 
     def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
-        """Write a decision in one statement, without a lock; None if it takes more than one, or was not written.
+        """Write a decision in one statement, without a lock; None if it needs more statements, or was not written.
 
-        If an earlier attempt may have been written, nothing is written here: `under_lock` detects that attempt.
+        If an earlier attempt may have been written, nothing is written here: `under_lock` finds out.
         """
         involved = self._parts.features.involved_in(decided.changes)
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):

@@ -1,6 +1,6 @@
-"""Creates and upserts: schedules are created, or changed to what is declared; many upserts take one transaction.
+"""Creates and upserts: schedules are created, or changed to what is declared; many upserts share one transaction.
 
-A plan around excluded days may take long: it is made before anything is locked, and written where it still holds.
+A plan around excluded days may take long. So it is made before anything is locked, and used if nothing has changed.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 _Outcomes = list[tuple[Schedule, str]]
-"""Each schedule as it is then, and whether it was `created`, `updated` or is `unchanged`."""
+"""Each schedule after the request, and whether it was `created`, `updated` or is `unchanged`."""
 
 
 class Named(NamedTuple):
-    """The schedule that a caller means."""
+    """The identity of a schedule."""
 
     namespace: str
-    """The namespace it lives in."""
+    """The namespace of the schedule."""
     schedule_id: str
-    """Its id there, unique among schedules that are not deleted."""
+    """The schedule's id, unique among the schedules of the namespace that are not deleted."""
 
 
 class ScheduleRequest(NamedTuple):
@@ -67,30 +67,30 @@ class ScheduleRequest(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit event; None records neither."""
     keep_next: bool = False
-    """Keep the next time even when the timing changed (Waymark)."""
+    """Keep the next time even if the timing changed (Waymark)."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
     starts_past: bool = False
-    """Start a run of a new schedule at once that would never fire (a task of Django)."""
+    """If a new schedule would never fire, start a run of it at once (a task of Django)."""
     key: str | None = None
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
     answer: Callable[[Schedule], str] | None = None
-    """Returns a surface's answer to a create with a key; kept with the key, so that a repetition gets the same one."""
+    """Returns a surface's answer to a create with a key. It is kept with the key, so a repetition gets the same."""
     shared: Definition | None = None
-    """The definition without its arguments, where many requests share that very object; None when it is its own."""
+    """The definition without its arguments, if many requests share this one object; else None."""
 
     @property
     def upstream_id(self) -> str | None:
-        """The id of the schedule that it is to come after; None for one with times of its own."""
+        """The id of the schedule's upstream; None for a schedule with times of its own."""
         after = self.definition.parsed_spec.after
         return None if after is None else after.schedule_id
 
 
 def create(runtime: Runtime, request: ScheduleRequest, *, within: CallerTransaction | None = None) -> Schedule:
-    """Write a new schedule; raises ScheduleExistsError when its id is taken.
+    """Write a new schedule; raises ScheduleExistsError if its id is taken.
 
-    Under an idempotency key that created a schedule before, that one is returned, in whatever state it is now. Raises
-    WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    If the idempotency key created a schedule before, that schedule is returned in its present state. Raises
+    WrongDatabaseError, before anything is written, if Redis belongs to another database.
     """
     if (tracing := runtime.tracing) is None:
         return _create_one(runtime, request, within)
@@ -126,7 +126,7 @@ def _create(
     tried: Decided[Schedule] | None,
 ) -> Decided[Schedule]:
     namespace, schedule_id = request.named
-    # The schedule first, then the key: both were committed together, so what sees the schedule sees its key.
+    # First the schedule, then the key: both were committed together, so a reader that sees the schedule sees the key.
     known = lock_declared(connection, namespace, _wanted([request])).get(schedule_id)
     if tried is not None and tried.is_written(known):
         return tried
@@ -148,19 +148,19 @@ def _create(
 
 
 _Plans: TypeAlias = dict[str, Plan]
-"""Requests that were decided without a lock, by the uids that they draw; quick ones are not among them."""
+"""The decisions that were made without a lock, by the uids of their requests. Quick decisions are not among them."""
 
 
 class _ReadsRunsError(Exception):
-    """A decision depends on runs, which only a lock keeps as they are."""
+    """A decision depends on runs, so it must be made under a lock."""
 
 
 def _plans_of(
     runtime: Runtime, requests: Sequence[ScheduleRequest], uids: Sequence[str], within: CallerTransaction | None
 ) -> _Plans:
-    """Decide without a lock about those requests of one namespace whose spec excludes something; writes nothing.
+    """Decide without a lock about requests of one namespace whose spec excludes something; writes nothing.
 
-    None in the caller's transaction, whose locks are held already.
+    Returns no plans in the caller's transaction, which has its locks already.
     """
     plans: _Plans = {}
     asked = [
@@ -178,7 +178,7 @@ def _plans_of(
         calendars_of = _calendars_of(connection, asked[0][0].named.namespace, locks=False)
         found = {}
         for request, uid in asked:
-            with suppress(UnknownCalendarError):  # it is found again under the lock
+            with suppress(UnknownCalendarError):  # the decision under the lock raises this again
                 calendars = calendars_of(request.definition.parsed_spec.calendars)
                 found[uid] = known.get(request.named.schedule_id), calendars
         return found
@@ -204,7 +204,7 @@ def _plans_of(
 
 
 def _key_of(request: ScheduleRequest) -> Key | None:
-    """Digest the owner's request, without the defaults, to tell two requests under the same key apart."""
+    """Return the idempotency key with a digest of the owner's request, so that another request under it is noticed."""
     if request.key is None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))
@@ -216,9 +216,9 @@ def _key_of(request: ScheduleRequest) -> Key | None:
 def _calendars_of(
     connection: Connection, namespace: str, *, locks: bool = True, declared: Sequence[Calendar] = ()
 ) -> CalendarsOf:
-    """Return a function that reads the calendars a spec names; schedules that name the same ones share one read.
+    """Return a function that reads the calendars that a spec names; schedules with the same calendars share one read.
 
-    The `declared` calendars are not read: they will be as declared.
+    The `declared` calendars are not read, but used as declared.
     """
     given = {one.name: one for one in declared}
 
@@ -255,9 +255,9 @@ def created(request: ScheduleRequest, uid: str, now: datetime, calendars: tuple[
 def upsert(
     runtime: Runtime, request: ScheduleRequest, *, within: CallerTransaction | None = None
 ) -> tuple[Schedule, str]:
-    """Create or change in place; returns the schedule and `created`, `updated` or `unchanged`.
+    """Create a schedule or change it in place; returns the schedule and `created`, `updated` or `unchanged`.
 
-    Raises WrongDatabaseError, with nothing written, when Redis belongs to another database.
+    Raises WrongDatabaseError, before anything is written, if Redis belongs to another database.
     """
     if (tracing := runtime.tracing) is None:
         return _upsert_one(runtime, request, within)
@@ -278,17 +278,17 @@ def _upserted(
     write: Callable[[Decide[_Outcomes]], R],
     within: CallerTransaction | None = None,
 ) -> R:
-    """Decide about upserts and write them; raises CalendarBusyError where calendars change again and again."""
+    """Decide about upserts and write them; raises CalendarBusyError if calendars change again and again."""
     return while_calendars_move(lambda: write(_upserting(runtime, requests, within)))
 
 
 def upsert_batches(
     runtime: Runtime, batches: Iterable[Sequence[ScheduleRequest]], report: Callable[[Schedule, str], object]
 ) -> None:
-    """Upsert distinct schedules of one namespace, each batch in a transaction of its own; reports each once committed.
+    """Upsert distinct schedules of one namespace, one transaction for each batch; calls `report` after each commit.
 
-    Redis follows one batch while the next is written, and then subscribers are told. Raises as `upsert` does; even then
-    Redis follows the batches that were written before, and subscribers are told of them.
+    While a batch is written, Redis follows the batch before, whose subscribers are called then. Raises as `upsert`
+    does. Even then Redis follows the batches that were written before, and their subscribers are called.
     """
     untold: deque[tuple[Sequence[Change], Callable[[], object]]] = deque()
     with ThreadPoolExecutor(1, "rqsched-follow") as threads:
@@ -304,16 +304,16 @@ def upsert_batches(
 
 
 def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Change]) -> Callable[[], object]:
-    """Let Redis follow in a thread; returns a function that waits for it."""
+    """Make Redis follow in a thread; returns a function that waits for the thread."""
     following = partial(_follow, runtime, changes)
     try:
         return threads.submit(copy_context().run, following).result
-    except RuntimeError:  # no thread can be started; one that starts later follows once more, which changes nothing
+    except RuntimeError:  # no thread can be started; if one starts later, it only repeats this
         return following
 
 
 def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
-    """Let Redis follow what is committed; nothing is raised, for reconcile finds what is missing."""
+    """Make Redis follow committed Changes; raises nothing, because reconcile finds what is missing."""
     try:
         follow(runtime, changes)
     except Exception:  # noqa: BLE001 - the commit is made
@@ -321,7 +321,7 @@ def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
 
 
 def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], object]]], but: int = 0) -> None:
-    """Tell subscribers of the first batches, `but` the last so many, each once Redis has followed."""
+    """Announce the first batches, all but the last `but` ones, each after Redis has followed."""
     while len(untold) > but:
         changes, wait = untold[0]
         wait()
@@ -334,10 +334,10 @@ def _upserting(
 ) -> Decide[_Outcomes]:
     """Return the function that decides about upserts of one namespace, in their order.
 
-    Raises WrongDatabaseError when Redis belongs to another database.
+    Raises WrongDatabaseError if Redis belongs to another database.
     """
     runtime.ownership.require_own_redis()
-    # Schedules created at one instant are listed in the order of their uids.
+    # Lists show schedules that were created at one instant in the order of their uids.
     uids = new_uids(runtime.now(), len(requests))
     plans = _plans_of(runtime, requests, uids, within)
 
@@ -364,9 +364,9 @@ def _upserting(
 def preview_upserts(
     runtime: Runtime, requests: Sequence[ScheduleRequest], calendars: Sequence[Calendar] = ()
 ) -> list[tuple[Change, str]]:
-    """Decide what `upsert_batches` would do now, each with `created`, `updated` or `unchanged`; writes nothing.
+    """Return what `upsert_batches` would do now: each Change, and `created`, `updated` or `unchanged`. Writes nothing.
 
-    `calendars` are those that would be set before.
+    `calendars` are calendars that would be set before the upserts.
     """
     uids = new_uids(runtime.now(), len(requests))
 
@@ -390,7 +390,7 @@ def _wanted(requests: Sequence[ScheduleRequest]) -> dict[str, str | None]:
 
 
 def _names_of(requests: Sequence[ScheduleRequest]) -> tuple[str, list[str]]:
-    """Return the namespace of requests, which they share, and the ids in it."""
+    """Return the common namespace of requests, and their ids."""
     return requests[0].named.namespace, [request.named.schedule_id for request in requests]
 
 
@@ -450,14 +450,14 @@ def _created_alike(
     now: datetime,
     calendars: tuple[Calendar, ...],
 ) -> Change:
-    """Decide to create a schedule; schedules of one instant that differ only in name and arguments are decided once.
+    """Decide to create a schedule; requests that differ only in name and arguments share one decision.
 
-    `made` holds the first Change of each such group.
+    `made` has the first Change of each group of such requests.
     """
     shared = request.shared or request.definition
     if not lifecycle.is_shared(shared):
         return created(request, uid, now, calendars)
-    # The very same definition: to compare two of them would take as long as to decide.
+    # By identity: to compare two definitions would take as long as to decide.
     alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
     if (first := made.get(alike)) is None:
         first = made[alike] = created(request, uid, now, calendars)
@@ -496,7 +496,7 @@ def _changed(
         decided,
         runs_of,
         paused=request.paused,
-        # Waymark's registration also makes active what was done or dead.
+        # Waymark's registration also activates a schedule that was done or dead.
         revives={ScheduleStatus.DONE, ScheduleStatus.DEAD} if request.keep_next else set(),
         now=now,
         context=request.context,
@@ -506,5 +506,5 @@ def _changed(
 
 
 def _declared(known: Schedule, request: ScheduleRequest) -> Definition:
-    """Return the requested options but keep who made the schedule: `sync` prunes only what a sync made."""
+    """Return the requested definition, but keep `managed_by`: `sync` prunes only schedules that a sync created."""
     return changed(request.definition, managed_by=known.definition.managed_by)

@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 class DatabaseTime(Clock):
     """Measures this host's clock against the database's.
 
-    A wall clock that is set changes nothing but the moment of the next measurement, which is never made inside a
-    transaction. It is for a database with a server: SQLite has no clock of its own, and is left to the host's.
+    If somebody sets the wall clock, only the next measurement comes earlier. A new measurement is never made inside a
+    transaction. This class is for a database with a server: SQLite has no clock, and the host's clock is used.
     """
 
     def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:
@@ -24,17 +24,17 @@ class DatabaseTime(Clock):
         self._host = host
         self._refresh = refresh
         self.clock = DatabaseClock(host)
-        """The measurement; one of another process of this host may replace it."""
+        """The clock with the newest measurement; the measurement of another process of this host may replace it."""
 
     def now(self) -> datetime:
-        """Return the present instant; raises BackendUnavailableError when it was never measured and SQL is away."""
+        """Return the present instant; raises BackendUnavailableError if SQL is away and there is no measurement."""
         clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
             self._measure()
         return clock.now()
 
     def _measure(self) -> None:
-        """Measure; while the database is away, the last measurement holds. Raises when there is none yet."""
+        """Measure; while the database is away, keep the last measurement. Raises if there is none yet."""
         try:
             self.clock.measure(lambda: self._database.now(self._host.now()))
         except BackendUnavailableError:

@@ -1,8 +1,8 @@
-"""The dispatcher: leases due links, fires them as a batch, keeps house in between, and blocks until the next one.
+"""The dispatcher: leases due links, fires them as a batch, keeps house in between, and waits for the next link.
 
-Any number run side by side without a leader. When a link is due, one dispatcher looks first, so that they do not all
-compete for it; the others look a little later, whether or not the first one has died. If a dispatcher is killed, its
-leased links wait for the rest of the lease; the next dispatcher takes every other link at its next look.
+Any number of dispatchers run side by side without a leader. When a link is due, one dispatcher looks first, so that
+they do not all compete for the link. The others look a little later, in case the first one has died. If a dispatcher is
+killed, the links that it leased wait for the rest of the lease; other dispatchers take all other links.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ from rqsched.kernel.transport.transport import NextLook
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 0.2
-"""Seconds after which a waiting dispatcher looks again, woken or not: it bounds how late a peer's links are taken."""
+"""Seconds after which a waiting dispatcher looks again, woken or not: so it takes links that a dead peer was to take.
+"""
 LATER_LOOK = 0.01
-"""Seconds after a due time at which all but one dispatcher look: the one has leased the link then, unless it died."""
+"""Seconds after a due time at which the other dispatchers look: the first has leased the link by then, unless it died.
+"""
 SQLITE_BATCH = 50
-"""The most links of one batch on SQLite, whose single writer a batch holds up."""
+"""The most links of one batch on SQLite: while a batch is written, no other process can write."""
 HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
-"""How often the dispatchers of a control queue, one of them each time, keep house."""
+"""How often one of the dispatchers of a control queue keeps house."""
 _ASK_SECONDS = 30
-"""A dispatcher asks no more often whether it is its turn to keep house."""
+"""How often a dispatcher asks whether it is its turn to keep house."""
 _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
-"""How often a dispatcher whose server is not the recorded one asks again."""
+"""How often a dispatcher whose database server is not the recorded one asks again."""
 _TELL_SECONDS = 60.0
-"""How often its log repeats the same reason to wait."""
+"""How often a dispatcher's log repeats the same reason to wait."""
 
 
 class Dispatcher:
     """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
 
     def __init__(self, runtime: Runtime, *, recover: bool = False, on_turn: Callable[[], None] = lambda: None) -> None:
-        """`recover` makes a pass of reconcile at once, even if another process made one in this interval.
+        """Take what the loop needs.
 
-        `on_turn` is called wherever the loop gets on: before and after everything that may wait for a backend.
+        `recover` makes a pass of reconcile at once, even if another process made one in this interval. `on_turn` is
+        called before and after every step that may wait for SQL or Redis, so that a supervisor sees that the loop goes
+        on.
         """
         self._runtime = runtime
         self._on_turn = on_turn
@@ -81,10 +85,10 @@ class Dispatcher:
             try:
                 if not self._runtime.write_gate.is_open():
                     if self._heartbeat.was_sent:
-                        self._heartbeat.stop()  # it counts as none
+                        self._heartbeat.stop()  # a dispatcher that cannot fire does not count as live
                     self._pause()
                     continue
-                if not self._runtime.hold.is_own:  # one that is held by its own settings counts as none
+                if not self._runtime.hold.is_own:  # else it does not count as live, either
                     self._heartbeat.send()
                 fired = self.run_once()
                 if fired < self._batch:
@@ -107,7 +111,7 @@ class Dispatcher:
             self._runtime.refusals.note(self._in_words, error, self._runtime.transport.keys_of(error))
 
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
-        """Take nothing while the control queue is another server's, count as none, and ask again soon."""
+        """Take nothing while the control queue belongs to another server, do not count as live, and ask again soon."""
         self._pass = self._housekeeping = None
         self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
         with contextlib.suppress(RedisError):
@@ -116,17 +120,17 @@ class Dispatcher:
         time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
-        """Log the reason to wait, at once and then once a minute: if a full disk is the reason, logs make it worse."""
+        """Log the reason to wait, at once and then once a minute: if a disk is full, more logs make it worse."""
         if str(error) != self._told or time.monotonic() >= self._tells_at:
             self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
             _log.log(level, text, error, extra={"action": action})
 
     def _has_written(self) -> None:
-        """Note that SQL takes what is written."""
+        """Note that SQL takes writes."""
         self._told = self._heartbeat.waits_for = ""
 
     def _use_spare_time(self, *, is_idle: bool) -> None:
-        """Between two batches that were not full: one step of work that can wait, or sleep when there is none."""
+        """Between batches that are not full, do one step of work that can wait, or sleep if there is none."""
         if self._runtime.refusals.known:
             self._runtime.refusals.accept(self._in_words)
         if is_idle and self.reconcile_some():
@@ -140,12 +144,12 @@ class Dispatcher:
             continue
 
     def run_once(self) -> int:
-        """Take one batch of due links and fire it; returns how many links were taken: none while everything is held."""
+        """Take one batch of due links and fire it; returns how many links were taken (none while all is on hold)."""
         transport, settings = self._runtime.transport, self._runtime.settings
         hold = self._runtime.hold
         if hold.is_on or not self._has_looked:
             self._has_looked = True
-            hold.look()  # later LEASE says what Redis has, and each pass what SQL has
+            hold.look()  # later LEASE sees a hold in Redis, and each pass a hold in SQL
         if hold.is_on:
             return 0
         ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
@@ -157,7 +161,7 @@ class Dispatcher:
         fired = fire.fire(self._runtime, ids, skip_locked=True)
         self._has_written()
         self._on_turn()
-        # While a namespace is frozen its links are not taken again and again: a pass arms what is due after the thaw.
+        # Links of a frozen namespace are dropped, not taken again and again: a pass arms them after the thaw.
         again = {one.id: one.again_at for one in fired if one.again_at is not None and one.outcome != "frozen"}
         transport.put_back(again)
         transport.drop([one.id for one in fired if one.id not in again])
@@ -165,7 +169,7 @@ class Dispatcher:
         return len(ids)
 
     def reconcile_some(self) -> bool:
-        """Make one batch of a reconcile pass if there is one or the interval is free; True when one was made."""
+        """Make one batch of a reconcile pass, if a pass has begun or is due; returns whether a batch was made."""
         if self._pass is None:
             with contextlib.suppress(RedisError):  # while Redis is away it is nobody's turn
                 if self._runtime.transport.acquire_interval(self._interval):
@@ -185,7 +189,7 @@ class Dispatcher:
         return True
 
     def keep_house(self) -> bool:
-        """Make one step of housekeeping if it has begun or its interval is free; True when one was made."""
+        """Make one step of housekeeping, if it has begun or is due; returns whether a step was made."""
         if self._housekeeping is None and time.monotonic() >= self._asks_at:
             self._asks_at = time.monotonic() + _ASK_SECONDS
             if self._runtime.transport.acquire_pruning(HOUSEKEEPING_INTERVAL):
@@ -199,7 +203,7 @@ class Dispatcher:
         return True
 
     def _wait(self) -> None:
-        """Block until the next link is due, a wake, or the longest wait."""
+        """Block until the next link is due, a wake comes, or the longest wait is over."""
         transport = self._runtime.transport
         if self._runtime.hold.is_on:
             self._is_woken = transport.wait_for_wake(LONGEST_WAIT)

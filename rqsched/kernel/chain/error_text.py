@@ -20,7 +20,7 @@ _PACKAGE = Path(workflows.__file__).parent
 
 
 def describe_error(error: BaseException) -> str:
-    """Say what went wrong: the exception in the first line, then the traceback from the workflow's own code on."""
+    """Return an error as text: the exception in the first line, then the traceback, from the workflow's own code on."""
     told = traceback.TracebackException(type(error), error, _from_workflow_on(error.__traceback__))
     what = "".join(told.format_exception_only()).strip() or type(error).__name__
     if isinstance(error, JobTimeoutException):
@@ -30,12 +30,12 @@ def describe_error(error: BaseException) -> str:
 
 
 def name_error(error: BaseException) -> str:
-    """Return an error as its class and what it says."""
+    """Return the class and the message of an error."""
     return f"{type(error).__name__}: {text_of(error)}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, so that every database stores it; its class where its own code cannot say it."""
+    """Return the message of an error as every database can store it; its class if its own code fails to say it."""
     try:
         return storable(str(error))
     except BaseException:  # noqa: BLE001 - the application's own code, which may also end the process
@@ -43,7 +43,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
-    """Drop our own frames and those of the event loop; None when no code of the workflow ran."""
+    """Drop our own frames and the frames of the event loop; None if no code of the workflow ran."""
     found, step = trace, trace
     while step is not None:
         code = step.tb_frame.f_code
@@ -55,7 +55,7 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
 
 
 def explain(error: Exception) -> str:
-    """Return an error as one line; drivers' errors without their statements."""
+    """Return an error as one line; a driver's error without its statement."""
     if isinstance(error, DatabaseError):
         text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
     elif isinstance(error, RedisError):
@@ -66,7 +66,7 @@ def explain(error: Exception) -> str:
 
 
 def types_of(error: BaseException) -> ErrorTypes:
-    """Return the names by which policies of retries may know an error."""
+    """Return the names by which a retry policy may refer to an error."""
     if isinstance(error, JobTimeoutException):
         return TIMEOUT
     kind, *bases = type(error).__mro__[:-1]  # not `object`

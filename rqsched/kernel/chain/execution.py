@@ -35,17 +35,17 @@ from rqsched.workflows import FannedOut, Workflow, WorkflowNotFoundError, enter_
 _log = logging.getLogger(__name__)
 
 MAX_RESULT = 65_536
-"""The most bytes of a result's JSON that are kept."""
+"""The most characters of a result's JSON that are stored."""
 
 
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
-    A delivery that is stale (delivered twice, re-delivered, cancelled meanwhile) does nothing; an `rq_job` that a
-    person requeued after its run had failed asks for another attempt of the run. A failed attempt is recorded first and
-    then raised again, so that RQ and its exception handlers see it too. A workflow that raises RunCancelled by itself
-    has cancelled its run. A run whose workflow this process cannot find is given back (see `blocking`). Raises
-    UnknownJobError when this database has no such run.
+    A stale delivery (delivered twice, delivered again, cancelled meanwhile) does nothing. If a person requeued the
+    `rq_job` after its run had failed, this asks for another attempt of the run. The error of a failed attempt is
+    recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that itself
+    raises RunCancelled cancels its run. A run whose workflow this process cannot find is given back (see `blocked`).
+    Raises UnknownJobError if this database has no such run.
     """
     try:
         claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
@@ -85,9 +85,9 @@ def _traced(claim: Claim) -> Attempt:
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
-    """Leave an attempt that could not be claimed: it is held, late, or stale, or a person asks for another one.
+    """Handle an attempt that could not be claimed: it is on hold, late or stale, or a person asks for another attempt.
 
-    A feature may have it claimed again, such as limits where they had no place for the run and have one now.
+    A feature may ask for another claim: for example, limits had no place for the run, and have one now.
     """
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:
@@ -95,7 +95,7 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     schedule, run = found
     is_held = run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True)
     if is_held or (run.status is RunStatus.PENDING and schedule.namespace in runtime.hold.frozen):
-        # Its job is dropped: a run that waits has none, and the first pass after the release delivers it.
+        # Its job is dropped: the first pass after the release delivers the run again.
         what = "everything is held" if is_held else f"namespace {schedule.namespace!r} is frozen"
         _log.info("%s waits: %s", job, what, extra={"action": "run_held"})
     elif run.is_late(runtime.now()):
@@ -158,26 +158,26 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
-    """Make a pending attempt running and this process's; None when it could not be claimed, or everything is held."""
-    if runtime.hold.is_on and runtime.hold.look(is_fresh=True):  # it may be over
+    """Claim a pending attempt for this process; None if it could not be claimed, or everything is on hold."""
+    if runtime.hold.is_on and runtime.hold.look(is_fresh=True):  # the hold may be over
         return None
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)
     if runtime.parent is None:
         claim = write_claim(runtime, job, token, worker)
     else:
-        try:  # the worker that forked this process claims for it, if it does
+        try:  # the worker that forked this process may claim for it
             claim = runtime.parent.claim(job, token, worker)
         except NotAnsweredError as error:
             _log.debug("run %s is claimed by its own process: %s", job.uid, error, extra={"action": "parent_silent"})
-            claim = write_claim(runtime, job, token, worker)  # under the same token: it is done once
+            claim = write_claim(runtime, job, token, worker)  # under the same token, so there is one claim
     return claim
 
 
 def write_claim(
     runtime: Runtime, job: RunJobId, token: str, worker: str, *, patience: Patience | None = None
 ) -> Claim | None:
-    """Write that an attempt is claimed; None when it could not be. With the same token it returns the same again."""
+    """Write the claim of an attempt; None if it could not be claimed. A repetition with the token returns the same."""
     start = {"token": token, "worker": worker}
     conditions = runtime.features.claims_alone
     alone = None if conditions is None else partial(_claim, runtime, job, start, alone=conditions)
@@ -192,7 +192,7 @@ def _claim(
     *,
     alone: claims.Conditions | None = None,
 ) -> Claim | None:
-    if alone is None and not runtime.database.dialect.has_one_writer:  # or nobody else writes
+    if alone is None and not runtime.database.dialect.has_one_writer:  # else nobody writes beside us
         claims.lock_run(connection, job.uid)
     start = {**start, "started_at": runtime.now()}
     started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, alone=alone)
@@ -234,35 +234,35 @@ def _checkpoint(runtime: Runtime, claim: Claim) -> None:
 
 
 def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
-    """Show that the run lives; returns the status it has once it is no longer this process's."""
+    """Record a heartbeat of the run; returns None, or the run's status if this process no longer holds it."""
     try:
         return runtime.database.transact(lambda c: claims.record_heartbeat(c, claim.run.uid, claim.token))
-    except FAILURES as error:  # the database's fault, and none of the workflow
+    except FAILURES as error:  # the database's fault, not the workflow's
         _log.warning("no heartbeat of run %s: %s", claim.run.uid, error, extra={"action": "heartbeat_failed"})
         return None
 
 
 def _beat(runtime: Runtime, claim: Claim) -> bool:
-    """Send a heartbeat from the thread of all heartbeats; returns whether the run still needs them."""
+    """Send a heartbeat from the thread of all heartbeats; returns whether the run still needs heartbeats."""
     try:
         status = _send_heartbeat(runtime, claim)
         if status == RunStatus.TERMINATED:
-            runtime.transport.stop(claim.run)  # this process still lives: the command was lost
+            runtime.transport.stop(claim.run)  # this process still lives, so the command was lost
         elif status is not None:
             return False
-    except Exception:  # noqa: BLE001 - a heartbeat that fails is only one that reconcile does not see
+    except Exception:  # noqa: BLE001 - reconcile only misses one heartbeat
         _log.exception("heartbeat of run %s failed", claim.run.uid, extra={"action": "heartbeat_failed"})
     return True
 
 
 def recorded(result: Any) -> Any:
-    """Return the JSON-native value that SQL has of a workflow's result: every serializer of RQ writes it."""
+    """Return a workflow's result as the JSON-native value that SQL stores: every serializer of RQ can write it."""
     text = _dump_result(result)
     return None if text is None else json.loads(text)
 
 
 def _dump_result(result: Any) -> str | None:
-    """Write what a workflow returned as JSON, or how it presents itself: whatever it is, the run has succeeded."""
+    """Return a workflow's result as JSON, or its `repr` as JSON: whatever it is, the run has succeeded."""
     if result is None:
         return None
     text = dumps(f"<{type(result).__name__}>")
@@ -276,9 +276,10 @@ def _dump_result(result: Any) -> str | None:
 
 
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
-    """Record how this process's attempt ended, through an outage of `completion_outage`; None if it was fenced.
+    """Record how this process's attempt ended; None if another process had ended it before.
 
-    An outage is also a database that refuses: for lack of a privilege or of room, or because it is read-only.
+    During an outage this is tried again for `completion_outage`. A database that refuses writes, because a privilege or
+    room is missing or because it is read-only, counts as an outage.
     """
     at, is_repeated = None, False
     runtime.on_end(attempt_result)

@@ -1,9 +1,9 @@
 # ruff: noqa: ARG002 - a feature that overrides a point uses its arguments
-"""The points at which a feature takes part in what happens with a Change and with a claim. The kernel names no feature.
+"""The points at which a feature takes part in Changes, claims, attempts and passes. The kernel names no feature.
 
 A feature says by data when it is involved: by columns of the schedule that differ from their defaults before or after
-the Change, or by the settings of the process. An ordinary schedule has the default in each column, so its fire enters
-no file of a feature. `rqsched.features.list` has all of them; their order there is their order at each point.
+the Change, or by the settings of the process. An ordinary schedule has the default in each column, so its fire calls no
+feature. `rqsched.features.list` has the features in the order in which they are called at each point.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rqsched.workflows import Workflow
 Started: TypeAlias = tuple[Run, Schedule]
 """A run as it was claimed, and its schedule."""
 Call: TypeAlias = Callable[[Callable[[], None]], Any]
-"""Called instead of a workflow, with the attempt's checkpoint; its result is the attempt's."""
+"""Called instead of a workflow, with the attempt's checkpoint; its result is the result of the attempt."""
 
 
 OwnJobId: TypeAlias = TargetJobId | BatchJobId | DeliveryJobId
@@ -40,63 +40,63 @@ class Pass(NamedTuple):
     """A reconcile pass that begins."""
 
     is_full: bool
-    """Whether it looks at everything, as after a flush of Redis, and not only at what is due soon or late."""
+    """Whether the pass looks at everything, as after a flush of Redis, or only at what is due soon or late."""
     fires_between: bool
-    """Whether its process fires between two batches; otherwise a long section pauses there, so that others can fire."""
+    """Whether the process fires between two batches. If not, a long section pauses there, so that others can fire."""
 
 
 class Stage(Enum):
     """The stages of a pass. In each, the kernel makes its repairs first, and then features make theirs."""
 
     TIMES = auto()
-    """Next times: before links are armed for them."""
+    """Next times, before links are armed for them."""
     RUNS = auto()
-    """Runs and what depends on their ends: once the kernel has delivered and ended what it finds."""
+    """Runs, and work that depends on their ends, after the kernel has delivered and ended the runs that it found."""
     REST = auto()
-    """Long work that Redis does not depend on: after the pass has recorded that Redis holds everything again."""
+    """Long work on which Redis does not depend, after the pass has recorded that Redis has everything again."""
     HOUSEKEEPING = auto()
-    """Deletions: in no pass, but every quarter of an hour, while a dispatcher has nothing to fire and to repair."""
+    """Deletions: in no pass, but made every quarter of an hour, when a dispatcher has nothing else to do."""
 
 
 class Section(NamedTuple):
     """A repair that a feature adds to a pass, or its part of the housekeeping."""
 
     stage: Stage
-    """When it is made."""
+    """The stage of the pass."""
     batches: Iterator[Recovered]
-    """Repairs a batch of rows each time its next counts are asked for; a dispatcher fires in between."""
+    """Repairs one batch of rows at each step, and yields its counts; a dispatcher fires between two steps."""
 
 
 class Feature(Protocol):
     """A part of rqsched beside the kernel. It overrides the points at which it does something."""
 
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
-    """Columns of a schedule and their defaults: the feature is involved where one of them differs."""
+    """Columns of a schedule and their defaults: the feature is involved if a value differs from its default."""
     run_columns: ClassVar[Sequence[tuple[Callable[[Run], object], object]]] = ()
-    """Columns of a run and their defaults, likewise: a run may keep what its schedule has lost."""
+    """Columns of a run and their defaults, likewise: a run may keep a value that its schedule no longer has."""
     options: ClassVar[Sequence[tuple[Callable[[Policies | Workflow], object], object]]] = ()
-    """Options of a schedule's policies or of a workflow and their defaults, likewise, for `call` alone."""
+    """Options of a schedule's policies or of a workflow and their defaults, likewise, but only for `call`."""
     is_always_involved: bool = False
-    """Whether the settings of this process involve it whatever the columns say; fixed when the process starts."""
+    """Whether the settings of this process involve the feature in any case; fixed when the process starts."""
     writes_every_start: bool = False
-    """Whether the settings of this process let it write with every claim, which is then no single statement."""
+    """Whether the settings of this process make the feature write with every claim: no claim is a single statement."""
     follows_first: ClassVar[bool] = False
-    """Whether it follows before subscribers hear of the events: they are the application's code, and may be slow."""
+    """Whether the feature follows before subscribers are called: these are the application's code, and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
-    """The condition on a run and its schedule under which it writes nothing with their claim; None is any."""
+    """The condition on a run and its schedule under which the feature writes nothing with the claim; None is always."""
     jobs: ClassVar[tuple[type[OwnJobId], ...]] = ()
     """The kinds of ids of its own RQ jobs, which it performs; each kind belongs to one feature."""
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Refuse what operations decided, or write the rows that it is the first to name; raises what callers get.
+        """Refuse the decision of an operation by an error for its caller, or write rows that the decision needs.
 
         Called once in each attempt at an operation's transaction, after the decision and before anything is written.
-        The Changes are of one namespace.
+        The Changes are all of one namespace.
         """
         return
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what needs rows as they are before Changes are written, in the same transaction; may raise.
+        """Write what depends on the rows before Changes are written, in the same transaction; may raise.
 
         Called once in each attempt at the transaction.
         """
@@ -107,43 +107,44 @@ class Feature(Protocol):
         return
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether it writes with a Change, which is then not written by a single statement."""
+        """Return whether the feature writes with a Change, which then takes more than a single statement."""
         return False
 
     def sees(self, change: Change) -> Sees:
-        """Return columns that the single statement which ends a run reads too, and `follow` gets.
+        """Return columns for `follow` that the single statement that ends a run reads, too.
 
-        Only limits use it. It is a point because the statement is the kernel's, and a second one would cost each end.
+        Only limits use this. The statement belongs to the kernel, and a second statement would cost time at each end.
         """
         return NOTHING
 
     def enqueue(self, decided: Sequence[Change]) -> None:
-        """Put on queues what was written with committed Changes; reconcile enqueues the rest in its next pass.
+        """Enqueue the jobs for what was written with committed Changes; reconcile enqueues the rest in its next pass.
 
-        Called after each commit once Redis has followed, and so not where Redis refuses this process's database.
+        Called after each commit once Redis has followed, so not if Redis refuses this process's database.
         """
         return
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:
-        """Do what follows from committed Changes; raises nothing, for a pass of reconcile repeats it.
+        """Do what follows from committed Changes. If this fails, a pass of reconcile repeats it.
 
-        Called at least once after each commit. With `skip_locked`, rows that another process holds are left to a pass.
-        `seen` is empty unless a single statement ended a run.
+        Called at least once after each commit. With `skip_locked`, rows that another process has locked are left to a
+        pass. `seen` is empty unless a single statement ended a run.
         """
         return
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
-        """Write what the starts of runs owe, in the transaction of their claim; returns the uids for `attempt`.
+        """Write what belongs to the starts of runs, in the transaction of their claim; returns uids for `attempt`.
 
-        Called once in each attempt at that transaction, and not for a claim that is a single statement.
+        Called once in each attempt at the transaction, but not for a claim that is a single statement.
         """
         return ()
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
-        """Do something about a job whose run could not be claimed: return whether it is to be claimed again now.
+        """Handle a job whose run could not be claimed; returns whether to claim the run again now.
 
-        None if the job is none of its business. Every feature is asked in turn until one answers, for the row of the
-        run does not show that a person requeued its job. Called at most once for a job; may raise, which fails the job.
+        Returns None if the job is no matter of this feature. All features are asked in turn until one answers, because
+        the row of the run does not show that a person requeued its job. Called at most once for a job. An error fails
+        the job.
         """
         return None
 
@@ -151,28 +152,29 @@ class Feature(Protocol):
         """Return what a claimed attempt calls instead of its workflow; None for the workflow.
 
         Called once for each attempt whose workflow is found, before the attempt begins. A WorkflowNotFoundError gives
-        the run back, for a worker that has the code; any other error fails the attempt. Only fan-out uses it: its
-        function that names targets takes the workflow's place, and must be found at the same moment as the workflow.
+        the run back, for a worker that has the code; any other error fails the attempt. Only fan-out uses this: its
+        function that returns targets is called instead, and must be found when the workflow is found.
         """
         return None
 
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
-        """Return what surrounds a claimed attempt; `owed` is what `claimed` returned."""
+        """Return a context manager around a claimed attempt; `owed` is what `claimed` returned."""
         return nullcontext()
 
     def sections(self, begun: Pass) -> Sequence[Section]:
         """Return the repairs of a reconcile pass, in their order, and the steps of housekeeping.
 
-        Called once in each pass, before its first batch, and once in each housekeeping. Reads and writes nothing
-        itself. A batch may raise: the pass logs this and goes on with the next section. Only BackendUnavailableError
-        ends the pass.
+        Called once in each pass, before the first batch, and once in each housekeeping. This call reads and writes
+        nothing. A batch may raise: the pass logs the error and goes on with the next section. Only a
+        BackendUnavailableError ends the pass.
         """
         return ()
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
-        """Do what else a retry link of a run stands for, after the commit; returns when the link is due again.
+        """Do the feature's part for a retry link of a run, after the commit; returns when the link is due again.
 
-        None if the link has done its work. `is_published` says that the link had a Change. May raise as a fire does.
+        Returns None if the link has done its work. `is_published` says that the link had a Change. May raise as a fire
+        does.
         """
         return None
 
@@ -203,13 +205,13 @@ class Features:
 
     def __init__(self, listed: Sequence[Feature]) -> None:
         self.listed = listed
-        """All of them, in their order."""
+        """All features, in their order."""
         self._may_be_involved = [
             one for one in listed if one.columns or one.run_columns or one.options or one.is_always_involved
         ]
         conditions = tuple(feature.claims_alone for feature in listed if feature.claims_alone is not None)
         self.claims_alone = None if any(feature.writes_every_start for feature in listed) else conditions
-        """The conditions under which a claim may be a single statement; None where it may not."""
+        """The conditions under which a claim may be a single statement; None if it never may."""
 
     def involved_in(self, changes: Sequence[Change]) -> list[Feature]:
         """Return the features that are involved in one of these Changes, by its rows before or after it."""

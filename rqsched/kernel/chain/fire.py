@@ -1,6 +1,6 @@
-"""Firing: delivered links are decided about under the locks of their schedules, written, and followed in Redis.
+"""Firing: lock the schedules of delivered links, decide, write the Changes, and make Redis follow.
 
-One link or a batch, the same code (docs/architecture.md, Fire).
+One link or a batch takes the same code (docs/architecture.md, Fire).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from rqsched.when.steps import MOST_STEPS, Steps, bounded
 _log = logging.getLogger(__name__)
 
 LOCKED_AGAIN = timedelta(milliseconds=50)
-"""How long until a link is tried again, if another process holds its schedule."""
+"""How long until a link is tried again, if another process has locked its schedule."""
 FOREIGN_AGAIN = timedelta(seconds=15)
-"""How long until a link is due again, if it may be another database's: it is left, and its owner must not wait long."""
+"""How long until a link is due again that may belong to another database: that database must not wait long."""
 UNREADABLE_AGAIN = timedelta(hours=1)
-"""How long until an id is looked at again, if it is no link at all."""
+"""How long until an id that is no link is looked at again."""
 FAILED_AGAIN = timedelta(seconds=5)
 """How long until a link is tried again, if it failed and no backoff of a schedule was recorded for it."""
 HELD_AGAIN = timedelta(seconds=15)
-"""How long until a link is tried again, if it was popped while everything is held, or its namespace is frozen."""
+"""How long until a link is tried again, if it was taken while everything is on hold or its namespace is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -57,28 +57,29 @@ class Fired(NamedTuple):
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
-    """The Change that was committed, or that Redis was made to follow again; None when there was neither."""
+    """The Change that was committed, or that Redis follows again; None for neither."""
     error: str | None = None
-    """Why it failed; None when it did not."""
+    """Why the link failed; None if it did not."""
     run: Run | None = None
     """The run of a retry link for which features may have more to do; None for every other link."""
     span: FireSpan | None = None
-    """The span of a fire that is traced, until that is committed and followed."""
+    """The span of a traced fire; `_fire_together` ends it after the commit."""
 
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
-"""The links of one delivery in its order, by the uid of their schedule, of each at most one main link: what was due
-first is fired first, and its run is first on its queue."""
+"""The links of one delivery, by the uid of their schedule; each schedule has at most one main link. The order of the
+delivery is kept: the schedule that was due first fires first, and its run is first on its queue."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
-    """Fire delivered links: each is decided under its schedule's lock, committed, and only then followed in Redis.
+    """Fire delivered links: each is decided under its schedule's lock and committed, and only then Redis follows.
 
-    Delivering a link twice, late, early or after its schedule changed is harmless. A schedule whose evaluation raises
-    is fired again by itself, and its failure recorded, so that it harms no other. A schedule of a newer release is left
-    to the processes of that release, which take its link when it comes again. While everything is held nothing is
-    decided, and each link comes again; so does each link of a frozen namespace. Raises BackendUnavailableError when SQL
-    does not answer, and with `must_follow` (for links that are delivered again) also when Redis does not.
+    A link may be delivered twice, late, early or after its schedule changed without harm. If a schedule's decision
+    raises, each schedule is fired alone, and the failure is recorded on the schedule, so that it harms no other. A
+    schedule of a newer release is left to processes of that release, which take its link when it comes again. While
+    everything is on hold nothing is decided, and each link comes again; so does each link of a frozen namespace. Raises
+    BackendUnavailableError if SQL does not answer. With `must_follow`, for links that are delivered again, it is also
+    raised if Redis does not answer.
     """
     if runtime.hold.is_on:
         return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
@@ -136,7 +137,7 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
 
 
 def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
-    """Let features do what else the retry link of a run stands for; it is due again when the first of them says so."""
+    """Let features do their part for the retry link of a run; the earliest time that they name is its next due time."""
     ahead = [fired.again_at]
     for feature in runtime.features.involved((), [run]):
         again_at = feature.delivered(fired.id, run, is_published=fired.change is not None)
@@ -173,7 +174,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
 def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
-    """Put off links without a locked schedule: `locked` if another process holds it, `foreign` if there is none."""
+    """Put off links whose schedule is not locked by us: `locked` if another process has it, `foreign` if it is gone."""
     absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
@@ -192,18 +193,18 @@ def _fire_due(
 ) -> list[Fired]:
     """Decide about due links, from the occurrences that ran and the open runs of their schedules.
 
-    Once finding times has taken more than MOST_STEPS, the rest of the batch is deferred to the next one.
+    If finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
     """
     due = [schedule for _, schedule in links]
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    now = runtime.now()  # again: a run that this ends may have started while its lock was waited for
+    now = runtime.now()  # again: a run that a fire ends may have started while we waited for its lock
     fired: list[Fired] = []
     with bounded(Steps(None)) as steps:
         for link, schedule in links:
             open_runs = runs.get(schedule.uid)
-            if open_runs is None or steps.taken > MOST_STEPS:  # the rows are locked meanwhile
+            if open_runs is None or steps.taken > MOST_STEPS:  # a long batch keeps its rows locked
                 outcome = "locked" if open_runs is None else "deferred"
                 fired.append(Fired(str(link), outcome, now + LOCKED_AGAIN))
                 continue
@@ -222,20 +223,20 @@ def _fire_due(
 
 
 def _fire_if_due(schedule: Schedule, runs: Sequence[Run], *, now: datetime, context: FireContext) -> Change:
-    """Decide to fire a schedule, unless a calendar of it that was changed has moved its next time."""
+    """Decide to fire a schedule, unless a change of one of its calendars has moved its next time."""
     if not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
         return unchanged(schedule)
     return decide_fire(schedule, runs, now=now, context=context)
 
 
 def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:
-    """Let Redis follow the schedule as it is now: a crash between commit and pipeline heals on the next delivery."""
+    """Make Redis follow the schedule as it is now: this repairs a crash between the commit and the writes to Redis."""
     change = restate(connection, schedule)
     return Fired(str(link), "stale", change=change if change.changed_runs or link_of(schedule) else None)
 
 
 def restate(connection: Connection, schedule: Schedule) -> Change:
-    """Return a Change that writes nothing and lets Redis follow a schedule and its pending runs as they are now."""
+    """Return a Change that writes nothing and makes Redis follow a schedule and its pending runs as they are now."""
     pending = changes.pending_runs(connection, schedule.uid)
     return Change(schedule, schedule, changed_runs=tuple((run, run) for run in pending))
 
@@ -243,17 +244,17 @@ def restate(connection: Connection, schedule: Schedule) -> Change:
 def _fire_retry(
     connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime, *, is_frozen: bool
 ) -> Fired:
-    """Fenced on (run, attempt, status) only: it survives the chain moving on, pause and `done`."""
+    """Decide about a retry link. Only run, attempt and status fence it, so later fires, pause and `done` do not."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
         return Fired(str(link), "fired", run=run)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
-            return Fired(str(link), "stale", run=run)  # runs behind it in line may wait for this
+            return Fired(str(link), "stale", run=run)  # runs behind this run in line may wait for the link
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
-        # This delivers a blocked run, and a run whose retry was committed before its process died; for a run that waits
-        # for the rate of its limit, its line is looked at.
+        # This delivers a blocked run, or a run whose retry was committed before its process died. If the run waits for
+        # the rate of its limit, the feature looks at its line.
         return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), run=run)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
@@ -289,7 +290,7 @@ def _fire_alone(
 def _record_failure(
     runtime: Runtime, link: LinkId, error: str, connection: Connection, *, skip_locked: bool
 ) -> Change | None:
-    """Write that a schedule could not be fired; None where its link has become stale, or its row is held."""
+    """Write that a schedule could not be fired; None if its link has become stale, or its row is locked."""
     schedule = changes.lock_one(connection, link.uid, skip_locked=skip_locked)
     if schedule is None or is_stale(schedule, link.n):
         return None
@@ -299,7 +300,7 @@ def _record_failure(
 
 
 def _disown(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
-    """Drop links of schedules that were purged; leave them where another database may own the control queue."""
+    """Drop links of purged schedules, but leave them alone if another database may own the control queue."""
     foreign = [result.id for result in fired if result.outcome == "foreign"]
     try:
         is_ours = runtime.ownership.is_known_to_redis()

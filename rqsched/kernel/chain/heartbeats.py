@@ -24,7 +24,7 @@ class Heartbeats:
         self.interval = interval
         """Seconds before each call."""
         self.due_at = 0.0
-        """When it is called next, by the monotonic clock."""
+        """When `beat` is called next, by the monotonic clock."""
         self._pulse = pulse or _pulse
 
     def __enter__(self) -> Heartbeats:
@@ -37,7 +37,7 @@ class Heartbeats:
 
 
 class Pulse:
-    """The thread and the heartbeats it calls; it ends when there were none for `linger` seconds."""
+    """The thread and the heartbeats that it calls. The thread ends after `linger` seconds without heartbeats."""
 
     def __init__(self, linger: float = _LINGER_SECONDS) -> None:
         self._linger = linger
@@ -48,7 +48,7 @@ class Pulse:
         self._thread: threading.Thread | None = None
 
     def add(self, one: Heartbeats) -> None:
-        """Call it from its time on."""
+        """Call a heartbeat from its due time on."""
         with self._lock:
             self._beating.add(one)
             if self._thread is None:
@@ -58,7 +58,7 @@ class Pulse:
                 self._wake.set()
 
     def remove(self, one: Heartbeats) -> None:
-        """Call it no more; a call that is under way is not waited for."""
+        """Stop calling a heartbeat; do not wait for a call that is under way."""
         with self._lock:
             self._beating.discard(one)
 
@@ -89,8 +89,8 @@ _pulse = Pulse()
 
 
 def _begin_anew() -> None:
-    """Forget the thread of the parent, and its heartbeats: a fork has neither."""
-    global _pulse  # noqa: PLW0603 - its lock may be held by a thread that this process does not have
+    """Forget the parent's thread and heartbeats, which a fork does not have."""
+    global _pulse  # noqa: PLW0603 - a thread that this process does not have may hold the old lock
     _pulse = Pulse()
 
 

@@ -1,11 +1,11 @@
 """The gate of a hold: one question, `is_on`, before a link fires, a run is claimed or something is started by hand.
 
-A hold is kept in Redis, where LEASE looks in its script, and in SQL, where a claim's own UPDATE looks; either one
-holds, and a pass of reconcile copies a hold that only one of them has. The last answers are remembered: a server that
-does not answer changes nothing. A process that is held by its settings asks nobody.
+A hold is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks. One of them is
+enough, and a pass of reconcile copies a hold that only one has. The last answers are remembered: a server that does not
+answer changes nothing. A process that its settings put on hold asks nobody.
 
-A freeze is the hold of one namespace. SQL alone keeps it: fires and claims ask in their own statements. Redis says only
-that the freezes have changed: an operation that starts something by hand then asks SQL again before it does.
+A freeze is the hold of one namespace. Only SQL stores it: fires and claims ask in their own statements. Redis only
+says that the freezes have changed: then an operation that starts something by hand asks SQL again first.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rqsched.kernel.transport.transport import Transport
 _log = logging.getLogger(__name__)
 
 _ALL = "*"
-"""The name of the hold of everything, beside those of namespaces."""
+"""The name of the hold of everything; other holds have the name of their namespace."""
 _ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
 _OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
-"""How long an answer of Redis and of SQL counts, if nothing else tells that it has changed."""
+"""How long an answer of Redis and an answer of SQL count, if nothing shows earlier that it has changed."""
 
 
 class HoldGate:
@@ -44,7 +44,7 @@ class HoldGate:
         self._database = database
         self._transport = transport
         self.now = now
-        """The time by which answers grow old."""
+        """Returns the time by which the age of answers is measured."""
         self._own = Hold("process", by="RQSCHED_HOLD of this process", kept_in=("process",)) if is_held else None
         self._in_redis: str | None = None
         self._in_sql: Mapping[str, str] = {}
@@ -52,31 +52,31 @@ class HoldGate:
         self._sql_at: datetime | None = None
         self._was_asked = False
         self.is_own = is_held
-        """Whether this process is held by its settings."""
+        """Whether its settings put this process on hold."""
         self._has_asker = False
         self.has_sql = True
         """Whether SQL answered when it was asked last."""
         self.is_on = is_held
-        """Whether nothing may begin, as far as this process knows; a caller that has not asked calls `look` first."""
+        """Whether nothing may begin, as far as this process knows; call `look` first for a fresh answer."""
         self.frozen: Mapping[str, Hold] = {}
-        """The namespaces in which nothing may begin, as SQL said last; call `find_frozen` to ask."""
+        """The frozen namespaces, as SQL said last; call `find_frozen` for a fresh answer."""
         self._told: object = None
         self._told_before: object = None
 
     @property
     def kept(self) -> Hold | None:
-        """The hold that Redis or SQL had when asked last, with the places that keep it; None for no hold."""
+        """The hold that Redis or SQL had when last asked, with the places that store it; None for no hold."""
         return _joined([_read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")])
 
     @property
     def known(self) -> Hold | None:
-        """The hold that was read last, or this process's own; None when nothing is held."""
+        """The hold that was read last, or this process's own; None if there is neither."""
         return _joined([self.kept, self._own])
 
     def require_off(self, namespace: str | None = None) -> None:
         """Raise HeldError while there is a hold: work that is started by hand is refused instead of waiting.
 
-        Raise FrozenError while the namespace is frozen; a caller that has yet to read which one it is calls
+        Raises FrozenError while the namespace is frozen. A caller that does not know the namespace yet calls
         `require_thawed` later.
         """
         if self.look(with_sql=False):
@@ -90,22 +90,22 @@ class HoldGate:
             raise FrozenError(namespace, str(freeze))
 
     def find_frozen(self) -> Mapping[str, Hold]:
-        """Return the frozen namespaces; SQL is asked again if Redis has told of a change since SQL was asked last."""
+        """Return the frozen namespaces. SQL is asked again if Redis has reported a change since its last answer."""
         if self._told != self._told_before:
             self._ask_sql()
         return self.frozen
 
     def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
-        """Return `is_on`, after Redis and SQL were asked again unless their last answers still count.
+        """Return `is_on`, after asking Redis and SQL if their last answers are too old.
 
-        With `is_fresh` they are asked in any case; without it, not in a process that asks by `ask_redis_now`. Without
-        `with_sql` SQL is asked only whether a hold that it had is over.
+        With `is_fresh` they are asked in any case. Without it, a process that calls `ask_redis_now` does not ask here.
+        Without `with_sql`, SQL is asked only if it had a hold, which may be over.
         """
         if (self.is_own or self._has_asker) and not is_fresh:
             if self.is_own and not self._was_asked:
                 self._note()
             return self.is_on
-        now = None if is_fresh else self.now()  # which needs SQL the first time
+        now = None if is_fresh else self.now()  # the clock needs SQL the first time
         if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
             self._redis_at = now or self._redis_at
             self._ask_redis()
@@ -116,9 +116,9 @@ class HoldGate:
         return self.is_on
 
     def ask_redis_now(self, redis: Redis | None) -> None:
-        """Ask Redis, over another client where one is given: for a worker, whose loop calls this from time to time.
+        """Ask Redis, over another client if one is given. The loop of a worker calls this from time to time.
 
-        From then on `look` does not ask, here and in the processes that are forked: a claim looks in SQL itself.
+        From then on `look` does not ask, neither here nor in forked processes: a claim looks in SQL itself.
         """
         self._has_asker = True
         if self._own is None:
@@ -169,7 +169,7 @@ class HoldGate:
         self._was_asked = True
 
     def _note_frozen(self) -> None:
-        """Remember which namespaces are frozen, and log that it has changed."""
+        """Remember which namespaces are frozen, and log the changes."""
         before = self.frozen
         self.frozen = {name: Hold.from_text(text, "sql") for name, text in self._in_sql.items() if name != _ALL}
         for name in sorted(self.frozen.keys() - before.keys()):
@@ -179,10 +179,10 @@ class HoldGate:
             _log.info("namespace %r is thawed: what is due there begins", name, extra={"action": "thawed"})
 
     def share(self) -> None:
-        """Copy a hold that only Redis or only SQL has to the other, or end it where the other has seen it released.
+        """Copy a hold that only Redis or only SQL has to the other, or end the hold if the other knows its release.
 
-        A released hold is back if the server that has it went back in time. If a server does not answer now, the next
-        pass of reconcile tells it.
+        A released hold comes back if the server that has it went back in time. If a server does not answer now, the
+        next pass of reconcile does this.
         """
         self.look(is_fresh=True)
         hold, text = self.kept, self._in_redis or self._in_sql.get(_ALL)
@@ -205,21 +205,21 @@ class HoldGate:
             _log.warning("the hold is not copied yet: %s", error, extra={"action": "hold_not_copied"})
 
     def _came_back(self, hold: Hold, place: str) -> None:
-        """Log that a hold which was back was ended again, and read what there is now."""
+        """Log that a hold that had come back was ended again, and read the current hold."""
         text = "a hold that had been released was back in %s, which has gone back, and is ended again: %s"
         _log.warning(text, place, hold, extra={"action": "hold_over"})
         self._read_redis()
         self._read_sql()
 
     def put_into_redis(self, hold: Hold) -> None:
-        """Keep a hold in Redis, unless that has one or has seen it released; raises RedisError."""
+        """Store a hold in Redis, unless Redis has a hold or knows its release; raises RedisError."""
         self._transport.set_hold(hold.uid, hold.to_text())
         self._read_redis()
 
     def put_into_sql(self, hold: Hold, *, begins: bool = False) -> None:
-        """Keep a hold in SQL, unless that has one or has seen it released; raises BackendUnavailableError.
+        """Store a hold in SQL, unless SQL has a hold or knows its release; raises BackendUnavailableError.
 
-        A hold that `begins` does so at the moment when it is written.
+        A hold that `begins` gets the time at which it is written as its beginning.
         """
         self._database.transact(partial(self._set, hold, begins=begins), patience=_BRIEF)
         self._read_sql()
@@ -244,9 +244,9 @@ class HoldGate:
         metadata.drop_hold(connection, ended, text=text, namespace=namespace)
 
     def drop(self, by: str | None = None, reason: str | None = None) -> Hold | None:
-        """End the hold, in SQL first, which records who released it and why, then in Redis; returns the hold.
+        """End the hold in SQL, which records who released it and why, then in Redis; returns the hold.
 
-        Raises the errors of both. If Redis does not answer, everything is still held: call this again.
+        Raises the errors of both. If Redis does not answer, everything is still on hold: call this again.
         """
         self._read_redis()
         self._read_sql()
@@ -262,13 +262,16 @@ class HoldGate:
         return kept
 
     def freeze(self, hold: Hold) -> None:
-        """Freeze a namespace from then on, unless it is frozen already; raises BackendUnavailableError."""
+        """Freeze a namespace from now on, unless it is frozen already; raises BackendUnavailableError."""
         self._database.transact(partial(self._set, hold, begins=True))
         self._read_sql()
         self._tell_now()
 
     def thaw(self, namespace: str, by: str | None = None, reason: str | None = None) -> Hold | None:
-        """End the freeze of a namespace, and record who did and why; returns it. Raises BackendUnavailableError."""
+        """End the freeze of a namespace, and record by whom and why; returns the freeze, or None if there was none.
+
+        Raises BackendUnavailableError.
+        """
         self._read_sql()
         freeze, text = self.frozen.get(namespace), self._in_sql.get(namespace)
         if freeze is not None:
@@ -284,7 +287,7 @@ class HoldGate:
             _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "hold_not_copied"})
 
     def _tell_frozen(self) -> None:
-        """Let Redis say that other processes should ask SQL which namespaces are frozen; raises RedisError."""
+        """Announce in Redis that other processes should ask SQL which namespaces are frozen; raises RedisError."""
         uids = " ".join(sorted(one.uid for one in self.frozen.values()))
         told = blake2b(uids.encode(), digest_size=16).hexdigest() if uids else None
         if told != self._told:
@@ -297,11 +300,11 @@ def _read(text: str | None, place: str) -> Hold | None:
 
 
 def _over(hold: Hold) -> Hold:
-    """Return a hold that nothing keeps any more."""
+    """Return the hold as one that is stored nowhere any more."""
     return replace(hold, kept_in=())
 
 
 def _joined(places: Sequence[Hold | None]) -> Hold | None:
-    """Return the first of the holds, kept wherever one of them is."""
+    """Return the first of the holds, with the places of all of them; None if there is none."""
     found = [one for one in places if one is not None]
     return replace(found[0], kept_in=tuple(chain.from_iterable(one.kept_in for one in found))) if found else None

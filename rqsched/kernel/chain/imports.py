@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 class Imports:
-    """Imports RQSCHED_IMPORTS, at once or when a workflow is named first, and finds workflows."""
+    """Imports RQSCHED_IMPORTS, at once or when a workflow is first needed, and finds workflows."""
 
     def __init__(self, settings: Settings, workflows: Registry) -> None:
         self.error: str | None = None
-        """Why not all modules in RQSCHED_IMPORTS were imported; None when they were. Most processes refuse to start."""
+        """Why a module in RQSCHED_IMPORTS was not imported; None if all were. Most processes then refuse to start."""
         self._settings = settings
         self.workflows = workflows
         """The workflows that the modules register."""
@@ -30,14 +30,14 @@ class Imports:
         self._opened_by: ModuleSpec | None = None
 
     def owe(self, opened_by: ModuleSpec | None) -> None:
-        """Import RQSCHED_IMPORTS when a workflow is named, but not while the module `opened_by` is being imported.
+        """Import RQSCHED_IMPORTS later, when a workflow is needed and the module `opened_by` is imported.
 
-        That module is half there until then, and those of RQSCHED_IMPORTS may well import it.
+        Until then that module is incomplete, and the modules in RQSCHED_IMPORTS may import it.
         """
         self._are_owed, self._opened_by = True, opened_by
 
     def require(self) -> None:
-        """Import RQSCHED_IMPORTS if that is owed. Raises ConfigError when it cannot be, also for now."""
+        """Import RQSCHED_IMPORTS if that is still to do. Raises ConfigError if it fails, or if it is too early."""
         if not (self._are_owed or self.error):
             return
         missing = [name for name in self._settings.imports if name not in sys.modules]
@@ -46,11 +46,11 @@ class Imports:
                 f"RQSCHED_IMPORTS names {missing[0]!r}, which is not imported while the module that opened this "
                 "scheduler is: call this when your application is made, not while its module is imported."
             )
-        import_workflows(self._settings)  # more than one thread may come here: each module is imported once
+        import_workflows(self._settings)  # several threads may come here, but Python imports each module once
         self._are_owed, self.error = False, None
 
     def attempt(self) -> None:
-        """Import RQSCHED_IMPORTS if that is owed and can be done now; a failure is logged, once."""
+        """Import RQSCHED_IMPORTS if that is still to do and not too early; a failure is logged once."""
         if not self._are_owed or self._is_too_early():
             return
         try:
@@ -60,11 +60,11 @@ class Imports:
             _log.error("workflows are not imported: %s", error, extra={"action": "import_failed"})
 
     def _is_too_early(self) -> bool:
-        """Tell whether the module that opened this is still being imported; the import system notes that there."""
+        """Return whether the module `opened_by` is still being imported; the import system notes that in its spec."""
         return bool(getattr(self._opened_by, "_initializing", False))
 
     def find(self, name: str) -> Workflow | None:
-        """Return the workflow of a name; None when this process does not know it."""
+        """Return the workflow with a name, or None if this process does not know the name."""
         self.attempt()
         return self.workflows.get(name)
 
@@ -79,7 +79,7 @@ class Imports:
         return self.workflows.name_of(workflow)
 
     def resolve(self, name: str) -> Workflow:
-        """Find a workflow for a run; raises WorkflowNotFoundError, which says what else this process lacks."""
+        """Find a workflow for a run; raises WorkflowNotFoundError, which also says which import failed."""
         self.attempt()
         try:
             return self.workflows.resolve(name)
@@ -92,7 +92,7 @@ class Imports:
 def import_workflows(settings: Settings) -> None:
     """Import the modules in RQSCHED_IMPORTS, from the working directory too.
 
-    Raises ConfigError with the reason when one of them cannot be imported; the others are.
+    Raises ConfigError with the reason if a module cannot be imported, after the other modules are imported.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

@@ -1,7 +1,7 @@
-"""Marks of passes: each pass leaves a mark in SQL, commits, leaves it in Redis, and so notices a side that went back.
+"""Marks of passes: each pass commits a mark in SQL, then leaves it in Redis, and so notices if SQL or Redis went back.
 
-One write of SQL within the interval of reconcile, whatever the number of processes. A finding is recorded with the next
-mark, in one transaction: the one process that wrote it logs it, and it counts for `STANDS`.
+There is one write to SQL in each interval of reconcile, whatever the number of processes. A finding is written with the
+next mark, in one transaction. Only the process that wrote the finding logs it; the finding counts for `STANDS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 STANDS = timedelta(days=1)
-"""How long it is told that something went back, since it was noticed last."""
+"""How long a finding is reported after it was noticed last."""
 _AT_ONCE = timedelta(0)
 _EXTRAS = {
     WentBack.SQL: {"action": "sql_went_back"},
@@ -39,9 +39,10 @@ class Told(NamedTuple):
     noticed_at: datetime
     """When a pass noticed it last."""
     to: datetime | None
-    """About the time it went back to; for two databases, the time of this one's last mark. None: before any mark."""
+    """About the time to which the side went back; for two databases, the time of this database's last mark. None means
+    before the first mark."""
     is_compared: bool
-    """Whether a full pass has compared everything since; of two databases, which none can help, always."""
+    """Whether a full pass has compared everything since. Always True for two databases, where no pass helps."""
 
     @property
     def text(self) -> str:
@@ -63,15 +64,15 @@ def find_told(runtime: Runtime, now: datetime, connection: Connection) -> list[T
 
 
 def told(found: Mapping[WentBack, str], now: datetime) -> list[Told]:
-    """Read the recorded findings; those noticed longer ago than `STANDS` are left out."""
+    """Parse the recorded findings, without findings that were noticed longer ago than `STANDS`."""
     since = now - STANDS
     return [one for which, text in sorted(found.items()) if (one := _read(which, text)).noticed_at > since]
 
 
 def leave_mark(runtime: Runtime) -> list[Told]:
-    """Leave the mark of a pass, unless there is one of this interval; returns findings that still need a full pass.
+    """Leave the mark of a pass, unless this interval has a mark; returns findings that still need a full pass.
 
-    Raises RedisError with nothing written, so that SQL is never ahead of Redis by more than one mark.
+    Raises RedisError before anything is written, so that SQL is never more than one mark ahead of Redis.
     """
     transport, owner = runtime.transport, runtime.ownership.known_database_id()
     text, found = runtime.database.read(partial(metadata.find_mark, control_queue=transport.control.name))
@@ -100,7 +101,7 @@ def leave_mark(runtime: Runtime) -> list[Told]:
 
 
 class _Sides(NamedTuple):
-    """The newest mark of either side, and what they tell."""
+    """The newest mark of each side, and which side went back."""
 
     sql: Mark | None
     redis: Mark | None
@@ -115,10 +116,10 @@ class _Sides(NamedTuple):
 
 
 def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
-    """Compare all marks; push SQL's mark to Redis if its pass has not. None while another process leaves one.
+    """Compare all marks; if SQL's mark is missing in Redis, push it. Returns None while another process leaves a mark.
 
-    A mark that `is_told` was written together with the finding of its pass. If that pass died before it reached Redis,
-    there is nothing more to notice, although the mark does not follow Redis's newest.
+    `is_told` says that SQL's mark was written together with a finding. If its pass died before it reached Redis, there
+    is nothing more to notice, although the mark does not follow the newest mark of Redis.
     """
     marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
     went_back, newest = judge(mark, marks), marks[0] if marks else None
@@ -130,9 +131,10 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
 
 
 def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Connection) -> Mark | None:
-    """Write the next mark and the finding; do not wait for a lock, after which the mark's time would be an old one.
+    """Write the next mark and the finding, without waiting for a lock: the mark's time would be from before the wait.
 
-    Returns the mark; None if another process was first. A mark in `tried` may have been written, its answer lost.
+    Returns the mark, or None if another process was first. A mark in `tried` may have been written, although the answer
+    was lost.
     """
     queue = runtime.transport.control.name
     name, replaced = metadata.of_queue(metadata.MARK, queue), None if sides.sql is None else str(sides.sql)
@@ -147,7 +149,7 @@ def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Conne
 
 
 def record_compared(runtime: Runtime, asking: Iterable[Told]) -> None:
-    """Record that a full pass has compared everything, unless something went back again since it began."""
+    """Record that a full pass has compared everything, unless a side went back again after the pass began."""
 
     def record(connection: Connection) -> None:
         for one in asking:

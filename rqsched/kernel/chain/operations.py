@@ -1,7 +1,7 @@
-"""Operations: one owner's request as one transaction with its audit event, or a part of its caller's; Redis follows.
+"""Operations: one owner's request and its audit event, in one transaction of ours or in the caller's; Redis follows.
 
-The uid of the operation is drawn before the first attempt and written with the row, so that a lost answer to COMMIT is
-told from a lost COMMIT, and nothing is done twice.
+The uid of the operation is drawn before the first attempt and written with the row. So a lost answer to COMMIT differs
+from a lost COMMIT, and nothing is done twice.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ def operate(
     after: tuple[str, str, str] | None = None,
     foresee: Decide | None = None,
 ) -> Schedule:
-    """Decide about one incarnation under its lock, write, commit, publish; returns the schedule as it is then.
+    """Decide about one incarnation under its lock, write, commit, publish; returns the changed schedule.
 
-    Raises ScheduleNotFoundError once it is deleted and VersionConflictError when `version` is given and differs. When
-    Redis belongs to another database, an operation that only `stops` something is done, and any other raises
-    WrongDatabaseError. `after` names a namespace, this schedule's id in it and the id of its new upstream, for
-    `lock_declared`.
+    Raises ScheduleNotFoundError if the schedule is deleted, and VersionConflictError if `version` is given and differs.
+    If Redis belongs to another database, only an operation that `stops` something is done; any other raises
+    WrongDatabaseError. `after` is the namespace, this schedule's id and the id of its new upstream (see
+    `lock_declared`).
 
-    `foresee` is `decide` without a lock, for a decision that may take long and rests on the schedule and its calendars
-    alone: it is made first, and taken under the lock if both are as they were. Raises CalendarBusyError.
+    `foresee` is `decide` without a lock, for a decision that may take long and depends only on the schedule and its
+    calendars. It is made first, and used under the lock if both have not changed. Raises CalendarBusyError if they
+    change again and again.
     """
     if not stops:
         runtime.ownership.require_own_redis()
@@ -81,10 +82,10 @@ def operate(
 
 
 def lock_declared(connection: Connection, namespace: str, wanted: Mapping[str, str | None]) -> dict[str, Schedule]:
-    """Lock and read, by id, schedules that an operation declares and the upstreams that it names for them.
+    """Lock and read, by id, the schedules that an operation declares, and their upstreams.
 
-    They are locked together, in the one order of all locks. While it names an upstream, no other operation changes
-    which schedules of the namespace come after which. `wanted` has the id of each schedule and of its upstream, if any.
+    All are locked together, in the same order as everywhere. If there is an upstream, no other operation can change the
+    upstreams of the namespace's schedules meanwhile. `wanted` has the id of each schedule and of its upstream, if any.
     """
     named = {one for one in wanted.values() if one is not None}
     if named:
@@ -106,14 +107,14 @@ def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, conn
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:
-    """Read the open runs of a locked schedule, and lock those that a start may end; `overlap` replaces its policy."""
+    """Read the open runs of a locked schedule, and lock runs that a start may end; `overlap` replaces its policy."""
     return changes.open_runs_for_start(connection, [schedule], overlap=overlap)[schedule.uid]
 
 
 def purge(runtime: Runtime, uid: str) -> None:
-    """Remove a deleted schedule's row with its runs, backfills, audit events and keys, for good.
+    """Delete the row of a deleted schedule with its runs, backfills, audit events and keys; nothing brings it back.
 
-    The jobs of runs that wait on their queues are withdrawn: a worker would report them as unknown.
+    The waiting jobs of its runs are removed from their queues: a worker would report them as unknown.
     """
 
     def decide(connection: Connection, tried: Decided[list[Run]] | None) -> Decided[list[Run]]:

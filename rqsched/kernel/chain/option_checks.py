@@ -26,9 +26,9 @@ SENTRY_MISSING = (
 
 
 def workflow_defaults(runtime: Runtime, name: str) -> dict[str, Any]:
-    """Find the routing defaults of a workflow, registered here or by any other process, or importable by its path.
+    """Return the routing defaults of a workflow that some process registered, or that is importable by its path.
 
-    Raises UnknownWorkflowError when there is none.
+    Raises UnknownWorkflowError if there is no such workflow.
     """
     if (here := runtime.imports.find(name)) is not None:
         return here.defaults
@@ -43,16 +43,16 @@ _TOLD = ("on_failure", "on_recovery")
 
 
 def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
-    """Return the defaults for schedules of a workflow: the workflow's own, else the settings'.
+    """Return the defaults for schedules of a workflow: first the workflow's own, then the settings'.
 
-    Raises UnknownWorkflowError as `workflow_defaults`, unless an external worker executes it.
+    Raises UnknownWorkflowError as `workflow_defaults` does, unless an external worker executes the workflow.
     """
     told = {option: value for option in _TOLD if (value := getattr(runtime.settings, option)) is not None}
     return told if is_external else told | workflow_defaults(runtime, name)
 
 
 def unknown_told(runtime: Runtime) -> dict[str, str]:
-    """Return the settings that name a workflow nobody has, with its name."""
+    """Return the settings that name a workflow that nobody has, each with the name."""
     named = {option: name for option in _TOLD if (name := getattr(runtime.settings, option)) is not None}
     unknown = {}
     for option, name in named.items():
@@ -66,7 +66,7 @@ def unknown_told(runtime: Runtime) -> dict[str, str]:
 def new_definition(
     runtime: Runtime, workflow: str, spec: SpecLike, options: Mapping[str, Any], *, is_external: bool
 ) -> Definition:
-    """Return the definition of a new schedule, with defaults of settings and workflow where the options say nothing.
+    """Return the definition of a new schedule; settings and workflow give the defaults for missing options.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """
@@ -79,10 +79,10 @@ def new_definition(
 
 
 def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:
-    """Return options, with defaults of the settings where the caller says nothing.
+    """Return the options with the defaults of the settings.
 
-    A new schedule gets them for options that are left out; a known one for options that are set back (None), and for
-    the timezone of a Spec that names none.
+    A new schedule gets the defaults for missing options. A known schedule gets them for options that the caller resets
+    (None), and for the timezone of a Spec without a timezone.
     """
     filled = dict(options)
     says_when = spec is not None and (is_new or isinstance(spec, Spec | Mapping))
@@ -114,7 +114,7 @@ def _filled_retry(given: Any, default: RetryPolicy, *, is_new: bool) -> Any:
 
 
 def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
-    """Check that what a schedule's notifications need is here: the workflows they run, the secret, sentry-sdk.
+    """Check that a schedule's notifications have what they need: their workflows, the secret, sentry-sdk.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """
@@ -149,7 +149,7 @@ def has_sentry() -> bool:
 
 
 def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options whose `targets` is the name of a function that is registered somewhere or importable here.
+    """Return options with `targets` as the name of its function, which must be registered somewhere or importable.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """
@@ -178,7 +178,7 @@ def require_connection(runtime: Runtime, name: str | None) -> None:
 def require_queue(runtime: Runtime, name: str | None) -> None:
     """Check that runs do not go to the control queue; raises InvalidInputError.
 
-    Workers of the control queue take every id on it for a link's, so such a run would never start.
+    Workers of the control queue take every id on that queue for a link, so such a run would never start.
     """
     if name is not None and name == runtime.settings.control_queue:
         reason = "is the control queue, which carries links only; name another, or leave it out for the default one"
@@ -186,7 +186,7 @@ def require_queue(runtime: Runtime, name: str | None) -> None:
 
 
 def is_registered(runtime: Runtime, name: str) -> bool:
-    """Tell whether some process registered a workflow of this name; dotted paths do not count."""
+    """Return whether some process registered a workflow with this name; dotted paths do not count."""
     if runtime.imports.find(name) is not None:
         return True
     return runtime.database.read(lambda connection: registered_workflows.find(connection, name)) is not None

@@ -1,6 +1,6 @@
 """Plans: decisions that are made before anything is locked, because times around excluded days may take long to find.
 
-A plan is taken under the lock if its schedule and the calendars that it names are as they were when it was made.
+Under the lock a plan is used if its schedule and its calendars have not changed since the plan was made.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rqsched.when.calendars import Calendar
 
 T = TypeVar("T")
 CalendarsOf: TypeAlias = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
-"""Reads the calendars of these names for a namespace, as they are until the transaction ends."""
+"""Reads the calendars with these names for a namespace; they do not change until the transaction ends."""
 
 MOST_TRIES = 3
-"""How often a plan is made, if the rows that it is based on change before it can be written."""
+"""How often a plan is made, if its rows change each time before it can be written."""
 
 
 class Plan(NamedTuple):
@@ -29,14 +29,14 @@ class Plan(NamedTuple):
     known: Schedule | None
     """The schedule as it was read; None for a new one."""
     names: tuple[str, ...]
-    """The names of the calendars on which it rests."""
+    """The names of the calendars on which the decision depends."""
     calendars: tuple[Calendar, ...]
-    """These calendars as they were read."""
+    """The calendars as they were read."""
     outcome: Change | RqschedError
-    """The Change, or why it is refused."""
+    """The Change, or the error that refuses it."""
 
     def taken(self, known: Schedule | None, calendars_of: CalendarsOf) -> Change | None:
-        """Return the Change if the locked schedule is as it was; None if it must be decided now.
+        """Return the Change if the locked schedule has not changed; None if the decision must be made now.
 
         Raises CalendarsMoved if the calendars have changed, and the planned error if the Change is refused.
         """
@@ -58,12 +58,12 @@ def outcome_of(decide: Callable[[], Change]) -> Change | RqschedError:
 
 
 def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
-    """Return what `changes.nominals_run` does, in a transaction of its own."""
+    """Return the result of `changes.nominals_run`, read in a separate transaction."""
     return runtime.database.read(lambda connection: changes.nominals_run(connection, *asked))
 
 
 class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
-    """Something was planned without a lock, and one of these calendars has changed since."""
+    """One of these calendars has changed since a plan was made without a lock."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)
@@ -71,7 +71,7 @@ class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
 
 
 def while_calendars_move(attempt: Callable[[], T]) -> T:
-    """Plan and write until the calendars are the same for both; raises CalendarBusyError after MOST_TRIES."""
+    """Plan and write, again if calendars change in between; raises CalendarBusyError after MOST_TRIES."""
     for left in range(MOST_TRIES - 1, -1, -1):
         try:
             return attempt()

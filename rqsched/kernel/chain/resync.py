@@ -1,4 +1,4 @@
-"""Make a Redis that was away follow what it missed, in a process with a breaker. The others leave it to reconcile."""
+"""Make a Redis that was away follow what it missed, in a process with a breaker. Others leave this to reconcile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 200
 
 
 def resync_redis(runtime: Runtime) -> None:
-    """Make Redis follow the schedules it missed, and have a worker make a pass of reconcile at once for all else.
+    """Make Redis follow the schedules that it missed, and ask a worker for a pass of reconcile for everything else.
 
     If this fails, the rest is left to that pass, or to the next time that Redis comes back.
     """

@@ -1,6 +1,6 @@
-"""One log line for each attempt of a run that started or ended, whichever process saw it; and subscribers of ends.
+"""One log line for each start and each end of an attempt, whichever process sees it; and subscribers of ends.
 
-The fields are API: `--log-format json` writes them as they are named here.
+The fields are API: `--log-format json` writes them under the names used here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ended: list[Ended] = []
 
 
 def on_end(subscriber: Ended) -> Ended:
-    """Call a function for every run whose end this process commits; of a success there need not be an event."""
+    """Call a function for every run whose end this process commits, even a success that records no audit event."""
     _ended.append(subscriber)
     return subscriber
 
@@ -62,7 +62,7 @@ def log_ends(change: Change) -> None:
 def _tell(subscriber: Ended, schedule: Schedule, run: Run) -> None:
     try:
         call_in_this_process(subscriber, schedule, run)
-    except Exception:  # noqa: BLE001 - one that raises harms nothing
+    except Exception:  # noqa: BLE001 - a subscriber that raises harms nothing
         _log.exception("a subscriber of ends failed", extra={"action": "subscriber_failed"})
 
 

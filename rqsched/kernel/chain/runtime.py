@@ -1,4 +1,4 @@
-"""The runtime: what one process holds to fire links and execute runs."""
+"""The runtime: the connections, the clock and the other parts with which a process fires links and executes runs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Runtime:
 
         `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
-        With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again, for
-        processes that others wait for (`Breaker`); without one, each call waits, as a worker should.
+        With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`):
+        this is for processes that others wait for. Without it each call waits, as a worker should.
         """
         self._tracer_of = tracer
         self.tracing = tracer(settings)
@@ -70,26 +70,25 @@ class Runtime:
         self._clock = clock
         usual = self.time if self.database.dialect.has_server else host
         self.now: Callable[[], datetime] = (clock or usual).now
-        """Returns the database's time as this process knows it (`DatabaseTime`), or that of the clock that was given.
-        """
+        """Returns the database's time as this process knows it (`DatabaseTime`), or the time of a given clock."""
         self.redis_url = urls.redis_url
         self.breakers = Breakers(redis_timeout)
         """The breakers of each Redis; none in a worker."""
         self.out_of_sync: set[str] = set()
-        """The uids of schedules that Redis has not followed because it was away; not all of them when they are many."""
+        """The uids of schedules that Redis has not followed because it was away; not all of them if they are many."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
-        """The commands that Redis refuses for good."""
+        """The refusals of Redis that do not pass by themselves."""
         self.transport.on_refused, self.transport.on_accepted = self.refusals.note, self.refusals.accept
         self.transport.refused = self.refusals.known
         self.ownership = Ownership(self.database, self.transport, self.now)
         """Tells which database and server the control queue belongs to."""
         self.transport.owner = self.ownership.owner_of_jobs
         self.hold = HoldGate(self.database, self.transport, self.now, is_held=settings.hold)
-        """Whether everything is held, or this process."""
+        """Knows whether everything, or this process, is on hold, and which namespaces are frozen."""
         self.write_gate = WriteGate(self.database, self.record_workflows)
-        """Whether SQL takes what this process would write."""
+        """Knows whether SQL takes the writes of this process."""
         self.workflows = workflows or registry
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
@@ -100,22 +99,23 @@ class Runtime:
         """The features that take part in Changes and claims."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
-        """Called with the token of an attempt before it is claimed, so that its death can be told from others'."""
-        self.on_end: Callable[[AttemptResult | None], None] = _do_nothing
-        """Called with how an attempt ended, before that is written; None for the end of a target."""
-        self.on_trouble: Callable[[BaseException, AttemptResult | None], None] = _do_nothing
-        """Called when a claim, or how an attempt ended, was not written; does not return where this process is damaged.
+        """Called with the token of an attempt before the claim, so that a death of this process belongs to the attempt.
         """
+        self.on_end: Callable[[AttemptResult | None], None] = _do_nothing
+        """Called with the result of an attempt before the result is written; None for the end of a target."""
+        self.on_trouble: Callable[[BaseException, AttemptResult | None], None] = _do_nothing
+        """Called if a claim or the result of an attempt was not written; does not return if this process is damaged."""
         self.watch: Watch = watch_horse
         """Kills the process of application code that overruns its timeout."""
         self.parent: ParentWorker | None = None
-        """The worker that forked this process, where it writes to SQL for it."""
+        """The worker that forked this process, if that worker writes to SQL for this process."""
         self.runs_of_targets: dict[tuple[str, int], tuple[Schedule, Run]] = {}
-        """The schedules and runs whose targets this process handled lately, by the run's uid and attempt."""
+        """The schedules and runs of targets that this process handled lately, by the run's uid and attempt."""
 
     def apart(self) -> Runtime:
-        """Return a runtime over connections of its own, for a thread that nobody waits for; the same clock, workflows
-        and subscribers.
+        """Return a runtime with its own connections, for a thread that nobody waits for.
+
+        The clock, the workflows and the subscribers are the same.
         """
         apart = Runtime(
             self.settings,
@@ -129,9 +129,9 @@ class Runtime:
         return apart
 
     def at(self, clock: Clock) -> Runtime:
-        """Return this runtime with the time of another clock, for a tick at a given time.
+        """Return a runtime with the time of another clock, for a tick at a given time.
 
-        Connections and the gate of holds are shared, so the gate keeps the live clock. `live` is this runtime.
+        Both runtimes share the connections and the gate of holds, so the gate keeps the live clock.
         """
         other = copy.copy(self)
         other._clock, other.now = clock, clock.now
@@ -139,21 +139,21 @@ class Runtime:
         return other
 
     def use_clock(self, clock: Clock) -> None:
-        """Take the time from another clock, as tests do."""
+        """Use another clock, as tests do."""
         self._clock, self.now = clock, clock.now
         self.hold.now = clock.now
 
     @property
     def end_patience(self) -> Patience:
-        """How long the end of an attempt is written through an outage of SQL."""
+        """The patience with which the end of an attempt is written during an outage of SQL."""
         return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_refusals=True)
 
     def prepare(self) -> None:
-        """Wait here for what an operation in an event loop must not wait for: imports, the clock, SQL, a hung Redis."""
+        """Do the work that an operation in an event loop must not wait for: imports, the clock, first connections."""
         self.imports.attempt()
         self.now()
         self.ownership.known_database_id()
-        with suppress(WrongDatabaseError):  # the operation says so, unless it only stops something
+        with suppress(WrongDatabaseError):  # the operation itself raises it, unless it only stops something
             self.ownership.require_own_redis()
 
     def record_workflows(self) -> None:
@@ -173,7 +173,7 @@ class Runtime:
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing: nobody asks."""
+    """Do nothing: no hook is set."""
 
 
 in_use: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)

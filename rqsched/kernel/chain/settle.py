@@ -27,7 +27,7 @@ from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection, Patience
 
 DecideRun: TypeAlias = Callable[[Schedule, list[Run], Run, datetime], Change]
-"""Decides about a run: gets its schedule, the open runs of that, the run (one of them) and now."""
+"""Decides about a run: gets the schedule, the schedule's open runs, the run (one of them) and now."""
 
 
 def settle_run(
@@ -38,9 +38,9 @@ def settle_run(
     fence: Callable[[Run], bool],
     skip_locked: bool = False,
 ) -> Change | None:
-    """End an attempt under the schedule's lock if `fence` still holds then.
+    """End an attempt under the schedule's lock, if `fence` is still true of the run then.
 
-    Returns None when another process was first, or holds the lock (`skip_locked`).
+    Returns None if another process was first, or has the lock (`skip_locked`).
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -58,10 +58,10 @@ def write_end(
     at: datetime | None = None,
     is_repeated: bool = False,
 ) -> End:
-    """Write how a claimed attempt ended, if its process still holds it; returns what `publish_end` takes.
+    """Write how a claimed attempt ended, if its process still holds it; returns the end for `publish_end`.
 
     If nothing has changed since the claim and nothing else depends on the end, this is one statement. With
-    `is_repeated`, another process was asked to write this end with the same `at`: if it did, that is detected.
+    `is_repeated`, another process was asked before to write this end with the same `at`; if it did, that is detected.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -77,7 +77,7 @@ def write_end(
         schedule_uid=claim.schedule.uid,
     )
     attempts, alone, moment = Attempts(runtime, under_lock), None, at or runtime.now()
-    # SQLite tells no versions of rows: there it is written under the lock.
+    # SQLite has no versions of rows: there the end is written under the lock.
     if (claim.version is not None or is_repeated) and ends_alone(claim.schedule, attempt_result, now=moment):
         change = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=moment)
         if is_of_one_run(change):
@@ -103,7 +103,7 @@ def change_run(
     patience: Patience | None = None,
     skip_locked: bool = False,
 ) -> Change | None:
-    """Decide about a run under its schedule's lock if `fence` still holds then, write, and publish.
+    """Decide about a run under its schedule's lock if `fence` is still true of it then, write, and publish.
 
     Returns None as `settle_run` does.
     """
@@ -130,8 +130,8 @@ def _decide_under_lock(
     if fence(run):
         decided = decide(schedule, [run, *others], run, runtime.now())
         return Decided([decided], decided)
-    # Perhaps this very transaction was committed and its answer lost: then Redis has not followed it.
-    # Or a worker wrote it for this process, and died before it said so: downstream runs may not have started.
+    # Perhaps an earlier try of this transaction was committed and its answer was lost: then Redis has not followed.
+    # Or a worker wrote the end for this process and died before it answered: downstream runs may not have started.
     mine = None if tried is None else tried.result
     if mine is None and schedule.followed_at is None:
         return Decided([], None)
@@ -148,7 +148,7 @@ def _lock(
     *,
     skip_locked: bool,
 ) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock a run's schedule; returns it, the run and the other open runs, which are left out where `fence` fails."""
+    """Lock a run's schedule; returns the schedule, the run and, if `fence` is true of it, the other open runs."""
     running = None if schedule_uid is None else changes.lock_running(connection, schedule_uid, run_uid)
     if running is not None and fence(running[1]):
         return running
@@ -161,7 +161,7 @@ def _lock(
 
 
 def expire_run(runtime: Runtime, run: Run, *, skip_locked: bool = False) -> bool:
-    """End a run whose attempt, as it was read, may not start any more; returns whether it was ended here."""
+    """End a run whose attempt may not start any more; returns whether it was ended here."""
 
     def is_late(current: Run) -> bool:
         return current.attempt == run.attempt and current.is_late(runtime.now())
@@ -171,7 +171,7 @@ def expire_run(runtime: Runtime, run: Run, *, skip_locked: bool = False) -> bool
 
 
 def has_failed_finally(change: Change | None, run_uid: str) -> bool:
-    """Return whether this end of an attempt was the end of its run, which failed or was lost."""
+    """Return whether the end of an attempt ended its run as failed or lost."""
     ended = [run for _, run in change.changed_runs if run.uid == run_uid] if change is not None else []
     return bool(ended) and ended[0].status in FAILURES
 
@@ -203,9 +203,9 @@ def end_run(
 def lose_run(
     runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None, is_stopped: bool = False
 ) -> Change | None:
-    """Settle a run whose process this one saw die: its attempt is lost, and terminated where a person stopped it.
+    """Settle a run whose process died, as this process saw: the attempt is lost, or terminated if a person stopped it.
 
-    With a `token`, only the attempt that was claimed under it.
+    With a `token`, settle only the attempt that was claimed under the token.
     """
 
     def is_that_one(run: Run) -> bool:

@@ -1,7 +1,7 @@
-"""The time limit of application code: an error is raised in it when its time is over; if it goes on, its process ends.
+"""The time limit of application code: after it an error is raised in the code; if the code goes on, its process ends.
 
-The time to write the end of an attempt is apart from that. RQ's timeout of a job covers both, and so is no bound for
-code that catches everything, or that no signal reaches.
+The time to write the end of an attempt comes on top. RQ's timeout of a job covers both times, so it does not stop code
+that catches every error, or that no signal reaches.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ from rqsched.kernel.chain.heartbeats import Heartbeats
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 12.0
-"""Seconds that code has to end after its timeout. Its watcher looks once a second: it is killed within the promised
-15 s."""
+"""Seconds that code has to end after its timeout. The watcher looks once a second, so the code is killed within the
+promised 15 s."""
 OVERRUN = "it took far longer than its timeout and was killed"
-"""The error of an attempt that was killed so."""
+"""The error of an attempt that was killed in this way."""
 _HELD_SECONDS = 2.0
-"""Seconds after which the process ends in any case: its interpreter may be held, so that no line of Python is executed,
-or SQL may be silent."""
+"""Seconds after which the process ends in any case, even if C code holds the interpreter lock or SQL does not answer.
+"""
 _STDERR = 2
 
 Lose: TypeAlias = Callable[[], object]
 """Records that the attempt is lost with its process."""
 Watch: TypeAlias = Callable[[float, Lose], AbstractContextManager[None]]
-"""Returns a context whose process is killed when its block takes longer than so many seconds."""
+"""Returns a context manager that has the process killed if the block takes longer than this number of seconds."""
 
 
 def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
-    """Let a work horse of RQ's own worker end by itself; any other process that nobody of ours watches goes on."""
+    """Make a work horse of RQ's own worker end itself. In any other process that we do not watch, do nothing."""
     job = get_current_job()
     is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
     return end_by_itself(seconds, lose) if is_horse else nullcontext()
 
 
 class OutOfTimeError(BaseException):
-    """The code took too long. Not an Exception: state machines and loops that catch those would continue."""
+    """The code took too long. This is not an Exception: state machines and loops that catch Exception would go on."""
 
 
 @contextmanager
 def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException] = OutOfTimeError) -> Iterator[None]:
-    """Raise an error in the block after so many seconds; if the block goes on, kill its process."""
+    """Raise an error in the block after this number of seconds; if the block goes on, its process is killed."""
     with watch(seconds + KILL_AFTER, lose), get_default_death_penalty_class()(seconds, error):
         yield
 
 
 @contextmanager
 def end_by_itself(seconds: float, lose: Lose) -> Iterator[None]:
-    """End this process, and what it has started, when the block takes longer; the attempt is recorded as lost first.
+    """End this process and its children if the block takes longer; first the attempt is recorded as lost.
 
-    If the interpreter is held, the process still ends a little later, and reconcile finds that its heartbeats stopped.
+    If C code holds the interpreter lock, the process still ends a little later, and reconcile finds that its heartbeats
+    stopped.
     """
     pid, lock, is_over = os.getpid(), threading.Lock(), False
 
     def end() -> bool:
-        with lock:  # the block does not end meanwhile, and nothing of what follows it is killed
+        with lock:  # the block cannot end meanwhile, so no later code is killed
             if not is_over:
                 _end(lose)
         return False
@@ -93,4 +94,4 @@ def _end(lose: Lose) -> None:
         if os.getpgrp() == os.getpid():
             with contextlib.suppress(OSError):
                 os.killpg(0, signal.SIGKILL)
-        os._exit(1)  # the first process of a container does not die of its own signal
+        os._exit(1)  # process 1 of a container does not die of its own signal

@@ -1,8 +1,8 @@
 """The steps that a process reports to its tracer: the kernel names them, and the tracing feature makes spans of them.
 
-A tracer is no `Feature`. It decides and writes nothing, it reports what the kernel and the features do, and most of
-its steps (a delivery of links, an operation, a span that outlives its transaction) concern no other feature. A process
-has at most one tracer, for its settings switch that on. Its methods raise nothing.
+A tracer is no `Feature`: it decides and writes nothing, and most of its steps (a delivery of links, an operation, a
+span that outlives its transaction) concern no other feature. A process has one tracer if its settings switch tracing
+on, else none. The methods of a tracer raise nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FireSpan(Protocol):
 
     @property
     def context(self) -> CommandContext:
-        """The context by which the runs that the fire starts belong to the span."""
+        """The context for the runs that the fire starts, so that they belong to the span."""
         ...
 
     def end(self, change: Change) -> None:
-        """End the span once the fire is committed, and followed if Redis answers; not called after a rollback."""
+        """End the span after the commit, when Redis has followed or failed to; not called after a rollback."""
         ...
 
 
@@ -51,11 +51,11 @@ class Attempt(NamedTuple):
     number: int
     """The number of the attempt, from 1."""
     queue: str | None
-    """The queue of its job; None for the default queue."""
+    """The queue of the attempt's job; None for the default queue."""
     began: datetime | None
-    """When it was claimed."""
+    """When the attempt was claimed."""
     of: tuple[Schedule, Run] | None
-    """Its schedule and its run; None for a target that was started by hand."""
+    """The schedule and the run; None for a target that was started by hand."""
     target_id: str | None = None
     """The id of the target; None for a run."""
     place: int = 1
@@ -71,40 +71,40 @@ class Tracer(Protocol):
         ...
 
     def asked(self, operation: str, context: CommandContext | None) -> AbstractContextManager[Asked]:
-        """Trace an operation that creates or triggers, under the current span or the one that its caller named.
+        """Trace a create, an upsert or a trigger, under the current span or the span that its caller named.
 
-        Called once for each operation, however often its transaction is repeated.
+        Called once for each operation, even if its transaction is repeated.
         """
         ...
 
     def batch(self, links: int) -> AbstractContextManager[None]:
-        """Trace the delivery of so many links, whose statements belong to all of them."""
+        """Trace the delivery of this number of links, which share their statements."""
         ...
 
     def begin_fire(self, schedule: Schedule, now: datetime) -> FireSpan:
-        """Begin the span of a fire; called in each try of its transaction."""
+        """Begin the span of a fire; called again each time its transaction is repeated."""
         ...
 
     def fail_fire(self, schedule_uid: str, error: Exception) -> None:
-        """Trace a fire that failed, and is tried again."""
+        """Trace a fire that failed and will be tried again."""
         ...
 
     def attempt(self, attempt: Attempt) -> AbstractContextManager[None]:
-        """Trace an attempt while its workflow executes and its end is recorded; its span is current."""
+        """Trace an attempt while its workflow executes and its end is recorded; its span is current meanwhile."""
         ...
 
     def note_outcome(self, outcome: str) -> None:
-        """Note how the attempt that is traced here ended."""
+        """Note how the attempt that this process traces ended."""
         ...
 
     def warn_unless_set_up(self) -> None:
-        """Log that nothing records spans, if that is so once the application is imported."""
+        """Log a warning if nothing records spans although the application is imported."""
         ...
 
     def end_job(self, job_id: str) -> None:
-        """Export what a work horse traced, before RQ ends it; nothing in a process that goes on."""
+        """Export the spans of a work horse (the process that RQ forks for a job) before RQ ends it."""
         ...
 
     def flush(self) -> None:
-        """Export what this process traced, within a bounded time; called when the process ends."""
+        """Export the spans of this process, within a bounded time; called when the process ends."""
         ...

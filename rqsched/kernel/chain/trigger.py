@@ -1,7 +1,7 @@
 """Triggers: start a run on request, by one write without a lock or under the schedule's lock; Redis follows.
 
-The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next one
-finds its run.
+The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next
+attempt finds the run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def trigger(
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
-    Raises, with nothing written, WrongDatabaseError when Redis belongs to another database, HeldError while everything
-    is held, and FrozenError while the namespace is frozen.
+    Raises WrongDatabaseError if Redis belongs to another database, HeldError while everything is on hold, and
+    FrozenError while the namespace is frozen; then nothing is written.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off()
@@ -81,7 +81,7 @@ class _Triggering(NamedTuple):
         return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
 
     def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
-        """Decide to start the run of a schedule that has no open one; None if that is not the whole decision."""
+        """Decide to start a run of a schedule that has no open run; None if the decision needs more."""
         found = changes.read_idle(connection, self.uid)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class _Triggering(NamedTuple):
         return Decided([decided], (decided.after, outcome))
 
     def _find_known(self, connection: Connection, schedule: Schedule, *, is_tried: bool) -> Run | None:
-        """Find the run that this very trigger started before, or an earlier one with its key."""
+        """Find the run that this trigger started in an earlier attempt, or that an earlier trigger with its key did."""
         mine = changes.find_run(connection, self.wanted.uid) if is_tried else None
         key = self.wanted.idempotency_key
         if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:

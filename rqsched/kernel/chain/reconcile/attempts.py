@@ -1,6 +1,6 @@
-"""Attempts of runs: a due one without a live job is put on its queue, and a lost one ends.
+"""Repairs of attempts: a due attempt without a live job is enqueued, and an attempt without a process ends as lost.
 
-A pass looks for runs without a job or without a process, and for runs that nobody could start for too long.
+Runs that nobody could start for too long end, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 
 
 def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue pending runs whose delivery is dead; the next delivery number is taken in SQL first."""
+    """Enqueue pending runs whose delivery is dead, each under the next delivery number, which SQL stores first."""
     now = runtime.now()
     before = now if everything else now - runtime.settings.grace
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.pending, before=before)):
@@ -47,10 +47,10 @@ def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
 
 
 def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
-    """Lose runs whose heartbeat stood still for three sightings an interval apart, and silent external runs."""
+    """End as lost runs that sent no heartbeat between three sightings, an interval apart, and silent external runs."""
 
     def compare(connection: Connection, *, after: str | None, limit: int) -> tuple[list[str], str | None]:
-        now = runtime.now()  # not that of a pass that waited: two sightings are an interval apart
+        now = runtime.now()  # read it late, because the pass may have waited: two sightings must be an interval apart
         before = now - runtime.settings.reconcile_interval
         return reconcile_queries.compare_heartbeats(connection, now=now, before=before, after=after, limit=limit)
 
@@ -84,7 +84,7 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 
 def expire(runtime: Runtime) -> Iterator[Recovered]:
-    """End pending runs that may not start any more, if no worker takes them: a worker that takes one ends it itself."""
+    """End pending runs that may not start any more and that no worker takes: a worker would end them itself."""
     for rows in pages(runtime, partial(reconcile_queries.late_to_start, now=runtime.now())):
         repairs = {run.uid: partial(expire_run, runtime, run, skip_locked=True) for run in rows}
         expired, failed = repair_each(repairs, _UNSETTLED)
@@ -92,7 +92,7 @@ def expire(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
-    """Fail runs that were blocked for too long, if no worker takes them: a worker that takes one fails it itself."""
+    """Fail runs that were blocked for too long and that no worker takes: a worker would fail them itself."""
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.blocked, before=before)):
         repairs = {run.uid: partial(blocked.fail_blocked, runtime, run) for run in rows}

@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 
 def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None = None) -> Recovered:
-    """Make one full pass. `deep` verifies the link of every active schedule, not only of those due soon."""
+    """Make one full pass. `deep` verifies the links of all active schedules, not only of those that are due soon."""
     total = Recovered()
     for batch in iter_batches(runtime, deep=deep, fires_between=False):
         total.add(batch)
@@ -41,8 +41,8 @@ def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None =
 def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
     """Make a pass if no worker made one within the interval; a Redis key spreads the passes over the workers.
 
-    For the links of plain `rq worker`s, which also record here what their application registers. A pass that fails is
-    logged: the link that carried it has done its work.
+    Links in a plain `rq worker` call this, which also records the workflows that its application registers. A pass that
+    fails is only logged, because the link itself has done its work.
     """
     try:
         if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
@@ -58,12 +58,12 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
 
 
 def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = True) -> Iterator[Recovered]:
-    """Make a pass; yields the counts of one batch after the other, so that a dispatcher can fire in between.
+    """Make a pass; yields the counts of each batch, so that a dispatcher can fire in between.
 
     Without `fires_between`, a backfill pauses between its chunks, so that others can fire.
 
-    A section that fails is logged and the next one is made: while Redis is away, repairs that need only SQL are made.
-    Raises BackendUnavailableError when SQL is away and ConfigError when Redis belongs to another database.
+    If a section fails, this is logged and the next section is made: while Redis is away, repairs that need only SQL are
+    made. Raises BackendUnavailableError if SQL is away, and ConfigError if Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
     for batch in _iter_sections(runtime, deep=deep, fires_between=fires_between):
@@ -107,7 +107,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
 
 
 def _leave_flush_marker(runtime: Runtime) -> str | None:
-    """Leave a flush marker in a Redis that was flushed; None when it was not, or cannot be written to now."""
+    """Leave a flush marker in a Redis that was flushed; None if it was not flushed, or takes no writes now."""
     try:
         return runtime.ownership.leave_flush_marker()
     except RedisError as error:
@@ -116,7 +116,7 @@ def _leave_flush_marker(runtime: Runtime) -> str | None:
 
 
 def _claim_server(runtime: Runtime) -> None:
-    """Show that a process of this server lives; raises WrongDatabaseError when the control queue is another's."""
+    """Show that a process of this server lives; raises WrongDatabaseError if another server has the control queue."""
     try:
         runtime.ownership.claim_server()
     except RedisError as error:
@@ -124,7 +124,7 @@ def _claim_server(runtime: Runtime) -> None:
 
 
 def _leave_mark(runtime: Runtime) -> Sequence[Told]:
-    """Leave the pass's mark; returns findings since everything was compared: SQL or Redis has gone back."""
+    """Leave the pass's mark; returns findings that SQL or Redis went back, if no pass has compared everything since."""
     try:
         return marks.leave_mark(runtime)
     except RedisError as error:
@@ -133,10 +133,10 @@ def _leave_mark(runtime: Runtime) -> Sequence[Told]:
 
 
 def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
-    """Let Redis know its database, now that everything is armed again; if it was flushed meanwhile, the next pass does.
+    """Record the database's id in Redis, now that everything is armed again, unless Redis was flushed meanwhile.
 
-    If Redis comes back from a copy that is older than some of the armed links, it keeps the marker: ordinary passes arm
-    the lost links, when they are due soon or late.
+    If Redis restarts from a copy that is older than some armed links, the copy has the flush marker, and the id is
+    recorded all the same. Then ordinary passes arm the lost links when they are due soon or late.
     """
     if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})
@@ -148,7 +148,7 @@ def _guarded(section: Iterator[Recovered], errors: list[BaseException]) -> Itera
         yield from section
     except BackendUnavailableError:
         raise
-    except Exception as error:  # noqa: BLE001 - one section never starves the others
+    except Exception as error:  # noqa: BLE001 - a section never stops the others
         _log.warning("a part of reconcile ended early: %s", error, exc_info=True, extra={"action": "section_failed"})
         errors.append(error)
         yield Recovered(failed=1)

@@ -1,4 +1,4 @@
-"""The parts that all repairs share: pages of rows, and a loop in which a row that fails starves no other."""
+"""The parts that all repairs share: pages of rows, and a loop in which a row that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rqsched.kernel.store.database import Connection, Database
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""The most rows a page holds."""
+"""The most rows in a page."""
 SOON = timedelta(seconds=30)
-"""Links due within this long must be in Redis by now."""
+"""Links that are due within this time must already be in Redis."""
 
 
 class Parts(Protocol):
@@ -32,11 +32,11 @@ class Parts(Protocol):
     database: Database
     """The database of the rows."""
     hold: HoldGate
-    """Whether anything may begin, and where not."""
+    """Knows whether everything is on hold, and which namespaces are frozen."""
 
 
 def unless_held(parts: Parts, section: Iterator[Recovered]) -> Iterator[Recovered]:
-    """Skip a section that would begin waiting work, or report that it waits too long, while everything is held."""
+    """Skip a section while everything is on hold, because it begins waiting work or reports a long wait."""
     if not parts.hold.is_on:
         yield from section
 
@@ -59,9 +59,9 @@ def pages(parts: Parts, page: Callable[..., tuple[list[Any], Any]], *, is_writin
 
 
 def repair_each(repairs: Mapping[str, Callable[[], object]], complaint: str) -> tuple[int, int]:
-    """Make each repair of a row, named by its uid; returns how many did something and how many cannot be made now.
+    """Make the repair of each row, by uid; returns how many repairs did something and how many failed.
 
-    A repair that fails is logged with `complaint` and starves no other. Raises BackendUnavailableError.
+    A failure is logged with `complaint`, and the next repair is made. Raises BackendUnavailableError.
     """
     done = failed = 0
     for uid, repair in repairs.items():
@@ -80,9 +80,9 @@ def repair_schedules(
 ) -> tuple[int, int]:
     """Decide about each schedule under its lock, write, publish; returns how many changed and how many failed.
 
-    `decide` gets the clock, and reads it once it has locked what else it needs.
+    `decide` gets the clock, and reads it after it has locked all that it needs.
 
-    A schedule that another process holds is left to the next pass.
+    A schedule that another process has locked is left to the next pass.
     """
     repairs = {uid: partial(_repair_schedule, runtime, uid, decide) for uid in uids}
     return repair_each(repairs, "schedule %s cannot be repaired now")

@@ -1,4 +1,4 @@
-"""Schedules: links that are not live, next times that are missing or follow old timezone rules, pauses that end."""
+"""Repairs of schedules: arm missing links, plan missing or outdated next times, end pauses, start waiting runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rqsched.when.zones import tzdata_version
 
 _TZDATA = "tzdata"
 _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
-"""`2025b` of the system's files is `2025.2` of the package."""
+"""A release of the timezone rules: `2025b` in the system's files is `2025.2` in the package."""
 
 
 def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Arm the links of schedules that are due soon or late beyond the grace, or (everything) of all active ones."""
+    """Arm the links of schedules that are due soon, or late beyond the grace, or (`everything`) all active ones."""
     until = None if everything else runtime.now() + SOON
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.due_links, until=until)):
         now = runtime.now()
@@ -35,7 +35,7 @@ def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 
 
 def end_pauses(runtime: Runtime) -> Iterator[Recovered]:
-    """Let each schedule fire again whose pause was to end by itself by now."""
+    """Resume each schedule whose pause has reached its end."""
     for uids in pages(runtime, partial(reconcile_queries.resuming, until=runtime.now())):
         resumed, failed = repair_schedules(runtime, uids, _end_pause)
         yield Recovered(len(uids), resumed=resumed, failed=failed)
@@ -59,7 +59,7 @@ def _plan(connection: Connection, schedule: Schedule, clock: Callable[[], dateti
 
 
 def drain(runtime: Runtime) -> Iterator[Recovered]:
-    """Start the oldest waiting run of each schedule where nothing is ahead of it."""
+    """Start the oldest waiting run of each schedule, if no run is ahead of it."""
     for uids in pages_unfrozen(runtime, reconcile_queries.waiting):
         drained, failed = repair_schedules(runtime, uids, _drain_one)
         yield Recovered(len(uids), drained=drained, failed=failed)
@@ -73,7 +73,7 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     """Recompute next times once after the timezone database changed (docs/cron.md)."""
     current = tzdata_version()
     known = runtime.database.read(lambda connection: metadata.find_value(connection, _TZDATA))
-    if known is not None and not is_newer(current, known):  # older: a process that a deploy has not reached yet
+    if known is not None and not is_newer(current, known):  # ours is older: a deploy has not reached this process yet
         return
     left: list[str] = []
 
@@ -85,12 +85,12 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved, failed = repair_schedules(runtime, uids, apply)
         yield Recovered(len(uids), retimed=moved, failed=failed)
-    if not left:  # else a process of the newer release, which knows their timing, makes this pass; or a later one
+    if not left:  # else a process of the newer release, which knows their timing, does this, or a later pass
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
 def is_newer(tzdata: str, known: str) -> bool:
-    """Tell whether a release of the timezone rules replaces another; versions that name no release only differ."""
+    """Return whether a release of the timezone rules is newer; another version without a release counts as newer."""
     releases = _RELEASE.search(tzdata), _RELEASE.search(known)
     if None in releases:
         return tzdata != known
