@@ -1,6 +1,6 @@
 """Creates and upserts: schedules are created, or changed to what is declared; many upserts share one transaction.
 
-A plan around excluded days may take long. So it is made before anything is locked, and used if nothing has changed.
+A plan around excluded days may take long. So the plan is made before anything is locked, and used if nothing changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The gate of a hold: one question, `is_on`, before a link fires, a run is claimed or something is started by hand.
 
-A hold is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks. One of them is
-enough, and a pass of reconcile copies a hold that only one has. The last answers are remembered: a server that does not
-answer changes nothing. A process that its settings put on hold asks nobody.
+A hold is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks. A hold in one
+of the two is enough, and a pass of reconcile copies it to the other. The last answers are remembered: a server that
+does not answer changes nothing. A process that its settings put on hold asks nobody.
 
 A freeze is the hold of one namespace. Only SQL stores it: fires and claims ask in their own statements. Redis only
 says that the freezes have changed: then an operation that starts something by hand asks SQL again first.

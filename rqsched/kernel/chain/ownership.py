@@ -1,13 +1,13 @@
-"""Ownership: which database a control queue belongs to, and whose a job is.
+"""Ownership: to which database a control queue belongs, and to which a job belongs.
 
 A key in Redis names the database that owns the control queue; it is missing after a flush. A worker whose database does
-not know a run or target says so, and what to set. Only a claim that was lost asks: a job that can be claimed costs no
-read more.
+not know a run or target reports that, and says what to set. This is checked only if a claim fails: a job that can be
+claimed costs no additional read.
 
 A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the server
-(PostgreSQL), which LEASE and ARM compare. A process presents the identity that it read from its own server; only if
-that is not the recorded one, Redis is asked which server may go on. A promoted server may go on at once; an old primary
-may not, and a copy only when no process of the original was seen for `ALIVE_FOR`.
+(PostgreSQL), which LEASE and ARM compare. A process presents the identity that it read from its own server. Only if
+another identity is recorded, Redis is asked which server may go on. A promoted server may go on at once. An old primary
+may not go on, and a copy only after no process of the original was seen for `ALIVE_FOR`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rqsched.kernel.transport.transport import Standing, Transport
 _log = logging.getLogger(__name__)
 
 ALIVE_FOR = timedelta(minutes=5)
-"""How long a server counts as alive since a process of it has made its last pass."""
+"""How long a server counts as alive after the last pass of one of its processes."""
 MAY_GO_ON = frozenset({"first", "same", "promoted", "adopted", "taken"})
 """The outcomes of a comparison that let a server go on."""
 REFUSALS = {
@@ -50,7 +50,7 @@ REFUSALS = {
     "flushed": "was flushed, and this process was refused before: this server ({mine}) takes over when no process of "
     "the other one comes back within five minutes",
 }
-"""Why a server may not go on, in words, by the outcome of the comparison."""
+"""Why a server may not go on, by the outcome of the comparison."""
 _TOLD = {
     "promoted": (logging.WARNING, {"action": "server_promoted"}),
     "adopted": (logging.WARNING, {"action": "server_adopted"}),
@@ -60,7 +60,7 @@ PUT_BACK = timedelta(seconds=5)
 """How long until a job is offered once more, if this worker's database does not know it."""
 _AT_ONCE = Patience(total=timedelta(0))
 _ASK_SECONDS = 1.0
-"""How often a copy that waits for its original to be gone asks again."""
+"""How often a copy asks again while it waits until its original is gone."""
 _REMEDY = (
     "Set RQSCHED_DATABASE_URL of this worker to the database of the processes that create its schedules, or let it "
     "listen on other queues (RQSCHED_DEFAULT_QUEUE gives each database queues of its own)."
@@ -87,7 +87,7 @@ class Ownership:
                 self._present(database.identity)
 
     def _recorded(self) -> ServerIdentity | None:
-        """Ask Redis which server has the control queue; None when none is recorded or Redis does not answer."""
+        """Ask Redis which server has the control queue; None if no server is recorded or Redis does not answer."""
         try:
             server = self.transport.recorded(attempts=1).server
         except (RedisError, ConfigError):
@@ -95,22 +95,22 @@ class Ownership:
         return None if server is None else parse_identity(server)
 
     def _present(self, mine: ServerIdentity) -> None:
-        """Present the server that the newest connection has reached, as Redis has it recorded if that is known."""
+        """Present the server that the newest connection has reached, in the form that Redis recorded, if known."""
         known = self._recognised
         self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
 
     def claim_server(self, *, waits: bool = False) -> None:
-        """Record the server that answers now, if the control queue is its; from then on the process presents it.
+        """Record the server that answers now, if it may have the control queue, and present it from then on.
 
-        With `waits` a copy whose original seems to be gone waits until that is sure. Raises WrongDatabaseError when
-        another server has the queue, with what to do; and BackendUnavailableError.
+        With `waits` a copy whose original seems to be gone waits until this is sure. Raises WrongDatabaseError, which
+        says what to do, if another server has the queue. Raises BackendUnavailableError.
         """
         mine = self.database.identify()
         if mine is None:
             return
         found = self._compare(mine, "claim")
         if found.outcome not in MAY_GO_ON:
-            self.database.close()  # its connections may lead to a server that all others have left
+            self.database.close()  # its connections may lead to a server that all other processes have left
             mine = self.database.identify() or mine
             found = self._compare(mine, "claim")
         while waits and found.outcome == "waits":
@@ -123,9 +123,9 @@ class Ownership:
         self._go_on(mine, found)
 
     def adopt_server(self) -> Standing:
-        """Record this process's server whatever was recorded before; processes of the server before are refused then.
+        """Record this process's server in any case; from then on processes of the server before are refused.
 
-        Findings of a database that went back, or was taken over, are deleted. Raises WrongDatabaseError when the
+        Findings that a side went back, or that a server took over, are deleted. Raises WrongDatabaseError if the
         control queue belongs to a database with another id.
         """
         mine = self.database.identify()
@@ -144,9 +144,9 @@ class Ownership:
         return Standing("same", "") if mine is None else self._compare(mine, "ask")
 
     def require_server(self, presented: str | None) -> None:
-        """Raise WrongDatabaseError if another server than this process's is `presented`, and this one may not go on.
+        """Raise WrongDatabaseError if `presented` is another server, and this process's server may not go on.
 
-        While PostgreSQL does not answer nothing is raised: the next statement says so.
+        While PostgreSQL does not answer, nothing is raised: the next statement raises the error.
         """
         if presented is None or presented == self.transport.server or not self.database.dialect.has_server:
             return
@@ -174,7 +174,7 @@ class Ownership:
         )
 
     def _go_on(self, mine: ServerIdentity, found: Standing) -> None:
-        """Present this process's server as it is recorded now, and tell it where another one was."""
+        """Present this process's server as it is recorded now, and log if another server was recorded before."""
         self._recognised = (mine, found.recorded)
         self._present(mine)
         if found.outcome in _TOLD:
@@ -187,7 +187,7 @@ class Ownership:
             self.database.transact(lambda connection: metadata.set_value(connection, metadata.TAKEN_OVER, record))
 
     def database_id(self) -> str:
-        """Read the id of the SQL database, which is drawn once."""
+        """Read the id of the SQL database; draw one if the database has none."""
         known = self.database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
         if known is None:
             drawn = new_uid(self._now())
@@ -202,16 +202,16 @@ class Ownership:
         return self._known or self.database_id()
 
     def owner_of_jobs(self) -> str | None:
-        """Return the database's id, read once in this process; None while it is not known and SQL does not answer."""
+        """Return the database's id, read once in this process; None if it is not known and SQL does not answer."""
         try:
             return self._known or self.database_id()
         except BackendUnavailableError:
             return None
 
     def is_known_to_redis(self) -> bool:
-        """Tell whether Redis remembers this database; False after a flush.
+        """Return whether Redis remembers this database; False after a flush.
 
-        Raises WrongDatabaseError when the control queue belongs to another database.
+        Raises WrongDatabaseError if the control queue belongs to another database.
         """
         owner = self.transport.database_id()
         if owner is None:
@@ -220,9 +220,9 @@ class Ownership:
         return True
 
     def require_own_redis(self) -> None:
-        """Raise WrongDatabaseError when the control queue belongs to another database, before anything is written.
+        """Raise WrongDatabaseError if the control queue belongs to another database, before anything is written.
 
-        It is asked once, without patience: while Redis does not answer, SQL is written all the same and Redis follows.
+        Redis is asked once, without patience: if it does not answer, SQL is written all the same and Redis follows.
         """
         try:
             owner, server = self.transport.recorded(attempts=1)
@@ -244,21 +244,18 @@ class Ownership:
         )
 
     def leave_flush_marker(self) -> str | None:
-        """Leave a key in Redis that a flush takes away; None when Redis knows this database already.
+        """Leave a key in Redis that a flush removes; None if Redis knows this database already.
 
-        Raises WrongDatabaseError when the control queue belongs to another database.
+        Raises WrongDatabaseError if the control queue belongs to another database.
         """
         return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self._now()))
 
     def record_database_id(self, flush_marker: str) -> bool:
-        """Let Redis remember this database, unless another was first; False when Redis was flushed meanwhile."""
+        """Record this database in Redis, unless another database was first; False if Redis was flushed meanwhile."""
         return self.transport.record_database_id(self.database_id(), flush_marker)
 
     def owner_of_queue(self) -> str | None:
-        """Ask Redis who owns the control queue; None when it does not say.
-
-        Jobs of the first release name no database.
-        """
+        """Ask Redis which database owns the control queue, for jobs that name no database; None without an answer."""
         try:
             return self.transport.database_id()
         except RedisError:
@@ -274,9 +271,9 @@ class UnknownJobError(NotFoundError):
 def explain(
     ownership: Ownership, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, owner: str | None
 ) -> RqschedError:
-    """Return the error that says why this database does not know a job; `owner` is the database its meta names.
+    """Return the error that says why this database does not know a job; `owner` is the database in the job's meta.
 
-    A WrongDatabaseError when the job belongs to another database; else its row was deleted.
+    It is a WrongDatabaseError if the job belongs to another database; else the row of the job was deleted.
     """
     mine = ownership.database_id()
     owner = owner or ownership.owner_of_queue()
@@ -289,16 +286,16 @@ def explain(
 
 
 def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> bool:
-    """Remember that this worker refuses a job; returns whether one of its deliveries was put back before."""
+    """Remember that this worker refuses a job; returns whether a delivery of the job was put back before."""
     name = f"{job.uid}-a{job.attempt}" if isinstance(job, RunJobId) else str(job)
     return record_refusal(carrier.connection, name) or bool(carrier.number_of_retries)
 
 
 def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
-    """Give a refused job up, and take no other until its owner has delivered it again, so that another worker gets it.
+    """Give up a refused job, and wait until the processes of its database have delivered the run again.
 
-    Redis gives a job to the worker that has waited longest: a plain RQ worker blocks for minutes, so it would be first
-    again each time, and a worker with the right database never.
+    Redis gives a job to the worker that has waited longest. A plain RQ worker blocks for minutes, so without this wait
+    it would get the job again each time, and a worker with the right database never would.
     """
     earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
     give_up(carrier, earlier)
@@ -306,6 +303,6 @@ def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | Del
 
 
 def report_foreign_worker(redis: Redis, owner: str, worker: str | None, *, now: datetime) -> None:
-    """Show in the Redis of a job that this worker has another database, for the owner's `rqsched doctor`."""
+    """Show in the job's Redis that this worker has another database, for `rqsched doctor` with the right database."""
     name = f"{socket.gethostname()}{f' ({worker})' if worker else ''}"
     telemetry.record_foreign_worker(redis, owner, name, now=now)

@@ -63,7 +63,7 @@ def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
 
 
 class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
-    """One of these calendars has changed since a plan was made without a lock."""
+    """A calendar of a plan, which was made without a lock, has changed since."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)

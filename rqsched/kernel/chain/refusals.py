@@ -1,8 +1,8 @@
-"""Refusals: errors of Redis that do not pass, such as a key of another type or a command that its user may not send.
+"""Refusals: errors of Redis that do not pass, such as a key of another type or a command that the user may not send.
 
-Trying again does not help, and nothing executes. The process that meets a refusal keeps it in SQL, for the processes
-that are asked: doctor, pages, metrics and `why`. It is forgotten when the same is accepted, and when nobody has met it
-for `STANDS`: passes of reconcile try again what is owed.
+Trying again does not help, and nothing executes. The process that meets a refusal stores it in SQL, where doctor, the
+pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same again, or when nobody has met it
+for `STANDS`: until then passes of reconcile have tried again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rqsched.kernel.transport import refusal
 _log = logging.getLogger(__name__)
 
 STANDS = timedelta(minutes=2)
-"""How long a refusal counts since it was met last."""
+"""How long a refusal counts after it was met last."""
 _NAME = "refused"
-"""How the names of the values begin, each of one control queue."""
+"""The prefix of the names of the values, one for each control queue."""
 _MOST = 100
-"""How many refusals are kept, the newest."""
+"""How many refusals are kept: the newest."""
 _AGAIN_SECONDS = 15.0
 """How often one process writes the same refusal."""
 _ONCE = Patience(total=timedelta(milliseconds=1))
@@ -41,21 +41,21 @@ class Refused(NamedTuple):
     what: str
     """The queue to which nothing is published, or the processes that take nothing: `queue 'default'`."""
     text: str
-    """The error of Redis, and the keys it is about."""
+    """The error of Redis, and the keys that it may be about."""
     advice: str
     """What to do."""
     since: datetime
-    """When it was met first."""
+    """When the refusal was met first."""
     noticed_at: datetime
-    """When it was met last."""
+    """When the refusal was met last."""
 
 
 class Refusals:
-    """The refusals that this process knows; it writes to SQL only when they change, or go on."""
+    """The refusals that this process knows. It writes to SQL only when they change, or from time to time."""
 
     def __init__(self, database: Database, control_queue: str, now: Callable[[], datetime]) -> None:
         self.known = set[str]()
-        """The queues and processes (`what`) that were refused when this process tried or looked last."""
+        """The queues and processes (`what`) that were refused when this process last tried or looked."""
         self._database = database
         self._name = metadata.of_queue(_NAME, control_queue)
         self._now = now
@@ -63,7 +63,7 @@ class Refusals:
         self._count = 0
 
     def note(self, what: str, error: RedisError, keys: str = "") -> None:
-        """Keep a refusal that does not pass; any other error is not kept. Raises nothing."""
+        """Store a refusal; an error that passes is not stored. Raises nothing."""
         if refusal.is_transient(error):
             return
         self._count += 1
@@ -84,14 +84,14 @@ class Refusals:
         self._change(keep)
 
     def accept(self, what: str) -> None:
-        """Forget a refusal: Redis takes that again. Raises nothing."""
+        """Forget a refusal, because Redis accepts this again. Raises nothing."""
         if what in self.known:
             self.known.discard(what)
             self._again_at.pop(what, None)
             self._change(lambda kept: kept.get("refused", {}).pop(what, None))
 
     def look(self) -> None:
-        """Read the refusals that other processes met, so that this one can forget them when they are over."""
+        """Read the refusals that other processes met, so that this process can forget them when they are over."""
         self.known |= {one.what for one in self._database.read(partial(self.find, now=self._now()))}
 
     def find(self, connection: Connection, now: datetime) -> list[Refused]:

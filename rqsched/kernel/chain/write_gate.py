@@ -1,9 +1,9 @@
-"""The write gate: a process whose database takes no writes takes no work that it could not record, and waits.
+"""The write gate: while its database takes no writes, a process takes no work, which it could not record, and waits.
 
-A standby, or a replica that a worker was given by mistake, answers reads, so a worker would take links and jobs and
-lose each of them to the next attempt. A primary that fails over is the same for a while, and so are a database whose
-user lacks a privilege and a file of SQLite that is read-only. Nothing is asked while writes succeed: the database notes
-a refusal (`Database.refuses_writes`), and only then is the server asked, anew each time, until it takes writes.
+A standby, or a replica that a worker uses by mistake, answers reads. So a worker would take links and jobs, and each
+would be lost until its next attempt. The same is true of a primary during a failover, of a user that lacks a privilege,
+and of a read-only file of SQLite. While writes succeed, nothing is asked. After a refusal (`Database.refuses_writes`)
+the server is asked again and again until it takes writes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class WriteGate:
     """Whether this process may take work, which needs a database that takes writes."""
 
     def __init__(self, database: Database, on_open: Callable[[], None]) -> None:
-        """`on_open` is called when a database that was waited for takes writes."""
+        """Take the database, and a function to call when it takes writes again."""
         self._database = database
         self._on_open = on_open
         self._ask_at = self._tell_at = 0.0
         self.is_closed = False
-        """Whether the database took no writes when it was asked last."""
+        """Whether the database took no writes when it was last asked."""
 
     def is_open(self) -> bool:
-        """Return whether the database takes writes: asked at the first call, and while it takes none.
+        """Return whether the database takes writes; it is asked at the first call, and while it takes none.
 
-        A database that does not answer is not known to refuse: an outage is waited out where it is met.
+        A database that does not answer does not close the gate: whoever meets the outage waits it out.
         """
         if self._database.refuses_writes is False and not self.is_closed:
             return True
@@ -50,7 +50,7 @@ class WriteGate:
         return not self.is_closed
 
     def wait(self) -> None:
-        """Return when it is open, with no connection left to the database."""
+        """Wait until the gate is open, then close all connections to the database."""
         while not self.is_open():
             time.sleep(ASK_SECONDS)
         self._database.close()

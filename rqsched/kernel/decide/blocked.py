@@ -1,7 +1,7 @@
-"""Blocked runs: the worker that claimed one cannot find its workflow. This does not count as a failed attempt. Pure.
+"""Blocked runs: the worker that claimed the run cannot find its workflow. This is no failed attempt. Pure.
 
-A blocked run is pending: it is unfinished for overlap and `from_completion`, and is offered again after a delay, to
-whichever worker takes it then. A run that stays blocked for too long fails.
+A blocked run is pending: overlap and `from_completion` see it as unfinished. It is offered again after a delay, to any
+worker. A run that stays blocked for too long fails.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_REASON = 2_000
 def decide_block(
     schedule: Schedule, runs: Iterable[Run], run: Run, reason: str, *, now: datetime, timeout: timedelta
 ) -> Change:
-    """Undo the claim of a run whose workflow its worker cannot find; no attempt is counted, none is listed.
+    """Undo the claim of a run whose workflow its worker cannot find; no attempt is counted or listed.
 
-    The run waits under its next delivery number. Once it has been blocked for `timeout` it fails instead. `run` is one
-    of `runs`, the schedule's open runs; the caller has fenced it by the token of the claim.
+    The run waits under its next delivery number. If it has been blocked for `timeout`, it fails instead. `run` is one
+    of `runs`, the schedule's open runs; the caller has checked the token of the claim.
     """
     blocked_at = run.blocked_at or now
     if now - blocked_at >= timeout:
@@ -45,7 +45,7 @@ def decide_block(
         blocked_at=blocked_at,
         blocked_reason=_cut(f"{run.worker}: {reason}"),
     )
-    if run.blocked_at is None:  # not each time it is offered: once says it
+    if run.blocked_at is None:  # once, and not at each offer
         builder.record(
             audit.RUN_BLOCKED,
             run,

@@ -1,8 +1,8 @@
 """The builder of one decision: the schedule and its open runs as they shall be, and the events that say why. Pure.
 
-A decision creates a ChangeBuilder, changes it and returns what `build` returns. The builder keeps what belongs
-together consistent (counts and statuses, sequences and events) and knows no policy. The rule of positions lives here:
-`n` grows with every change of status or next time, so every older link is stale (docs/architecture.md, "Protocol").
+A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder keeps counts consistent
+with statuses, and sequences with events; it knows no policy. It also keeps the rule of positions: `n` grows with every
+change of status or next time, so that every older link is stale (docs/architecture.md, "Protocol").
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMED = {
 
 
 class ChangeBuilder:
-    """The schedule and its open runs as the decision so far wants them."""
+    """The schedule and its open runs, with the changes that the decision has made so far."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ChangeBuilder:
         self.schedule = schedule
         self._before = None if is_new else schedule
         self.context = context
-        """The actor and the reason; None where nobody is known."""
+        """The actor and the reason; None if they are not known."""
         self._read = {run.uid: run for run in runs}
         self._runs = dict(self._read)
         self._events: list[Event] = []
@@ -74,7 +74,7 @@ class ChangeBuilder:
         """The upstream run that the schedule follows again, and when that run ended."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
-        """Return the runs that block a new one of this kind, oldest first: a backfill never blocks live runs."""
+        """Return the runs that block a new run of this kind, oldest first: a backfill never blocks live runs."""
         sees_backfill = kind is RunKind.BACKFILL
         # A dispatched run has only targets left, and not every schedule waits for targets.
         sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
@@ -91,7 +91,7 @@ class ChangeBuilder:
         return [run for run in self._in_order() if run.status is RunStatus.BUFFERED]
 
     def run(self, uid: str) -> Run:
-        """Return the run as the decision has it; KeyError when it was not read."""
+        """Return the run with the changes of this decision; raises KeyError if the run was not read."""
         return self._runs[uid]
 
     def _in_order(self) -> list[Run]:
@@ -119,7 +119,7 @@ class ChangeBuilder:
             self.note_calendars()
 
     def note_calendars(self) -> None:
-        """Keep with the schedule the revisions of the calendars that its next time is planned with now."""
+        """Record in the schedule the revisions of the calendars with which its next time is planned now."""
         self.set(calendars=stamp_of(self.schedule.contents))
 
     def add_run(self, run: Run) -> None:
@@ -137,7 +137,7 @@ class ChangeBuilder:
         return run
 
     def queue_run(self, uid: str, **changes: Any) -> Run:
-        """Make a run pending from now on, for as long as its attempt may wait to start."""
+        """Make a run pending from now on; with `start_within` its attempt may start only for that long."""
         within = self.schedule.start_within
         start_by = None if within is None else self.now + within
         if (run := self._runs[uid]).limit_group is not None:
@@ -160,16 +160,16 @@ class ChangeBuilder:
         self.set(**{name: getattr(self.schedule, name) + step})
 
     def drop_buffer(self) -> int | None:
-        """Cancel every waiting run; returns how many there were, None for none, as an event's payload has it."""
+        """Cancel every waiting run; returns how many there were for the payload of an event, None for none."""
         waiting = self.schedule.buffer_depth + self.schedule.backfill_waiting
         self._drops_buffer = self._drops_buffer or waiting > 0
         self.set(buffer_depth=0, backfill_waiting=0)
         return waiting or None
 
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
-        """Add an audit event; keys without a value are left out, `next_fire_at` apart.
+        """Add an audit event. Keys without a value are left out, except `next_fire_at`.
 
-        One about a run names it by the keys of `_NAMED`.
+        An event about a run names the run by the keys of `_NAMED`.
         """
         if run is not None:
             payload |= {key: getattr(run, name) for key, name in _NAMED[event_type].items()}
@@ -183,7 +183,7 @@ class ChangeBuilder:
         self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
 
     def build(self, operation: str | None = None) -> Change:
-        """Return the Change, its position numbered, its row stamped; `operation` is the uid of what an owner asked."""
+        """Return the Change, with the new position `n`; `operation` is the uid of the owner's operation."""
         if self.schedule.moves is not None and self.schedule.next_run_at is None:
             self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=())))
         before, after = self._before, self.schedule
@@ -214,9 +214,9 @@ _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
 
 
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
-    """Return when a schedule whose status or expectation changed is overdue; nothing when neither did.
+    """Return when a schedule is overdue, if its status or its expectation changed; else return nothing.
 
-    It counts from now when the schedule is new or fires again, else from the last success that is known.
+    The time counts from now if the schedule is new or fires again, else from the last known success.
     """
     span = after.expect_success_within
     if before is not None and before.status is after.status and before.expect_success_within == span:

@@ -1,4 +1,4 @@
-"""Lists in parts: as many at once as one statement, transaction or call takes."""
+"""Lists in parts that are small enough for one statement, transaction or call."""
 
 from __future__ import annotations
 

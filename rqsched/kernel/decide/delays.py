@@ -20,11 +20,11 @@ from rqsched.when.spec import After, Once, Spec
 MAX_BASE = timedelta(minutes=5)
 """An interval longer than this does not stretch the first retry: a daily job waits 5, 10 and 20 minutes."""
 CRON_BASE = timedelta(seconds=60)
-"""The first delay of what has no interval."""
+"""The first delay for a schedule that has no interval."""
 CAP_FACTOR = 10
 """The cap as a multiple of the base, unless a cap is given (Pipelit document)."""
 FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
-"""How a schedule whose fire itself fails is kept from being tried in a tight loop."""
+"""The backoff of a schedule whose fire itself fails."""
 DELIVERY_BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
 )
@@ -51,7 +51,7 @@ def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta |
 
 
 def later(instant: datetime, length: timedelta) -> datetime:
-    """Return the instant so much later, or the last one of the calendar where that is beyond it."""
+    """Return the instant that is `length` later, or the last instant that exists."""
     return instant + length if length < _LAST - instant else _LAST
 
 
@@ -75,7 +75,7 @@ def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
 def retry_at(
     retry: RetryPolicy, attempt: int, *, now: datetime, interval: timedelta, salt: str, spread: float = 0.0
 ) -> datetime | None:
-    """Return when what has failed for the `attempt`-th time is tried again; None when it has no attempt left.
+    """Return when the next attempt follows after failed attempt number `attempt`; None if no attempt is left.
 
     See `backoff` for the rest.
     """
@@ -87,8 +87,8 @@ def retry_at(
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:
     """Compute the wait after failed attempt `attempt` (1 is the first): exponential, jittered, spread.
 
-    `interval` is the base of a policy that has none. `spread` is how far the wait lies from that, as a part of it; a
-    cap that was given holds all the same. The same `salt` gives the same wait in every process.
+    `interval` is the base for a policy without one. `spread` is the part by which the wait may be shorter or longer,
+    but never beyond a cap that was given. The same `salt` gives the same wait in every process.
     """
     base = retry.base or min(interval, MAX_BASE)
     cap = retry.cap or CAP_FACTOR * base

@@ -34,9 +34,9 @@ from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
 from rqsched.kernel.decide.schedule_endings import complete_if_over
 
 HELD = "held"
-"""The policy of an occurrence that is missed because it was due during a hold, whose end said so."""
+"""The policy of an occurrence that was due during a hold and that the release counts as missed."""
 FROZEN = "frozen"
-"""The same for the freeze of a namespace, and its thaw."""
+"""The policy of an occurrence that was due during a freeze and that the thaw counts as missed."""
 
 
 class FireContext(NamedTuple):
@@ -45,9 +45,9 @@ class FireContext(NamedTuple):
     env: str = ""
     """RQSCHED_ENV of the firing process, for `environments`."""
     ran: frozenset[datetime] = frozenset()
-    """Occurrences that have a run already: a backfill's, or an earlier incarnation of this decision's."""
+    """Occurrences that have a run already, from a backfill or from an earlier attempt of this decision."""
     asked: CommandContext | None = None
-    """The actor of the request, if there is one, else the trace span of the runs that start; None without tracing."""
+    """The actor of the request, and the trace span for the runs that start; None if there is neither."""
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
@@ -66,8 +66,8 @@ def decide_fire(
     """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
 
     The caller has checked that the schedule is active and due; `runs` are its open runs. `missed` replaces the
-    schedule's own policy on request, however late the occurrences are. They count as one where the overlap policy would
-    start or keep only one of them.
+    schedule's own policy on request, however late the occurrences are. If the overlap policy would start or keep only
+    one of the occurrences, they count as one.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
     if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
@@ -88,10 +88,10 @@ def decide_miss_due(
     asked: CommandContext | None = None,
     policy: str = HELD,
 ) -> Change:
-    """Record what is due as missed instead of firing it; what was due before `since` fires by the policies first.
+    """Record due occurrences as missed instead of firing them; those due before `since` fire first, by the policies.
 
-    The caller has checked that the schedule is active and due; `asked` says who asks and `policy` when it was due, for
-    the audit events.
+    The caller has checked that the schedule is active and due. The audit events record `asked`, the actor, and
+    `policy`, which says what kept the occurrences from firing.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=asked)
     if since is not None and schedule.due_at is not None and schedule.due_at < since:
@@ -111,15 +111,16 @@ def decide_miss_due(
 def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
     """Give each occurrence that has passed its outcome, and set the next time.
 
-    The overlap policy decides about each occurrence that fires. When one uses up `max_runs`, the schedule ends and the
-    later ones, due before that, are skipped. A `from_completion` schedule then waits for the run that blocks the next.
+    The overlap policy decides about each occurrence that fires. If one of them uses up `max_runs`, the schedule ends
+    and the later occurrences are skipped. A `from_completion` schedule then waits for the run that blocks the next
+    occurrence.
     """
     schedule = builder.schedule
     spec = schedule.spec
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
-        # A skipped occurrence that a backfill ran as well was not counted as missed: do not subtract it from them.
+        # A skipped occurrence was not counted as missed, so do not subtract it there if a backfill ran it as well.
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
     nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)
@@ -151,9 +152,9 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
 def _record_missed(
     builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext, policy: str
 ) -> None:
-    """Count what no run stands for; what a backfill ran already has its outcome."""
+    """Count the missed occurrences that have no run; an occurrence that a backfill ran has its outcome already."""
     schedule = builder.schedule
-    # Before a change of timing only the stored one is an occurrence.
+    # Before a change of timing only the stored time is an occurrence.
     since, stored = schedule.timing_changed_at, schedule.next_run_at
     ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
     count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
@@ -178,7 +179,7 @@ def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Chan
 
 
 def decide_retry(schedule: Schedule, runs: Iterable[Run], run: Run, *, now: datetime) -> Change:
-    """Make a retrying run pending for its next attempt. Fenced by the caller on (run, attempt, status)."""
+    """Make a retrying run pending for its next attempt. The caller has checked run, attempt and status."""
     builder = ChangeBuilder(schedule, runs, now=now)
     builder.queue_run(run.uid, attempt=run.attempt + 1, delivery=1, token=None, worker=None, retry_at=None)
     return builder.build()

@@ -1,4 +1,4 @@
-"""A hold: while there is one, nothing begins, whatever is due. And what releasing it would do. Pure.
+"""A hold: while there is one, nothing begins, whatever is due. Also the values that describe a release. Pure.
 
 A freeze is the hold of one namespace, and its end a thaw.
 """
@@ -22,7 +22,7 @@ class Hold:
     """Why nothing begins, and since when."""
 
     uid: str
-    """Tells it from every other one."""
+    """The identity of the hold."""
     since: datetime | None = None
     """When it was set, aware UTC; None for a hold by the settings of a process."""
     by: str | None = None
@@ -42,7 +42,7 @@ class Hold:
 
     @classmethod
     def from_text(cls, text: str, *kept_in: str) -> Hold:
-        """Return the hold that `to_text` wrote; what a newer release added is ignored."""
+        """Return the hold that `to_text` wrote; values that a newer release added are ignored."""
         stored = json.loads(text)
         since, released = (None if at is None else datetime.fromisoformat(at) for at in map(stored.get, _INSTANTS))
         names = ("released_by", "release_reason", "namespace")
@@ -71,12 +71,12 @@ class Hold:
         }
 
     def covers(self, at: datetime) -> bool:
-        """Say whether it is recorded that this hold was on at an instant."""
+        """Return whether this hold was on at an instant, as far as it is recorded."""
         ends_later = bool(self.kept_in) if self.released_at is None else at < self.released_at
         return self.since is not None and self.since <= at and ends_later
 
     def told(self, say: Callable[[datetime], str]) -> str:
-        """Return as a clause what was held, from when to when and by whom; `say` writes an instant."""
+        """Return a clause that says what was on hold, when and by whom; `say` writes an instant."""
         what, held = "everything", "held"
         if self.namespace is not None:
             what, held = f"the namespace {self.namespace}", "frozen"

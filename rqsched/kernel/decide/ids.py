@@ -18,11 +18,11 @@ from typing import NamedTuple
 from ulid import ULID
 
 _ENTROPY = 10
-"""The bytes of a uid that are not its instant."""
+"""The random bytes of a uid, which follow its instant."""
 _OF_ENTROPY = 16
-"""The characters of a uid that these make."""
+"""The characters of a uid that these bytes make."""
 _CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-"""From the digits of RFC 4648 to those of a ULID."""
+"""Maps the digits of RFC 4648 to the digits of a ULID."""
 _UID = "[0-9A-HJKMNP-TV-Z]{26}"
 _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
@@ -131,7 +131,7 @@ def parse_run_job_id(text: str) -> RunJobId | None:
 
 
 def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
-    """Read the id of a target's job or of what dispatches targets; None when it is neither."""
+    """Read the id of a target's job or of a job that enqueues targets; None when it is neither."""
     if match := _TARGET.fullmatch(text):
         return TargetJobId(match["uid"], int(match["delivery"] or 1))
     if match := _BATCH.fullmatch(text):
@@ -175,7 +175,7 @@ def derived_uid(now: datetime, *parts: object) -> str:
 
 
 def first_uid_at(instant: datetime) -> str:
-    """Return the lowest uid of an instant: every uid drawn from then on sorts at or after it."""
+    """Return the lowest uid of an instant: every uid that is drawn from then on is equal or greater."""
     milliseconds = int(instant.timestamp() * 1000)
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + bytes(10)))
 
@@ -186,7 +186,7 @@ def drawn_at(uid: str) -> datetime:
 
 
 def uid_to_uuid(uid: str) -> str:
-    """Render a uid as the lowercase UUIDv7 that Open Job Spec wants for job ids."""
+    """Render a uid as a lowercase UUIDv7, as Open Job Spec wants job ids."""
     return str(ULID.from_str(uid).to_uuid())
 
 

@@ -1,7 +1,7 @@
-"""Marks: a pass of reconcile writes one to SQL first and then to Redis, so that a server that goes back is noticed.
+"""Marks: a pass of reconcile writes a mark first to SQL and then to Redis, so that a server that goes back is noticed.
 
-SQL has the newest mark, Redis the newest with its predecessors. Redis never has a mark that SQL did not have before,
-and SQL is ahead of Redis by one mark at most: by the mark of a pass that has died, or is between the two writes.
+SQL has the newest mark; Redis has the newest mark and its predecessors. Redis never has a mark that SQL did not have
+before. SQL is at most one mark ahead of Redis: the mark of a pass that has died, or that is between the two writes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rqsched.kernel.decide.ids import drawn_at
 
 
 class Mark(NamedTuple):
-    """One mark; as text, its uid and its parent's."""
+    """One mark; its text is its uid and the uid of its parent."""
 
     uid: str
     """Its time and its random digits."""
     parent: str = ""
-    """The mark that SQL had before; empty for a database's first."""
+    """The mark that SQL had before; empty for the first mark of a database."""
 
     def __str__(self) -> str:
         return f"{self.uid} {self.parent}".rstrip()
@@ -32,7 +32,7 @@ class Mark(NamedTuple):
 
 
 class WentBack(StrEnum):
-    """The side that went back, as marks tell."""
+    """The side that went back, as marks show."""
 
     SQL = "sql"
     """SQL has an older mark than Redis: a restored backup, or a failover to a replica that lagged."""
@@ -43,16 +43,16 @@ class WentBack(StrEnum):
 
 
 def parse_mark(text: str) -> Mark:
-    """Read what `str` makes of a mark."""
+    """Read the text of a mark."""
     uid, _, parent = text.partition(" ")
     return Mark(uid, parent)
 
 
 def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
-    """Compare SQL's mark with Redis's, the newest first, which were read after it; None if all is well.
+    """Compare SQL's mark with the marks of Redis (the newest first), which were read later; None if all is well.
 
-    Others may pass between the two reads, so a verdict holds only if SQL still has that mark when it is recorded. A
-    Redis without marks was flushed, and a database without one is older than all of them.
+    Other processes may make passes between the two reads. So a finding is valid only if SQL still has the mark when the
+    finding is recorded. A Redis without marks was flushed; a database without a mark is older than all marks.
     """
     if not marks or mark == marks[0]:
         return None
@@ -70,9 +70,9 @@ def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
 
 
 def _told_by_line(mark: Mark, marks: Sequence[Mark]) -> WentBack:
-    """Follow the line of the newest mark: if it passes this one by, another database has made it.
+    """Follow the parents of the newest mark: if this mark is not among them, another database made the newest mark.
 
-    A line may have a gap, where Redis had gone back: then it tells nothing. A first mark is no gap.
+    If a parent is missing, because Redis went back before, nothing can be said about databases: then SQL went back.
     """
     place, places = marks.index(mark), {one.uid: place for place, one in enumerate(marks)}
     places[""] = len(marks)

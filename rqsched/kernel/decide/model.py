@@ -30,7 +30,7 @@ _State = TypeVar("_State", "Schedule", "Run", "Definition")
 
 
 def changed(state: _State, **changes: Any) -> _State:
-    """Copy a state with some fields changed: `dataclasses.replace` at a tenth of its cost, which every fire pays."""
+    """Copy a state with some fields changed, at a tenth of the cost of `dataclasses.replace`: every fire does this."""
     copy = object.__new__(type(state))
     copy.__dict__.update(state.__dict__, **changes)
     return copy
@@ -52,7 +52,7 @@ class ScheduleStatus(StrEnum):
 
 
 EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
-"""The statuses that can be overdue: an alarm about dead ones is the purpose; the others expect no success."""
+"""The statuses of schedules that can be overdue. Dead ones are among them, so that their owner gets an alarm."""
 
 
 class RunStatus(StrEnum):
@@ -166,7 +166,7 @@ class LastOutcome(StrEnum):
 
 
 REPEATEDLY = 3
-"""This many failed runs in a row are a state of their own; an index of the tables has the same number."""
+"""From this many failed runs in a row on a schedule is shown as failing; an index of the tables has the same number."""
 
 
 class RunKind(StrEnum):
@@ -277,7 +277,7 @@ class Occurrence(NamedTuple):
     due_at: datetime
     """Nominal time plus jitter or spread."""
     nominals: tuple[datetime, ...] = ()
-    """The nominal instants of the spec that it stands for, where excluded ones were moved to it; else it is its own."""
+    """The nominal instants that it stands for, if excluded ones were moved to it; empty if only its own."""
 
 
 class Skips(NamedTuple):
@@ -293,12 +293,12 @@ class Skips(NamedTuple):
     """Why; None when that was not said."""
 
     def after(self, instant: datetime) -> Skips:
-        """Return them without those up to an instant."""
+        """Return these skips without the occurrences up to an instant."""
         return self._replace(occurrences=tuple(at for at in self.occurrences if at > instant))
 
 
 def dump_skips(skips: Iterable[Skips]) -> str | None:
-    """Write the text that a row holds of them; None for none."""
+    """Return skips as the text for a row; None for no skips."""
     kept = [
         {**asked._asdict(), "occurrences": [*map(iso_utc, asked.occurrences)], "asked_at": iso_utc(asked.asked_at)}
         for asked in skips
@@ -317,23 +317,23 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
 
 
 class Moves(NamedTuple):
-    """The record of a row about occurrences moved off excluded days, by the nominal instants of their spec.
+    """The record in a row about occurrences that were moved off excluded days, by the nominal instants of their spec.
 
-    By default an instant up to `evaluated_to` has its outcome, unless the current timing moves it to a time still
-    ahead. These are the exceptions that the timing does not tell.
+    Usually an instant up to `evaluated_to` has its outcome, unless the current timing moves it to a time that is still
+    ahead. This record has the exceptions that do not follow from the timing.
     """
 
     nominals: tuple[datetime, ...] = ()
-    """The instants that the next occurrence stands for; empty when it stands for its own time alone."""
+    """The instants that the next occurrence stands for; empty if it stands only for its own time."""
     early: tuple[datetime, ...] = ()
-    """Instants after `evaluated_to` that have their outcome, as they were moved to an earlier time."""
+    """Instants after `evaluated_to` that have their outcome, because they were moved to an earlier time."""
     settled: tuple[datetime, ...] = ()
-    """Instants that have their outcome by an earlier timing. This timing would repeat them, so they are no occurrences
-    of it."""
+    """Instants that got their outcome under an earlier timing. The present timing would repeat them, so it leaves them
+    out."""
 
 
 def dump_moves(moves: Moves) -> str | None:
-    """Write the text that a row holds of them; None for none."""
+    """Return moves as the text for a row; None for no moves."""
     kept = {name: [*map(iso_utc, instants)] for name, instants in moves._asdict().items() if instants}
     return dumps(kept) if kept else None
 
@@ -345,12 +345,12 @@ def _parse_moves(text: str) -> Moves:
 
 
 def dump_instants(instants: Iterable[datetime]) -> str | None:
-    """Write instants as a JSON list; None for none."""
+    """Return instants as a JSON list; None for no instants."""
     return dumps(written) if (written := [*map(iso_utc, instants)]) else None
 
 
 def read_instants(text: str | None) -> tuple[datetime, ...]:
-    """Read what `dump_instants` wrote."""
+    """Read instants that `dump_instants` wrote."""
     return () if text is None else tuple(map(datetime.fromisoformat, json.loads(text)))
 
 
@@ -505,7 +505,7 @@ class Schedule:
 
     @property
     def timeline(self) -> Spec:
-        """The parsed spec without what is skipped on request: when it fires."""
+        """The parsed spec without the occurrences that are skipped on request: when the schedule fires."""
         if self.skips is None:  # as in nearly all
             return self.spec
         return _parse_timeline(self.definition.spec, self.skips, self.moves, self.contents)
@@ -527,11 +527,11 @@ class Schedule:
 
     @property
     def skipped_at(self) -> list[datetime]:
-        """The nominal times of all of them, in order."""
+        """The nominal times of all occurrences to skip on request, in order."""
         return sorted(at for asked in self.parsed_skips for at in asked.occurrences)
 
     def skips_over(self, instant: datetime) -> timedelta:
-        """Return how much later its next fire after an instant is because of what is skipped on request."""
+        """Return how much later the next fire after an instant is because of occurrences skipped on request."""
         first = self.spec.next_after(instant) if self.skips is not None and self.spec.is_known else None
         if first is None:
             return timedelta(0)
@@ -544,12 +544,12 @@ class Schedule:
 
     @property
     def limit(self) -> str | None:
-        """The template of the group of its runs; None is none. Policies that do not say it need not be readable."""
+        """The template of the group of its runs, or None. Policies that do not mention it need not be readable."""
         return self.policies.limit if '"limit":' in self.definition.policies else None
 
     @property
     def start_within(self) -> timedelta | None:
-        """How long an attempt may wait to start; None is for ever. Policies that do not say it need not be readable."""
+        """How long an attempt may wait to start; None is for ever. Policies that lack it need not be readable."""
         return self.policies.start_within if '"start_within"' in self.definition.policies else None
 
     @property
@@ -581,7 +581,7 @@ class Schedule:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is done, dead or deleted: neither firing nor paused."""
+        """Whether it is done, dead or deleted."""
         return self.status not in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
 
 
@@ -738,7 +738,7 @@ class Run:
         return self.delivery
 
     def is_held_by(self, token: str | None) -> bool:
-        """Return whether it runs under this token of a process: only that process may keep or end it."""
+        """Return whether it runs under this token: only the process with the token may go on with it or end it."""
         return self.status is RunStatus.RUNNING and self.token == token
 
     @property
@@ -763,7 +763,7 @@ class Run:
 
     @property
     def takes_place(self) -> bool:
-        """Whether it has one of its group's places: while it waits for its targets, these have them."""
+        """Whether it has one of its group's places. While it waits for its targets, the targets have the places."""
         is_claimed = (self.status is RunStatus.RUNNING and self.dispatched_at is None) or (
             self.status is RunStatus.PENDING and self.granted_at is not None
         )
@@ -771,7 +771,7 @@ class Run:
 
     @property
     def has_named_targets(self) -> bool:
-        """Whether an attempt has named all its targets: a later one handles what was not handled, and names none."""
+        """Whether an attempt has named all targets: later attempts handle the targets that are left, and name none."""
         return '"dispatched_at"' in self.attempts
 
     @property
@@ -806,14 +806,14 @@ class Change:
     dead_letters: tuple[str, ...] = ()
     """The uids of the failed runs that are kept among the dead letters."""
     owed_again: tuple[str, datetime] | None = None
-    """The run before it whose end, at that instant, it missed while it was paused and now catches up; None: none."""
+    """The upstream run, and when it ended, that the schedule missed while it was paused and follows now; or None."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         if self.new_runs or self.changed_runs or self.events:
             return False
-        return self.before is self.after or self.before == self.after  # of fifty fields
+        return self.before is self.after or self.before == self.after  # the second compares fifty fields
 
 
 def fence_of(started_at: datetime) -> int:

@@ -1,8 +1,8 @@
-"""Moves: which nominal instants have had their outcome elsewhere than on their own day, and what an edit makes of that.
+"""Moves: which nominal instants had their outcome on another day, and how this changes when the timing is edited.
 
-A nominal instant that has its outcome never gets a second one, whatever becomes of exclusions and timing: what was
-moved to the day before does not happen again on its own day once that is free. The row keeps what `evaluated_to`
-cannot tell, and outlives the runs. Pure.
+A nominal instant never gets a second outcome, even if exclusions or timing change: an occurrence that was moved to the
+day before does not fire again on its own day when that day is free again. The row records this, as far as
+`evaluated_to` does not show it, and the record outlives the runs. Pure.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from rqsched.when.moved import REACH
 
 _TICK = timedelta(microseconds=1)
 RanOf = Callable[[Schedule, datetime, datetime], Collection[datetime]]
-"""Reads which nominal instants between two have a run; asked only where an edit moves some."""
+"""Reads which nominal instants between two instants have a run; called only if an edit moves some."""
 
 
 def evaluate_to(builder: ChangeBuilder, instant: datetime) -> None:
-    """Note that every occurrence up to an instant has its outcome, and with it what was moved to before it."""
+    """Record that every occurrence up to an instant has its outcome, and later ones that were moved before it."""
     builder.set(evaluated_to=instant)
     if builder.schedule.moves is not None or builder.schedule.spec.is_moving:
         note_early(builder)
 
 
 def note_early(builder: ChangeBuilder) -> None:
-    """Keep which nominal instants have their outcome although they lie after `evaluated_to`."""
+    """Record which nominal instants have their outcome although they are after `evaluated_to`."""
     spec, moves, instant = builder.schedule.spec, builder.schedule.parsed_moves, builder.schedule.evaluated_to
     least = instant - REACH if spec.is_moving else instant
     early = {at for at in moves.early if at > instant}
     if spec.is_known:
         early |= spec.early(instant)
-    elif (stored := builder.schedule.next_run_at) is not None and stored <= instant:  # the row alone tells
+    elif (stored := builder.schedule.next_run_at) is not None and stored <= instant:  # only the row shows them
         early |= {at for at in moves.nominals if at > instant}
     settled = tuple(at for at in moves.settled if at > least)
     builder.set(moves=dump_moves(moves._replace(early=tuple(sorted(early)), settled=settled)))
@@ -42,12 +42,11 @@ def note_early(builder: ChangeBuilder) -> None:
 def carry_over(
     builder: ChangeBuilder, before: Schedule, *, at: datetime, keep_next: bool, ran_of: RanOf | None = None
 ) -> Occurrence | None:
-    """Carry over to a new timing which nominal instants have their outcome; returns the occurrence that it makes due at
-    once.
+    """Carry over to a new timing which nominal instants have their outcome; returns an occurrence to fire at once.
 
-    Instants that were ahead by the timing of the row `before` and lie in the past by the new one are due at once:
-    together as one missed occurrence, or as a part of the one that is due already. The builder has the new timing and
-    the due occurrence that is kept from the old one; with `keep_next` nothing else becomes due.
+    Instants that were ahead in the old timing (of `before`) and are past in the new timing are due at once. They become
+    one missed occurrence, or a part of the occurrence that is due already. The builder has the new timing, and the due
+    occurrence that is kept from the old timing. With `keep_next` nothing else becomes due.
     """
     schedule, old = builder.schedule, before.spec
     new, moves = schedule.declared, schedule.parsed_moves
@@ -55,7 +54,7 @@ def carry_over(
         return None
     stored = schedule.next_run_at
     due = set() if stored is None or stored > at else {*moves.nominals} or {stored}
-    # The old contents of a calendar may not be known any more: then only the row tells.
+    # The old contents of a calendar may not be known any more: then only the row shows what is due.
     is_same = (before.definition.spec, before.contents) == (schedule.definition.spec, schedule.contents)
     is_known = old.is_known and not is_same
     had, to_come = {*moves.early, *moves.settled}, old.late(at) if is_known else set[datetime]()

@@ -1,7 +1,7 @@
-"""Occurrences: when each is due, which passed ones fire now, and the record of the others. Pure.
+"""Occurrences: when each is due, which passed occurrences fire now, and the record of the others. Pure.
 
 Every question about times is bounded (`answered`), because the row is locked meanwhile. Missed occurrences are counted
-by arithmetic where the spec allows it, else by enumeration up to 1 000, or as far as MOST_STEPS reach (`count_capped`).
+by arithmetic if the spec allows it, else by enumeration up to 1 000, or as far as MOST_STEPS reach (`count_capped`).
 A schedule whose next time is not found in MOST_STEPS stays active without one, and each pass of reconcile looks again.
 """
 
@@ -25,15 +25,15 @@ from rqsched.when.steps import answered, first_of
 from rqsched.when.timeline import Count, Excluded
 
 COUNT_CAP = 1_000
-"""Up to here missed occurrences are counted where only enumeration tells their number."""
+"""The most missed occurrences that are counted if only enumeration gives their number."""
 LONGEST_SKEW = timedelta(hours=1)
-"""Two processes' clocks differ by less; a schedule evaluated further ahead was evaluated by a wrong clock."""
+"""The clocks of two processes differ by less. A schedule evaluated further ahead was evaluated by a wrong clock."""
 ON_REQUEST = "skip_next"
 """The reason of a skip that somebody asked for."""
 MISSED_WHILE_PAUSED = "paused"
-"""The policy of an end that is missed because a later one came during the same pause."""
+"""The policy of an upstream end that is missed because a later end came during the same pause."""
 _UNCOUNTED = "uncounted"
-"""Stands for what takes too many steps to count."""
+"""Stands for a count that takes too many steps."""
 TICK = timedelta(microseconds=1)
 """The smallest difference of two instants."""
 
@@ -41,7 +41,7 @@ TICK = timedelta(microseconds=1)
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
     """Compute the next occurrence strictly after an instant, with its delay.
 
-    None when the spec is over, and where the next occurrence is not found in MOST_STEPS.
+    Returns None if the spec is over, or if the next occurrence is not found in MOST_STEPS.
     """
     nominal = answered(schedule.timeline.next_after, after, otherwise=None)
     if nominal is None:
@@ -56,11 +56,11 @@ def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
 
 
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
-    """Return the instant after which an owner's operation plans: now, or the last one that is settled if that is later.
+    """Return the instant after which an owner's operation plans: now, or the last evaluated instant if that is later.
 
-    A process whose clock is ahead may have evaluated the schedule beyond now, or changed its timing while it was
-    active: an occurrence that has its outcome does not fire again. Beyond LONGEST_SKEW the clock was wrong, and the
-    schedule is planned from now.
+    A process whose clock is ahead may have evaluated an active schedule, or changed its timing, beyond now. An
+    occurrence that has its outcome must not fire again. Beyond LONGEST_SKEW the clock was wrong, and the schedule is
+    planned from now.
     """
     settled = (schedule.evaluated_to, *([schedule.timing_changed_at] if schedule.is_active else []))
     return max([now, *(one for one in settled if one - now <= LONGEST_SKEW)])
@@ -75,13 +75,13 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
 
 
 def due_times(schedule: Schedule, nominals: Iterator[datetime]) -> Iterator[datetime]:
-    """Compute when each of many occurrences fires, which follow one another without a gap."""
+    """Compute when each of many occurrences fires. No occurrence between them may be missing."""
     spec = schedule.spec
     if not longest_delay(schedule):
         yield from nominals
     elif spec.exclusion is not None or schedule.skips is not None:
         yield from (due_of(schedule, nominal) for nominal in nominals)
-    else:  # the next one is at hand, where `due_of` would look for it
+    else:  # the next occurrence is known here; `due_of` would look for it
         for nominal, following in pairwise(chain(nominals, (None,))):
             ends = [at for at in (following, spec.end_at) if at is not None]
             if nominal is not None:
@@ -94,9 +94,9 @@ def longest_delay(schedule: Schedule) -> timedelta:
 
 
 def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> datetime:
-    """Compute when an occurrence fires that must do so within a gap; None: at any time.
+    """Compute when an occurrence fires that must fire within a gap after its nominal time; None for no limit.
 
-    Jitter takes what the spread leaves of the gap.
+    Jitter gets the part of the gap that the spread leaves.
     """
     offset = spread_out((schedule.namespace, schedule.schedule_id), schedule.policies.spread, gap)
     at = jittered(schedule.uid, nominal, schedule.definition.jitter, None if gap is None else gap - offset)
@@ -106,7 +106,7 @@ def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Return when an occurrence was to fire: as stored for the next one, else computed.
 
-    The stored due time of a fire that failed is its next trial, which makes the occurrence no younger.
+    After a failed fire the stored due time is the time of the next try, which does not count here.
     """
     is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
     return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
@@ -136,9 +136,9 @@ class Upstream(NamedTuple):
 
 
 def missed_end(schedule: Schedule) -> tuple[datetime, Upstream] | None:
-    """Return the newest end that a paused schedule has missed, and when it was; None for none.
+    """Return the newest upstream end that a paused schedule has missed, and when it was; None if it missed none.
 
-    A timing that was changed since may name another schedule.
+    If the timing was changed since, the upstream may be another schedule now: then its id is left out.
     """
     uid, at = schedule.missed_run_uid, schedule.paused_next_run_at
     if uid is None or at is None:
@@ -152,7 +152,7 @@ class DueOccurrences(NamedTuple):
     fires: tuple[datetime, ...]
     """Nominal times to fire now, oldest first."""
     missed: Missed | None
-    """The occurrences that are counted instead; None when all fire."""
+    """The occurrences that are counted as missed instead; None when all fire."""
     last: datetime
     """The newest passed occurrence: everything up to it has its outcome after this fire."""
     upcoming: Occurrence | None = None
@@ -160,10 +160,10 @@ class DueOccurrences(NamedTuple):
 
 
 def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | None = None) -> DueOccurrences:
-    """Classify the occurrences from the schedule's stored next time up to now; that one itself must be due.
+    """Classify the occurrences from the schedule's stored next time, which must be due, up to now.
 
-    After a change of timing the stored one may lie off the grid, and the new grid counts from that change on. With
-    `missed`, which fires the oldest one or all, that is the policy, and none is too late.
+    After a change of timing the stored time may be no occurrence of the new timing, which counts from that change on.
+    `missed`, which fires the oldest occurrence or all, replaces the policy; then no occurrence is too late.
     """
     stored = schedule.next_run_at
     if stored is None:
@@ -184,10 +184,10 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
 
 
 def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetime) -> datetime:
-    """Return the newest occurrence after `since` that is due by now; `first` is the oldest of them, and is due.
+    """Return the newest occurrence after `since` that is due by now; `first` is the oldest, and is due.
 
-    If the search back from `now` gives up, in a long excluded stretch, walk forward from `first` within the budget: the
-    next fire takes what lies beyond.
+    If the search back from `now` takes too many steps, in a long excluded stretch, walk forward from `first` as far as
+    the steps reach: the next fire takes the occurrences beyond.
     """
     timeline, last = schedule.timeline, first
 
@@ -213,13 +213,13 @@ def _count(timeline: Spec, since: datetime, until: datetime) -> Count:
 
 
 def _walked(instants: Iterator[datetime]) -> tuple[int, datetime | None, datetime | None]:
-    """Return how many instants there are, the first and the last: of up to COUNT_CAP, as far as MOST_STEPS reach."""
+    """Return the number, the first and the last of instants, of up to COUNT_CAP, or as many as MOST_STEPS reach."""
     found = first_of(islice(instants, COUNT_CAP))
     return len(found), found[0] if found else None, found[-1] if found else None
 
 
 class _Passed(NamedTuple):
-    """The stored occurrence, and those of the grid in (since, last]."""
+    """The passed occurrences: the stored one, and the occurrences of the timing in (since, last]."""
 
     stored: datetime
     since: datetime
@@ -244,7 +244,7 @@ def _newest(schedule: Schedule, passed: _Passed) -> tuple[datetime, ...]:
 
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
-    """Find the oldest occurrence due at or after `edge`: jitter may admit the newest one nominally before it."""
+    """Find the oldest occurrence due at or after `edge`: with jitter this may be the newest with a time before it."""
     spec, before = schedule.timeline, max(edge - TICK, passed.since)
     candidates = answered(
         lambda: [*spec.last_between(passed.since, before, 1), spec.next_after(before)], otherwise=[passed.last]
@@ -261,9 +261,9 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
 def record_missed(
     builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: Upstream | None = None
 ) -> None:
-    """Count occurrences that passed without a fire, in one event; the ones in `fired` fire in their place.
+    """Count occurrences that passed without a fire, in one event; the occurrences in `fired` fire in their place.
 
-    For a schedule that comes after another, count ends that started nothing; `upstream` is the newest of their runs.
+    For a downstream schedule, count upstream ends that started nothing; `upstream` is the newest of their runs.
     """
     builder.set(missed_count=builder.schedule.missed_count + missed.count)
     builder.record(
@@ -280,7 +280,7 @@ def record_missed(
 
 
 def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str) -> None:
-    """Record that the end which a paused schedule has missed (`missed_end`) starts nothing."""
+    """Record that the upstream end that a paused schedule has missed (`missed_end`) starts nothing."""
     at, upstream = end
     record_missed(builder, Missed(1, False, at, at), fired=(), policy=policy, upstream=upstream)
 
@@ -288,10 +288,7 @@ def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str
 def miss_passed(
     builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str, until: datetime | None = None
 ) -> None:
-    """Count every occurrence from the stored one to now as missed, except `kept`; `timeline` says what they were.
-
-    Or only those up to an instant (`until`).
-    """
+    """Count every occurrence of `timeline` from the stored one to `until` (by default now) as missed, except `kept`."""
     until = until or builder.now
     schedule = builder.schedule
     stored = schedule.next_run_at
@@ -311,8 +308,9 @@ def miss_passed(
 def write_off(builder: ChangeBuilder, reason: str) -> None:
     """Record an outcome for due occurrences that will not fire: the first is skipped, the rest are missed.
 
-    An occurrence is due from its nominal time on, also inside its jitter. Occurrences that this decision has evaluated
-    stay as they are. If this process cannot evaluate the timing, only the stored occurrence is known.
+    Here an occurrence is due from its nominal time on, even if jitter delays its fire. Occurrences that this decision
+    has evaluated already keep their outcome. If this process cannot evaluate the timing, only the stored occurrence is
+    known.
     """
     schedule = builder.schedule
     if not schedule.is_active:
@@ -329,7 +327,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:
-    """Return the stored next time, or the one after it when this decision fires it (jitter may have delayed that)."""
+    """Return the stored next time, or the occurrence after it if this decision has fired the stored one."""
     if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
         return schedule.next_run_at
     if schedule.spec.is_from_completion or not schedule.spec.is_known:
@@ -349,7 +347,7 @@ def skip(
 ) -> None:
     """Record that an occurrence, a trigger or the end of an `upstream` run starts nothing.
 
-    `blocking` is the uid of the run that is the reason, `asked` says who is.
+    `blocking` is the uid of a run that is the reason; `asked` is the request to skip that is the reason.
     """
     count = builder.schedule.skipped_count + 1
     builder.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=builder.now)
@@ -369,10 +367,10 @@ def skip(
 
 
 def leave_out(builder: ChangeBuilder, until: datetime) -> None:
-    """Record the instants since the last evaluation that were no occurrence: excluded ones, and ones in a clock gap.
+    """Record the instants since the last evaluation that were excluded or fell into a clock gap.
 
-    The excluded ones share one event, which no counter counts. Each one in a clock gap is recorded as skipped with the
-    reason `dst_skip` (docs/cron.md, "Daylight saving").
+    All excluded instants share one event, which no counter counts. Each instant in a clock gap is recorded as skipped
+    with the reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
     spec = builder.schedule.spec
     if not spec.is_known:
@@ -387,7 +385,7 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
 
 
 def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -> None:
-    """Record in one event what in (since, until] is excluded, if something is."""
+    """Record the excluded instants in (since, until] in one event, if there are any."""
     spec = builder.schedule.spec
     excluded = answered(spec.excluded_between, since, until, COUNT_CAP, otherwise=_UNCOUNTED)
     if isinstance(excluded, Excluded):
@@ -400,7 +398,7 @@ def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -
 
 
 def record_skips(builder: ChangeBuilder, until: datetime) -> None:
-    """Give what is skipped on request its outcome, up to an instant; what is after it stays."""
+    """Record the outcome of occurrences that are skipped on request, up to an instant; later ones are still to skip."""
     left = []
     for asked in builder.schedule.parsed_skips:
         for at in asked.occurrences:
@@ -411,7 +409,7 @@ def record_skips(builder: ChangeBuilder, until: datetime) -> None:
 
 
 def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
-    """Set what is skipped on request; a success is expected as much later as its next fire is."""
+    """Set the occurrences to skip on request; the schedule is overdue as much later as its next fire is later."""
     before = builder.schedule
     builder.set(skips=dump_skips(skips))
     if before.overdue_at is not None:
@@ -420,12 +418,12 @@ def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
 
 
 def _names(spec: Spec, at: datetime) -> bool:
-    """Return whether an instant is an occurrence; what takes too many steps to find out counts as one."""
+    """Return whether an instant is an occurrence; True if this takes too many steps to find out."""
     return answered(spec.names, at, otherwise=True)
 
 
 def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
-    """Drop what is skipped on request after an instant and is no occurrence there any more; `reason` says why."""
+    """Drop skips on request after an instant that are no occurrences any more; `reason` says why they are not."""
     schedule = builder.schedule
     spec = schedule.spec
     left = [

@@ -1,4 +1,4 @@
-"""Overlap: an occurrence starts a run, waits for one, or is skipped, and what waited starts when it may. Pure.
+"""Overlap: an occurrence starts a run, waits for another run, or is skipped; waiting runs start when they may. Pure.
 
 A start that uses up `max_runs` ends the schedule.
 """
@@ -33,7 +33,7 @@ class StartRequest(NamedTuple):
     occurrence_at: datetime
     """The nominal time; for a manual run the moment of the trigger."""
     overlap: OverlapPolicy | None = None
-    """Another policy than the schedule's."""
+    """The policy in place of the schedule's policy; None for the schedule's."""
     uid: str | None = None
     """The uid drawn by the caller; None derives it from the run's number."""
     idempotency_key: str | None = None
@@ -45,7 +45,7 @@ class StartRequest(NamedTuple):
     upstream: Upstream | None = None
     """The run whose end asks; None for every other kind."""
     nominals: tuple[datetime, ...] = ()
-    """The nominal instants that it stands for; none: the occurrence itself."""
+    """The nominal instants that it stands for; empty if only the occurrence itself."""
 
 
 class StartResult(NamedTuple):
@@ -82,13 +82,13 @@ def refuse(
     blocking: str | None = None,
     upstream: Upstream | None = None,
 ) -> StartResult:
-    """Skip an occurrence, a trigger or the end of an `upstream` run and return that."""
+    """Skip an occurrence, a trigger or the end of an `upstream` run, and return this outcome."""
     skip(builder, occurrence_at, reason, blocking=blocking, upstream=upstream)
     return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
 
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
-    """Put a request to the overlap policy: its run starts, waits or is skipped, each with its event."""
+    """Apply the overlap policy to a request: its run starts, waits or is skipped, each with an event."""
     upstream = request.upstream
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED, upstream=upstream)
@@ -150,12 +150,12 @@ def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int,
 
 
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
-    """Map a policy to what a backfill does with it: buffering has no meaning there (durable-workflow document)."""
+    """Return the policy that a backfill uses in place of a policy: it never buffers (durable-workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
-    """Let a run wait its turn whatever the policy says: a backfill under `skip` runs one after another."""
+    """Make a run wait its turn in any case: a backfill under `skip` runs its runs one after another."""
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
@@ -191,14 +191,14 @@ def _begin(
 
 
 def drain(builder: ChangeBuilder) -> None:
-    """Start the oldest waiting run that nothing is ahead of, and end a schedule for which nothing is left to do.
+    """Start the oldest waiting run if no run is ahead of it, and end a schedule that has nothing left to do.
 
-    A schedule that does not fire (paused, or ended) drains its backfill and what an operator asked for, unless it was
-    deleted and keeps its runs.
+    A schedule that does not fire (paused or ended) starts only runs of backfills and runs that an operator asked for.
+    If it was deleted and keeps its runs, it starts all of them.
     """
     has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
-    if run is not None and run.is_asked:  # it was counted when it started first
+    if run is not None and run.is_asked:  # its first start was counted
         again = builder.queue_run(run.uid)
         builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
     elif run is not None:
@@ -209,7 +209,7 @@ def drain(builder: ChangeBuilder) -> None:
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:
     """Return the waiting run that may start."""
-    # The counts tell what was dropped by this very decision: its rows still read as waiting.
+    # The counts show if this decision has dropped the waiting runs; their rows still read as waiting.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
     if not schedule.lets_waiting_start:  # requested runs do not wait for a resume
@@ -237,7 +237,7 @@ def _lineage(schedule: Schedule, run: Run, trigger_number: int) -> str:
 
 
 def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
-    """Add the schedule's next run, waiting; its uid is the request's or derived from its number."""
+    """Add the schedule's next run as a waiting run, with the uid of the request or one derived from its number."""
     schedule, now = builder.schedule, builder.now
     definition, number = schedule.definition, schedule.run_number + 1
     uid = request.uid or derived_uid(now, schedule.uid, number)

@@ -67,7 +67,7 @@ def skip_in_words(reason: str) -> str:
 def miss_in_words(policy: str, *, has_fired: bool) -> str:
     """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
 
-    A pause or a deletion is the reason itself for the occurrences that were due at that moment.
+    For occurrences that were due at the moment of a pause or a deletion, the pause or the deletion is the reason.
     """
     if policy in _SKIPS:
         return _SKIPS[policy]

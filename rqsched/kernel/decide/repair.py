@@ -1,6 +1,6 @@
 """The decisions of reconcile about a schedule after a crash, or after new timezone rules. Pure.
 
-Each decision is made under the lock from the row as it is then; where nothing is wrong the Change is empty.
+Each decision is made under the lock from the locked row. If nothing is wrong, the Change is empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rqsched.kernel.decide.settle_decision import note_long
 from rqsched.when.steps import answered
 
 LOOK_FURTHER_EVERY = timedelta(days=1)
-"""How often a schedule all of whose occurrences are excluded is evaluated up to now."""
+"""How often a schedule is evaluated up to now if all its occurrences are excluded."""
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
@@ -45,8 +45,8 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 def _look_further(builder: ChangeBuilder, since: datetime) -> None:
     """Once a day, record what was excluded until now, so that the next look for a time begins later.
 
-    A look has an end, in years and in steps: if each began where the last fire was, none might reach what comes after a
-    long excluded stretch.
+    Each look is limited, in years and in steps. If all looks began at the last fire, none might reach the end of a long
+    excluded stretch.
     """
     schedule, span = builder.schedule, builder.now - since
     if schedule.spec.is_from_completion or not schedule.spec.exclude:
@@ -59,7 +59,7 @@ def _look_further(builder: ChangeBuilder, since: datetime) -> None:
             evaluate_to(builder, until)
             builder.plan(next_occurrence(builder.schedule, until))
             return
-        span /= 8  # a shorter span takes fewer steps; the next pass looks at the one after it
+        span /= 8  # a shorter span takes fewer steps; the next pass looks further
 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:

@@ -23,7 +23,7 @@ class Page(Generic[T]):
     items: list[T]
     """In the order of the list."""
     next_cursor: str | None = None
-    """Opaque: passed to read the next page; None on the last page."""
+    """Pass this opaque text to read the next page; None on the last page."""
 
     def map(self, convert: Callable[[T], R]) -> Page[R]:
         """Return the same page with converted items."""
@@ -117,11 +117,11 @@ class BulkProgress:
     items: list[BulkRow]
     """The outcome of each schedule of the chunk, in the order in which they were created; none for the count."""
     done: int
-    """How many schedules are done, with those of the chunk. More than `matched` when more came to match meanwhile."""
+    """How many schedules are done, including this chunk. More than `matched` if more schedules match by now."""
     matched: int
     """How many matched when they were counted."""
     next_cursor: str | None
-    """Opaque: passed to do the next chunk; None when the operation is done."""
+    """Pass this opaque text to do the next chunk; None if the operation is done."""
 
 
 @dataclass(frozen=True, slots=True)

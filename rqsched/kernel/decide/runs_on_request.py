@@ -35,9 +35,9 @@ from rqsched.kernel.decide.results import BackfillRow
 from rqsched.when.spec import Spec
 
 RERUN = "rerun"
-"""Why an occurrence that has a run is run again: that run had failed, and the backfill was asked to."""
+"""Why an occurrence with a run is run again: the run had failed, and the backfill is to run failed ones again."""
 PRUNED = "pruned"
-"""Why an occurrence counts as run: the runs up to there were deleted, and nobody can tell any more."""
+"""Why an occurrence counts as run: runs up to there were pruned, so nobody knows whether it had one."""
 
 
 class Trigger(NamedTuple):
@@ -46,11 +46,11 @@ class Trigger(NamedTuple):
     uid: str
     """The uid of the run it may start, drawn before the first attempt."""
     overlap: OverlapPolicy | None = None
-    """Another policy than the schedule's; None takes the schedule's."""
+    """The policy in place of the schedule's policy; None for the schedule's."""
     is_forced: bool = False
-    """Start although the schedule is paused."""
+    """Start even if the schedule is paused."""
     idempotency_key: str | None = None
-    """The same key gives the same run; None gives each trigger its own."""
+    """Triggers with the same key get the same run; with None each trigger gets its own."""
 
 
 def decide_trigger(
@@ -61,7 +61,7 @@ def decide_trigger(
     now: datetime,
     context: CommandContext | None = None,
 ) -> tuple[Change, StartResult]:
-    """Start a run now, as the overlap policy allows; the grid does not move. A refusal is a result with an event."""
+    """Start a run now, as the overlap policy allows; next times do not change. A refusal is a result with an event."""
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
@@ -135,7 +135,7 @@ def decide_stop_backfill(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Change:
-    """Record that somebody stopped a backfill after so many occurrences of its range; nothing else changes."""
+    """Record that somebody stopped a backfill after `attempted` occurrences of its range; nothing else changes."""
     builder = ChangeBuilder(schedule, now=now, context=context)
     builder.record(
         audit.BACKFILL_STOPPED,
@@ -171,7 +171,7 @@ def _row(nominal: datetime, result: StartResult) -> BackfillRow:
 
 
 def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
-    """Return what became of a run that was to wait: it may have started at once, or max_runs have ended before it."""
+    """Return the final row of a run that was to wait: perhaps it started at once, or `max_runs` were used up first."""
     if row.outcome != "buffered" or row.run_uid is None:
         return row
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
@@ -191,8 +191,8 @@ def preview_backfill(
 ) -> list[BackfillRow]:
     """Return what a backfill would do with each occurrence; nothing is decided.
 
-    `ran` are those that have a run, `stood_for` as in `decide_backfill`, `failed` runs that would be retried, `room`
-    how many may still start.
+    `ran`, `stood_for` and `pruned_to` are as in `decide_backfill`. The runs in `failed` would be retried. `room` is how
+    many runs may still start.
     """
     rows, spec = [], schedule.declared
     again = {run.occurrence_at: run for run in failed}
@@ -223,7 +223,7 @@ def decide_retry_on_request(
     """Give a run one more attempt, now or when the runs ahead of it have ended; raises RunStateError.
 
     A blocked run is offered to the workers now. `runs` are the schedule's open runs. With `failed_targets` the run may
-    have succeeded, and must have targets that did not.
+    have succeeded, but must have failed targets.
     """
     require_retryable(schedule, run, failed_targets=failed_targets)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
@@ -273,9 +273,9 @@ def _hint(run: Run) -> str:
 def attempt_again(
     builder: ChangeBuilder, run: Run, *, reason: str | None = None, overlap: OverlapPolicy | None = None
 ) -> Run:
-    """Make the next attempt pending, or let it wait while the overlap policy allows no run beside an unfinished one.
+    """Make the next attempt pending, or buffered if the overlap policy allows no run beside an unfinished one.
 
-    `overlap` is another policy than the schedule's.
+    `overlap` replaces the schedule's policy.
     """
     is_backfill = run.kind is RunKind.BACKFILL
     own = overlap or builder.schedule.policies.overlap

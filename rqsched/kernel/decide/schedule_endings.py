@@ -48,14 +48,14 @@ def complete_if_over(builder: ChangeBuilder) -> None:
 
 
 def _is_over(schedule: Schedule, now: datetime) -> bool:
-    """Return whether no occurrence is ahead, also none that is excluded."""
+    """Return whether no occurrence is ahead, not even an excluded one."""
     since = max(now, schedule.evaluated_to, schedule.timing_changed_at)
     has_more = not schedule.spec.is_from_completion and schedule.timeline.next_after(since) is not None
     return not has_more and not schedule.spec.is_all_excluded_after(now)
 
 
 def end_if_exhausted(builder: ChangeBuilder) -> None:
-    """End a schedule whose `max_runs` are used up: done, or deleted where that was asked for."""
+    """End a schedule whose `max_runs` are used up: done, or deleted if `on_exhausted` says so."""
     if builder.schedule.remaining != 0:
         return
     if builder.schedule.has_ended:
@@ -71,7 +71,7 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
 def delete(builder: ChangeBuilder, reason: str | None) -> None:
     """Delete softly: waiting runs and waiting retries end unless the policies keep them; started ones continue.
 
-    Retries end only when an owner deletes: the end of `max_runs` takes no attempt from the runs it allowed.
+    Retries end only when an owner deletes. When `max_runs` delete the schedule, its runs keep all their attempts.
     """
     is_owners = reason != EXHAUSTED
     keeps = is_owners and builder.schedule.policies.keeps_runs

@@ -1,4 +1,4 @@
-"""How a run ends: every end of an attempt is decided here, whichever process saw it. Pure."""
+"""How a run ends: every end of an attempt is decided here, whichever process reports it. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class AttemptResult(NamedTuple):
     details: str | None = None
     """JSON of the error as an external worker sent it; it is listed with the attempt."""
     dead_letter: bool | None = None
-    """Whether a run that ends by this is kept among the dead letters; None leaves it to its policies."""
+    """Whether a run that fails by this is kept among the dead letters; None leaves it to the schedule's policies."""
     target_counts: str | None = None
     """JSON: the targets that have ended, by status; None unless all have."""
     reason: str | None = None
@@ -97,8 +97,8 @@ class AttemptResult(NamedTuple):
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
     """Return whether the end of an attempt changes only its run and schedule row, while the schedule stays as it is.
 
-    False for a failure, which has more to decide than a success, and when the schedule has fired by now, as its row has
-    changed.
+    Returns False for a failure, which has more to decide than a success, and if the schedule is due by now, because a
+    fire may change its row.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now
@@ -107,7 +107,7 @@ def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: dateti
 
 
 def is_of_one_run(change: Change) -> bool:
-    """Return whether a Change writes nothing but its schedule's row and that of one run."""
+    """Return whether a Change writes only the rows of its schedule and of one run."""
     more = change.new_runs or change.events or change.dead_letters or change.drops_buffer or change.drops_retries
     return not more and len(change.changed_runs) == 1
 
@@ -142,7 +142,7 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        # A `from_completion` schedule counts from now; one that cannot be evaluated here is planned by a pass that can.
+        # A `from_completion` schedule counts from now. If its timing is of a newer release, a pass of that plans it.
         if builder.schedule.awaiting_run_uid == run.uid and schedule.spec.is_known:
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))
@@ -151,7 +151,7 @@ def decide_settle(
 
 
 def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> AttemptResult:
-    """Record how the targets ended, and return what that means for the run."""
+    """Record how the targets ended, and return the result of the run."""
     counts: dict[str, int] = json.loads(attempt_result.target_counts or "{}")
     builder.set_run(run.uid, target_counts=attempt_result.target_counts)
     is_failure = FanOutPolicy(builder.schedule.policies.fan_out).fails(counts)
@@ -241,7 +241,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.dead_letters.append(run.uid)
-    failures = schedule.consecutive_failures + (not run.is_asked)  # of what an operator asked for, nothing dies
+    failures = schedule.consecutive_failures + (not run.is_asked)  # a retry on request never kills the schedule
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
     reason = ended_by if may_repeat else None
@@ -251,9 +251,9 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
 
 
 def _expire(builder: ChangeBuilder, run: Run) -> None:
-    """End a run whose attempt was not started in time; that is no failure of its workflow, so it is not counted as one.
+    """End a run whose attempt was not started in time. This is not counted as a failure, as no workflow failed.
 
-    Its status is `cancelled`; `expired_at` tells it from one that somebody cancelled.
+    The status is `cancelled`; with `expired_at` set, it differs from a run that somebody cancelled.
     """
     error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
     builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)
@@ -262,9 +262,9 @@ def _expire(builder: ChangeBuilder, run: Run) -> None:
 
 
 def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Record who cancelled or terminated a run, and why; nothing where neither was said.
+    """Record who cancelled or terminated a run, and why; record nothing if neither is known.
 
-    The context belongs to this event alone: what starts because the run has ended was not asked for.
+    Only this event has the context: nobody asked for the runs that start because this run has ended.
     """
     context = attempt_result.context.to_json() if attempt_result.context is not None else {}
     if not context and attempt_result.reason is None:
@@ -281,7 +281,7 @@ def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult
 
 
 def has_failed_last(schedule: Schedule) -> bool:
-    """Return whether the newest run that ended has failed, was lost or expired; a restart forgets nothing."""
+    """Return whether the newest ended run has failed, was lost or expired; a restart does not reset this."""
     return schedule.consecutive_failures > 0 or schedule.last_outcome in _IN_VAIN
 
 
@@ -289,7 +289,7 @@ _IN_VAIN = frozenset({*FAILURES, EXPIRED})
 
 
 def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:
-    """Record what became of an attempt of a run: which one, the error's first line, and how long it took so far."""
+    """Record an event about an attempt of a run, with the error's first line and how long the attempt took so far."""
     duration = run.started_at and round((builder.now - run.started_at).total_seconds(), 3)
     builder.record(
         event_type,
@@ -301,16 +301,16 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
 
 
 def is_withdrawn(schedule: Schedule) -> bool:
-    """Return whether its owner deleted it and its runs with it.
+    """Return whether its owner deleted the schedule and its runs with it.
 
-    The last of `max_runs` may delete it too, and still has all its attempts.
+    The last run of `max_runs` may delete the schedule, too, but that run still has all its attempts.
     """
     is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
     return is_deleted and not schedule.policies.keeps_runs
 
 
 def cut_error(error: str, limit: int = MAX_ERROR) -> str:
-    """Cut the middle out of a long error: the exception stands in the first line, where it was raised at the end.
+    """Cut the middle out of a long error: its first line says what was raised, and its end says where.
 
     Characters that no database stores are escaped.
     """

@@ -31,9 +31,9 @@ class Shown(Generic[T]):
         self._convert: Callable[[Any], Any] | None = None
 
     def of(self, source: str, convert: Callable[[Any], Any] | None = None) -> Self:
-        """Return the same field of another record: `source` is the path from the record, such as `status.value`.
+        """Return the same field with another source: the path from the record, such as `status.value`.
 
-        `convert` turns the value found there into the shown one.
+        `convert` turns the value at the source into the shown value.
         """
         same = copy(self)
         same.source, same._convert = source, convert

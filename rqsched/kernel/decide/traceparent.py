@@ -27,7 +27,7 @@ class Traceparent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> Traceparent | None:
-    """Read a header; None for one that is not valid, which the standard says to ignore.
+    """Read a header; None if it is not valid: the standard says to ignore such a header.
 
     Fields that a later version of the standard appends are dropped.
     """

@@ -1,9 +1,9 @@
-"""Telemetry: the state of processes in Redis, for operators alone. Nothing else depends on it.
+"""Telemetry: the state of processes in Redis, only for operators. Nothing else depends on it.
 
 A worker adds our version to its RQ hash. A set names the dispatchers of a control queue, and one key per dispatcher
-expires soon after its last heartbeat. A hash per control queue adds up what the reconcile passes and the prunings of
-all processes did. A flush of Redis starts everything anew. The formats are API: metrics, dashboards and `rqsched
-doctor` read them.
+expires soon after its last heartbeat. A hash per control queue sums what the reconcile passes and the prunings of all
+processes did. After a flush of Redis all this begins again at zero. The formats are API: metrics, dashboards and
+`rqsched doctor` read them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ INTERVAL = timedelta(seconds=5)
 EXPIRY = timedelta(seconds=15)
 """How long a dispatcher counts as alive after its last heartbeat."""
 FOREIGN_FOR = timedelta(minutes=5)
-"""How long a worker with another database is shown after the last job it was given."""
+"""How long a worker with another database is shown after it got its last job."""
 _RQ_WORKERS = "rq:workers"
 """RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"
 """The field of RQ's hash of a worker that holds our version."""
 DAMAGED_FOR = timedelta(hours=1)
-"""How long doctor names a runner that was damaged."""
+"""How long doctor names a damaged runner."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
-"""Number of reconcile passes, the seconds they took in all, and the seconds the last one took."""
+"""The number of reconcile passes, the seconds of all passes, and the seconds of the last pass."""
 PRUNED = "pruned_"
-"""Begins the names of the sums of what was pruned; the table follows."""
+"""The prefix of the sums of pruned rows; the table follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class LiveDispatcher:
     version: str = ""
     """The version of rqsched; empty for a copy of the sources."""
     silent_for: timedelta = timedelta(0)
-    """How long it has sent no heartbeat."""
+    """How long ago it sent its last heartbeat."""
     environment: str = ""
-    """RQSCHED_ENV of its process, empty where it is not set."""
+    """RQSCHED_ENV of its process; empty if it is not set."""
     waits_for: str = ""
-    """The answer of SQL when it could not write; empty while it fires."""
+    """The error of SQL when the dispatcher could not write; empty while it fires."""
 
 
 class DispatcherHeartbeat:
@@ -70,7 +70,7 @@ class DispatcherHeartbeat:
     def __init__(
         self, redis: Redis, queue: str, now: Callable[[], datetime], *, environment: str | None = None
     ) -> None:
-        """`environment` is RQSCHED_ENV of this process."""
+        """Take the Redis, the control queue and the clock; `environment` is RQSCHED_ENV of this process."""
         self._redis = redis
         self._now = now
         self._environment = environment or ""
@@ -78,17 +78,17 @@ class DispatcherHeartbeat:
         self._name, self._names_key, self._key = name, redis_keys.dispatchers(queue), redis_keys.dispatcher(queue, name)
         self._waits_key = redis_keys.dispatcher_waits(queue, name)
         self.waits_for = self._told = ""
-        """The answer of SQL when it could not write; empty while it fires. The next `send` shows it."""
+        """The error of SQL when the dispatcher could not write; empty while it fires. The next `send` shows it."""
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
 
     @property
     def was_sent(self) -> bool:
-        """Whether it counts as alive, or did until its last heartbeat expired."""
+        """Whether a heartbeat was sent since the last `stop`."""
         return self._sent_at is not None
 
     def send(self) -> None:
-        """Count as alive for another `EXPIRY`; does nothing within `INTERVAL` of the last one that says the same."""
+        """Count as alive for another `EXPIRY`. Nothing is sent within `INTERVAL` unless `waits_for` has changed."""
         now, waits_for = self._now(), self.waits_for
         if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL and waits_for == self._told:
             return
@@ -121,9 +121,9 @@ def _version() -> str:
 
 
 def show_worker_version(redis: Redis, key: str) -> None:
-    """Add our version to what RQ's worker shows of itself under `key`; it goes with the worker.
+    """Add our version to the hash `key` of RQ's worker; it is removed with the worker.
 
-    While Redis is away nothing is added, which harms nothing.
+    While Redis is away nothing is added, which does no harm.
     """
     try:
         redis.hset(key, WORKER_VERSION, _version())
@@ -132,7 +132,7 @@ def show_worker_version(redis: Redis, key: str) -> None:
 
 
 def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
-    """Return our version in each of RQ's workers; empty of RQ's own, and after a flush."""
+    """Return our version in each of RQ's workers; empty for a worker of plain RQ, and after a flush."""
     if not keys:
         return []
     with redis.pipeline(transaction=False) as pipe:
@@ -142,16 +142,16 @@ def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
 
 
 class LiveRqWorker(NamedTuple):
-    """The state that an RQ worker shows of itself, with the additions of rqsched's own workers."""
+    """The state of an RQ worker in Redis, with the additions of rqsched's own workers."""
 
     queues: list[str]
-    """The queues it listens on, in its order."""
+    """The queues that it listens on, in its order."""
     version: str
-    """Our version in it; empty in RQ's own."""
+    """The version of rqsched; empty for a worker of plain RQ."""
 
 
 def live_workers(redis: Redis) -> list[LiveRqWorker]:
-    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each of them."""
+    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each worker."""
     keys = sorted(_text(key) for key in cast("Iterable[bytes | str]", redis.smembers(_RQ_WORKERS)))
     with redis.pipeline(transaction=False) as pipe:
         for key in keys:
@@ -163,7 +163,7 @@ def live_workers(redis: Redis) -> list[LiveRqWorker]:
 
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
-    """Return the live dispatchers of a control queue, by name; remove the ones whose heartbeat expired."""
+    """Return the live dispatchers of a control queue, by name; remove dispatchers whose heartbeat expired."""
     names = sorted(_text(name) for name in cast("Iterable[bytes | str]", redis.smembers(redis_keys.dispatchers(queue))))
     if not names:
         return []
@@ -176,7 +176,7 @@ def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:
         values, waits, *left = pipe.execute()
     silent = [name for name, value in zip(names, values, strict=True) if value is None]
     if silent:
-        with suppress(ResponseError):  # one that takes no writes still says who is alive
+        with suppress(ResponseError):  # a Redis that takes no writes still answers this read
             redis.srem(redis_keys.dispatchers(queue), *silent)
     return [
         _live(name, _text(value), timedelta(milliseconds=milliseconds), _text(waits_for or ""))
@@ -193,7 +193,7 @@ def _live(name: str, value: str, left: timedelta, waits_for: str) -> LiveDispatc
 
 
 def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: float) -> None:
-    """Add a finished reconcile pass to the sums; while Redis is away the pass is not counted, which harms nothing."""
+    """Add a finished reconcile pass to the sums; while Redis is away it is not counted, which does no harm."""
     key = redis_keys.passes(queue)
     try:
         with redis.pipeline() as pipe:
@@ -209,7 +209,7 @@ def record_pass(redis: Redis, queue: str, counts: Mapping[str, int], seconds: fl
 
 
 def record_pruned(redis: Redis, queue: str, counts: Mapping[str, int]) -> bool:
-    """Add what was pruned to the sums, by table; False while Redis is away, which harms nothing."""
+    """Add the numbers of pruned rows to the sums, by table; returns False while Redis is away, which does no harm."""
     key = redis_keys.passes(queue)
     try:
         with redis.pipeline() as pipe:
@@ -224,8 +224,10 @@ def record_pruned(redis: Redis, queue: str, counts: Mapping[str, int]) -> bool:
 
 
 def read_passes(redis: Redis, queue: str) -> dict[str, float]:
-    """Return the sums over all reconcile passes, by the names of `Recovered`, PASSES, SECONDS and LAST_SECONDS, and
-    those over all prunings, by PRUNED and the table.
+    """Return the sums over all reconcile passes and all prunings.
+
+    The names for passes are the fields of `Recovered`, PASSES, SECONDS and LAST_SECONDS. The names for prunings are
+    PRUNED followed by the table.
     """
     return {_text(name): float(value) for name, value in redis.hgetall(redis_keys.passes(queue)).items()}
 
@@ -234,11 +236,11 @@ class Memory(NamedTuple):
     """How full Redis is."""
 
     used: int
-    """Bytes it holds."""
+    """The bytes in use."""
     limit: int
-    """Bytes it may hold (`maxmemory`); 0 for no limit."""
+    """The most bytes that may be in use (`maxmemory`); 0 for no limit."""
     policy: str
-    """Its behaviour at that limit (`maxmemory-policy`); noeviction refuses writes."""
+    """The behaviour at the limit (`maxmemory-policy`); noeviction refuses writes."""
 
 
 def read_memory(redis: Redis) -> Memory:
@@ -248,7 +250,7 @@ def read_memory(redis: Redis) -> Memory:
 
 
 def record_foreign_worker(redis: Redis, owner: str, worker: str, *, now: datetime) -> None:
-    """Show that a worker with another database was given a job of the database `owner`."""
+    """Show that a worker with another database got a job of the database `owner`."""
     key, moment = redis_keys.foreign_workers(owner), now.timestamp()
     try:
         with redis.pipeline() as pipe:
@@ -261,13 +263,13 @@ def record_foreign_worker(redis: Redis, owner: str, worker: str, *, now: datetim
 
 
 def foreign_workers(redis: Redis, owner: str, *, now: datetime) -> list[str]:
-    """Return the workers with another database that were given jobs of the database `owner` lately, by name."""
+    """Return the workers with another database that lately got jobs of the database `owner`, by name."""
     found = redis.zrangebyscore(redis_keys.foreign_workers(owner), (now - FOREIGN_FOR).timestamp(), "+inf")
     return sorted(_text(name) for name in cast("Iterable[bytes | str]", found))
 
 
 def record_damage(redis: Redis, runner: str, pid: int, why: str, *, now: datetime) -> None:
-    """Show that a runner could do its work no more and was replaced."""
+    """Show that a runner was damaged and was replaced."""
     key = redis_keys.damaged_runners()
     try:
         found = redis.hget(key, runner)
@@ -282,7 +284,7 @@ def record_damage(redis: Redis, runner: str, pid: int, why: str, *, now: datetim
 
 
 def damaged_runners(redis: Redis, *, now: datetime) -> list[str]:
-    """Return the runners that were damaged lately, how often, and what each missed last, in words."""
+    """Return a text for each runner that was damaged lately: its process, the last reason, and how often."""
     since = (now - DAMAGED_FOR).timestamp()
     told = []
     for name, text in sorted(cast("dict[bytes | str, bytes]", redis.hgetall(redis_keys.damaged_runners())).items()):
