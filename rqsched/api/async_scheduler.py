@@ -1,7 +1,8 @@
 """The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
 
-Each runs the synchronous operation in a worker thread; cancelling the await does not stop it. In the transaction of an
-AsyncSession or AsyncConnection it runs in the event loop, through `run_sync`, because its driver needs the loop.
+Each method runs the synchronous operation in a worker thread; cancelling the await does not stop the operation. In the
+transaction of an AsyncSession or AsyncConnection the operation runs in the event loop, through `run_sync`, because the
+driver needs the loop.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from rqsched.kernel.store.caller_transaction import is_async
 
 
 class HasRuntime(Protocol):
-    """A scheduler, or a handle of one."""
+    """A scheduler or one of its handles."""
 
     @property
     def runtime(self) -> Runtime:
-        """Its process's runtime: settings, SQL, Redis."""
+        """The runtime of this process: settings, SQL, Redis."""
         ...
 
 
@@ -50,7 +51,7 @@ async def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 async def _run_in(runtime: Runtime, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run an operation in a thread, or in the asynchronous transaction that it is given."""
+    """Run an operation in a thread, or, if its arguments hold an asynchronous transaction, in that transaction."""
     name = next((name for name in ("session", "connection") if is_async(kwargs.get(name))), None)
     if name is None:
         return await run(call, *args, **kwargs)
@@ -85,7 +86,7 @@ def _awaited(
 
 
 def _changing(call: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[A, P], Awaited[A]]:
-    """Await an operation that changes its handle and returns it."""
+    """Make the awaited form of an operation that changes its handle and returns it."""
 
     @wraps(call)
     async def method(self: A, /, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -98,7 +99,7 @@ def _changing(call: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[A, P
 def _iterated(
     call: Callable[Concatenate[S, P], Iterator[T]], convert: Callable[[T], R], *, at_once: int = 100
 ) -> Callable[Concatenate[_Async[S], P], AsyncIterator[R]]:
-    """Iterate in a thread, a few items at once."""
+    """Make the asynchronous form of an iterator, which a thread reads `at_once` items at a time."""
 
     @wraps(call)
     async def method(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
@@ -136,10 +137,10 @@ class AsyncRunHandle(_Async[RunHandle], RunView):
         """The whole row as a frozen value."""
         return self._blocking.state
 
-    async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as the other handle has it
+    async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as in RunHandle
         """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
         pauses = looks(timeout, time.monotonic)
-        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - what is waited for is in a database
+        while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - the end of a run is a change in a database
             await asyncio.sleep(next(pauses))
         return self
 

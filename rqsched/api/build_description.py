@@ -1,4 +1,4 @@
-"""Descriptions: all that is known about a schedule, as plain values for people and JSON."""
+"""Build descriptions of schedules, runs, notifications and backfills: plain values for people and JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "r
 
 
 def describe(schedule: Schedule, latest: Run | LatestRun | None = None, warnings: Sequence[str] = ()) -> Description:
-    """Describe a schedule; `latest` is its newest run, if it has one, and `warnings` are of `upstream_warnings`."""
+    """Describe a schedule; `latest` is its newest run, or None, and `warnings` come from `upstream_warnings`."""
     described = Description(**_fields(schedule, latest))
     described.warnings.extend(warnings)
     return described
@@ -75,7 +75,7 @@ def describe_delivery(delivery: Delivery) -> DeliveryDescription:
 
 
 def describe_backfill(backfill: Backfill, rows: Iterable[BackfillRow] = ()) -> BackfillProgress:
-    """Describe a backfill; `rows` are of its occurrences, when all were handled."""
+    """Describe a backfill; `rows` are the rows of the occurrences that were handled."""
     named: dict[str, Any] = {"overlap": backfill.overlap or None, "rows": list(rows)}
     same = {one.name: getattr(backfill, one.name) for one in fields(BackfillProgress) if one.name not in named}
     return BackfillProgress(**same, **named)
@@ -84,7 +84,7 @@ def describe_backfill(backfill: Backfill, rows: Iterable[BackfillRow] = ()) -> B
 def describe_preview(
     schedule: Schedule, wanted: BackfillRange, chunks: Iterable[list[BackfillRow]], most: int | None = None
 ) -> BackfillProgress:
-    """Describe the effect of a backfill, with the rows of its first (`most`) occurrences."""
+    """Describe the effect that a backfill would have, with the rows of its first `most` occurrences."""
     counts, shown = Counter[str](), list[BackfillRow]()
     for rows in chunks:
         counts.update(row.outcome for row in rows)
@@ -173,9 +173,9 @@ _SAME_STATE, _SAME_DEFINITION = attrgetter(*_OF_STATE), attrgetter(*_OF_DEFINITI
 
 
 def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]:
-    """Return the next instants at which a schedule fires (jitter included), as far as they are known now.
+    """Return the next `count` instants at which a schedule fires, with jitter, as far as they are known now.
 
-    Fewer when finding them takes more than MOST_STEPS: dates as rare as a 29th of February that is a Monday.
+    Returns fewer if the search takes more than MOST_STEPS, as for a 29th of February that is a Monday.
     """
     return first_of(islice(iter_upcoming(schedule, now), count))
 
@@ -183,8 +183,8 @@ def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]
 def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = None) -> Iterator[datetime]:
     """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
 
-    A schedule whose pause ends by itself fires from its end on. With `since`, the instants after the next one are
-    occurrences from `since` on. For a timing of a newer release, only the stored next instant is known.
+    A schedule whose pause ends by itself fires after that end. With `since`, only the first yielded instant may lie
+    before `since`. For a timing of a newer release, only the stored next instant is known.
     """
     if schedule.resume_at is not None:
         schedule = decide_end_pause(schedule, [], now=max(schedule.resume_at, now)).after

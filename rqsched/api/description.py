@@ -150,7 +150,7 @@ class Description:
     """The nominal times of occurrences to skip, until their outcome is recorded."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-native values, the same objects where there are any; instants as ISO 8601 UTC."""
+        """Return JSON-native values, with instants as ISO 8601 UTC. Lists and dicts are not copied."""
         return plainly({name: getattr(self, name) for name in _NAMES})  # a deep copy would be most of a list's cost
 
 
@@ -158,7 +158,7 @@ _NAMES = [one.name for one in fields(Description)]
 
 
 def plainly(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Description as JSON-native values, the same objects where there are any."""
+    """Return the fields of a Description as JSON-native values, without copying lists and dicts."""
     found = {name: iso_utc(value) if type(value) is datetime else value for name, value in described.items()}
     for name in ("skips", "moved_from"):
         if found[name]:
@@ -319,7 +319,7 @@ class RunDescription:
 
 
 class ScheduleFields:
-    """The fields of a schedule that the handles of the scheduler and of its client show: as they were read last.
+    """The fields of a schedule that the handles of the scheduler and of the client show, as last read.
 
     Instants are aware UTC.
     """
@@ -373,7 +373,7 @@ class ScheduleFields:
 
 
 class RunFields:
-    """The fields of a run that the handles of the scheduler and of its client show: as they were read last.
+    """The fields of a run that the handles of the scheduler and of the client show, as last read.
 
     Instants are aware UTC.
     """
@@ -450,7 +450,7 @@ class RunFields:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, as it was last read."""
+        """Whether the run had ended when it was last read."""
         return self.ended_at is not None
 
 
@@ -459,7 +459,7 @@ H = TypeVar("H", bound=RunFields)
 
 @dataclass(frozen=True, slots=True)
 class TriggerResult(Generic[H]):
-    """The outcome of a manual trigger; its run is a handle of the kind that was triggered."""
+    """The outcome of a manual trigger; `run` is a handle of the same kind (scheduler, client or async)."""
 
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""

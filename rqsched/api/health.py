@@ -1,13 +1,13 @@
 """Health checks: the one place that finds problems. `rqsched doctor`, pages, metrics and probes render its findings.
 
-A check asks SQL or Redis one question and only reads; but only a write can tell that Redis takes writes. A check that
-cannot be made is itself a problem, never an exception. The checks that need it are left out, so that no advice rests on
-values that could not be read. A check of schedules and runs looks in one namespace, or in all of them.
+A check asks SQL or Redis one question and only reads, with one exception: only a write can show that Redis takes
+writes. A check that cannot be made is reported as a problem, never raised, and the checks that depend on it are left
+out. So no advice rests on values that could not be read. A check of schedules and runs covers one namespace or all.
 
-Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes, such as how Redis is
-set up and links that are not live, whose effect is that schedules are late. A page, which is read again with each
-change, makes those whose answer concerns its viewer (`examine_processes`, `examine_work`). Metrics count by namespace,
-with the same conditions and limits. A readiness probe asks only whether the backends respond (`backend_questions`).
+Each surface asks as much as it can afford. `doctor` makes every check: it also looks for causes of late schedules, such
+as the configuration of Redis and missing links. A page is read again with each change, and makes only the checks that
+concern its viewer (`examine_processes`, `examine_work`). Metrics count by namespace, with the same conditions and
+limits. A readiness probe asks only whether the backends respond (`backend_questions`).
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ from rqsched.when.steps import MOST_STEPS, Steps, answered, bounded
 
 T = TypeVar("T")
 GIVEN_UP_WITHIN = timedelta(days=1)
-"""How long a notification that was given up counts as something that is wrong."""
+"""How long a notification that was given up stays a finding."""
 NAMED = 5
-"""How many schedules, workers or reasons a surface names."""
+"""The most schedules, workers or reasons that a surface lists."""
 _TOLD = NAMED + 1
-"""One more is read, to know whether there are more."""
+"""The most that are read: one more than is listed, to know whether there are more."""
 _DEEP = 1_000
-"""With more waiting links than this, the workers do not keep up."""
+"""The most waiting links; if there are more, the workers do not keep up."""
 _MOST, _MOST_WAITING = 1_000, 5_000
-"""Up to how many are counted, of schedules and blocked runs, and of runs and targets that wait."""
+"""The most that are counted: of schedules and blocked runs, and of waiting runs and targets."""
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _ENDS_SOON = timedelta(days=90)
@@ -81,10 +81,10 @@ _ENDS_SOON = timedelta(days=90)
 _NEARLY_FULL = 0.9
 """A quota, or Redis's memory, is a warning when this share of it is used."""
 _GOES_ON = timedelta(minutes=5)
-"""Two databases that both write are noticed by each pass: what was noticed longer ago is over."""
+"""How long a finding of two writing databases counts: each pass repeats it, so an older finding is over."""
 _MIB = 1024 * 1024
 _FOLLOWED_WITHIN = timedelta(minutes=1)
-"""A downstream run that has not started so long after the end of the upstream's run is a problem."""
+"""A downstream run that has not started this long after the end of its upstream's run is a problem."""
 _SKEW = 1.0
 """Clocks that differ by more seconds are a warning."""
 BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
@@ -95,11 +95,11 @@ class Level(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
-    """As it should be."""
+    """Nothing is wrong."""
     WARNING = "warning"
-    """Everything does what it was told to, but somebody should look: a schedule that fails, a limit that is near."""
+    """Schedules fire and runs start, but somebody should look: a schedule fails, or a limit is near."""
     PROBLEM = "problem"
-    """Until somebody acts, schedules do not fire or runs do not start, or both will stop."""
+    """Schedules do not fire or runs do not start, now or soon, until somebody acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Finding:
     detail: str
     """The finding in words."""
     schedules: Sequence[Schedule] = ()
-    """The schedules it concerns: the first of them, one more than is named where there are more."""
+    """The first schedules that it concerns; one more than a surface lists if there are more."""
     names: Sequence[str] = ()
     """The workers, reasons or databases it concerns."""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -119,34 +119,34 @@ class Finding:
     advice: str | None = None
     """What to do; None when there is nothing to do."""
     error: Exception | None = None
-    """Why the check could not be made; None where it was made."""
+    """Why the check could not be made; None if it was made."""
     check: str = ""
     """The name of the check."""
     count: int | None = None
-    """How many schedules it concerns, of which no more than 1 000 are counted; None where it concerns none."""
+    """The number of schedules that it concerns, counted up to 1 000; None if it concerns no schedules."""
 
 
 class _Scope(NamedTuple):
-    """The things that checks look at."""
+    """The scope of checks."""
 
     runtime: Runtime
     """The processes and servers."""
     namespace: str | None = None
-    """The namespace whose schedules, runs and notifications count; None for all."""
+    """The namespace whose schedules, runs and notifications count; None for all namespaces."""
     connection: Connection | None = None
-    """The transaction of a caller that reads more; None gives each question one of its own."""
+    """The transaction of the caller; None gives each question its own transaction."""
 
     def read(self, query: Callable[[Connection], T]) -> T:
-        """Ask SQL."""
+        """Read from SQL, in the caller's transaction if there is one."""
         return self.runtime.database.read(query) if self.connection is None else query(self.connection)
 
 
 class _Check(NamedTuple):
     name: str
     needs: frozenset[str]
-    """The checks without which it cannot be made."""
+    """The checks that must be without a problem before this check is made."""
     advice: str
-    """The advice, if the finding has none."""
+    """The default advice, for a finding without its own."""
     ask: Callable[[_Scope], Finding]
 
 
@@ -182,10 +182,10 @@ def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], F
 
 
 def examine(runtime: Runtime) -> Iterator[Finding]:
-    """Make every check over all namespaces, most basic first; a check that needs a failed one is left out.
+    """Make every check over all namespaces, most basic first; leave out a check that needs a failed check.
 
-    If Redis belongs to another database, the check of the schema, and all that need it, are left out, too: an upgrade
-    is no remedy then.
+    If Redis belongs to another database, the check of the schema and the checks that need it are left out, too: an
+    upgrade would not help.
     """
     scope, sound, is_ours = _Scope(runtime), set[str](), True
     for check in _CHECKS:
@@ -199,7 +199,7 @@ def examine(runtime: Runtime) -> Iterator[Finding]:
 
 
 def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
-    """Return the finding of a question; a question that could not be asked is a problem."""
+    """Ask a question and return its finding; an error of SQL or Redis becomes a finding of a problem."""
     try:
         return _named(name, question(), advice)
     except WorkCancelledError:
@@ -216,23 +216,23 @@ def _named(name: str, found: Finding, advice: str) -> Finding:
 
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
-    """Return what is wrong with servers, workers and clocks, for a viewer of a namespace."""
+    """Return the warnings and problems of servers, workers and clocks, for a viewer of a namespace."""
     return _wrong(_OF_PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
 
 
 def examine_work(
     runtime: Runtime, connection: Connection, namespace: str, of_processes: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """Return what is wrong with the schedules, runs and notifications of a namespace, in the caller's transaction.
+    """Return the warnings and problems of a namespace's schedules, runs and notifications, in the caller's transaction.
 
-    Checks that need a part with which `examine_processes` found a problem are left out.
+    Checks that depend on a problem of `examine_processes` (`of_processes`) are left out.
     """
     unsound = {finding.check for finding in of_processes if finding.level is Level.PROBLEM}
     return _wrong(_OF_WORK, _Scope(runtime, namespace, connection), {"database", "schema", *_OF_PROCESSES} - unsound)
 
 
 def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Finding]:
-    """Make the named checks whose prerequisites are sound, for a page that was read from SQL."""
+    """Make the checks with these names whose prerequisites are sound; return the warnings and problems."""
     wrong = []
     for check in _CHECKS:
         if check.name in names and check.needs <= sound:
@@ -247,9 +247,9 @@ def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Findin
 
 
 def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
-    """Return the questions to the backends: whether each responds, and whether Redis takes writes.
+    """Return, by name, functions that ask whether each backend responds and whether Redis takes writes.
 
-    A question raises one of BACKEND_ERRORS at once if the answer is no.
+    If the answer is no, the function raises one of BACKEND_ERRORS without retries.
     """
     at_once = Patience(total=timedelta(0))
     return {
@@ -260,12 +260,12 @@ def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
 
 
 def late_until(runtime: Runtime) -> datetime:
-    """Return the latest due time that is late: a living dispatcher has fired the schedules that were due then."""
+    """Return the newest due time that counts as late: a living dispatcher has fired the schedules due by then."""
     return runtime.now() - runtime.settings.grace - runtime.settings.lease
 
 
 def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
-    """Count the runs and targets that wait for a worker on queues of the main Redis, of a namespace or of all."""
+    """Count, by queue of the main Redis, the runs and targets that wait for a worker, in a namespace or in all."""
     waiting: dict[str, Waiting] = {}
     for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.hold.frozen]):
         name = one.queue or runtime.settings.default_queue
@@ -295,7 +295,7 @@ def _database(scope: _Scope) -> Finding:
     "server. `rqsched web` may serve what is read from it.",
 )
 def _writes(scope: _Scope) -> Finding:
-    """Ask for writes, and for every privilege that some statement of rqsched needs."""
+    """Ask whether the database takes writes, and whether its user has every privilege that rqsched needs."""
     database = scope.runtime.database
     if database.takes_writes():
         secured = database.read(privileges.find_secured)
@@ -316,7 +316,7 @@ def _writes(scope: _Scope) -> Finding:
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
 def _redis(scope: _Scope) -> Finding:
-    """Ask Redis, and let it write: a Redis that refuses writes still answers reads, and nothing fires."""
+    """Ask Redis to write: a Redis that refuses writes still answers reads, but nothing fires."""
     redis = scope.runtime.transport.redis
     before = time.perf_counter()
     redis.ping()
@@ -334,7 +334,7 @@ def _redis(scope: _Scope) -> Finding:
 
 
 def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
-    """Report OK where this user of Redis may not run INFO, or where INFO does not say."""
+    """Wrap a check so that it reports OK if this user of Redis may not run INFO, or if INFO lacks the field."""
 
     def asked_if_permitted(scope: _Scope) -> Finding:
         try:
@@ -346,7 +346,7 @@ def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Fin
 
 
 def _lifetime(settings: Settings, pid: int) -> str:
-    """Say of the embedded Valkey, which outlives whoever started it, how it ends."""
+    """Say how the embedded Valkey ends, which lives longer than the process that started it."""
     if settings.redis_url is not None:
         return ""
     return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
@@ -354,7 +354,7 @@ def _lifetime(settings: Settings, pid: int) -> str:
 
 @_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.")
 def _ownership(scope: _Scope) -> Finding:
-    """Compare the database's id with the one in Redis; the same is said of a database without tables."""
+    """Compare the database's id with the id in Redis, even if the database has no tables."""
     runtime, transport = scope.runtime, scope.runtime.transport
     has_tables = schema_version.status(runtime.database).current is not None
     owner, mine = transport.database_id(), runtime.ownership.database_id() if has_tables else None
@@ -373,7 +373,7 @@ def _ownership(scope: _Scope) -> Finding:
 
 
 def _server(runtime: Runtime) -> Finding:
-    """Compare the server of the database with the recorded one: a copy, and an old primary, have the same id."""
+    """Compare the database's server with the recorded server: a copy or an old primary has the same database id."""
     standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
     if standing.outcome in MAY_GO_ON:
         return Finding(Level.OK, "the control queue belongs to this database")
@@ -405,7 +405,7 @@ def _schema(scope: _Scope) -> Finding:
 
 @_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.")
 def _publishing(scope: _Scope) -> Finding:
-    """Look for refusals of Redis that do not pass, as any process has met them: nothing executes there."""
+    """Look for permanent refusals of Redis that any process has recorded: nothing executes there."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
     if not found:
         return Finding(Level.OK, "Redis takes what is published")
@@ -425,7 +425,7 @@ def _publishing(scope: _Scope) -> Finding:
     "db adopt` says that this database is right, and ends this.",
 )
 def _went_back(scope: _Scope) -> Finding:
-    """Look for findings that passes have made by their marks, within a day."""
+    """Look for SQL or Redis that went back to older data, and for two writing databases, as passes noticed."""
     now = scope.runtime.now()
     found = scope.read(partial(marks.find_told, scope.runtime, now))
     taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
@@ -497,7 +497,7 @@ def _eviction(scope: _Scope) -> Finding:
 )
 @_where_permitted
 def _memory(scope: _Scope) -> Finding:
-    """Look whether Redis soon refuses writes because it is full; it evicts nothing of ours with noeviction."""
+    """Check whether Redis will soon be full: under `noeviction`, which we need, it then refuses writes."""
     used, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
     if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
@@ -558,7 +558,7 @@ def _dispatchers(scope: _Scope) -> Finding:
     "Mend what it says, such as a full disk of the database; they continue by themselves then.",
 )
 def _waits(scope: _Scope) -> Finding:
-    """Look for dispatchers that SQL answers, and that cannot write to it: nothing that only reads can tell that."""
+    """Look for dispatchers that can read SQL but cannot write to it: a check that only reads would not notice."""
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
     waiting = [one for one in alive if one.waits_for]
@@ -575,9 +575,10 @@ def _waits(scope: _Scope) -> Finding:
     "Set RQSCHED_ENV of every dispatcher to one of them, or change them: `rqsched update ID --environment NAME`.",
 )
 def _environments(scope: _Scope) -> Finding:
-    """Compare the `environments` of schedules with RQSCHED_ENV of the dispatchers, any of which may fire any schedule.
+    """Compare the `environments` of schedules with RQSCHED_ENV of the dispatchers, each of which may fire any schedule.
 
-    That none is in them is as it should be where all say where they are: production's schedules rest in staging.
+    It is no problem if no dispatcher is in them, as long as each has an RQSCHED_ENV: production's schedules do not fire
+    in staging.
     """
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
@@ -621,7 +622,7 @@ def _workers(scope: _Scope) -> Finding:
 
 
 def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
-    """Return whether a run that has waited on a queue since then waits longer than it may."""
+    """Return whether a run that waits on a queue since an instant waits too long."""
     longest = runtime.settings.longest_wait
     return since is not None and runtime.now() - since > longest.get(queue, longest[EVERY])
 
@@ -633,7 +634,7 @@ def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool
     "run in a process of its own.",
 )
 def _runners(scope: _Scope) -> Finding:
-    """Look for runners that could do their work no more and were replaced."""
+    """Look for runners that were replaced because they were damaged."""
     found = telemetry.damaged_runners(scope.runtime.transport.redis, now=scope.runtime.now())
     if not found:
         return Finding(Level.OK, "no runner was damaged within the last hour")
@@ -647,7 +648,7 @@ def _runners(scope: _Scope) -> Finding:
     "queues of its own (RQSCHED_DEFAULT_QUEUE).",
 )
 def _foreign_workers(scope: _Scope) -> Finding:
-    """Look for workers with another database that were given this one's jobs, on every Redis there is."""
+    """Look, on every Redis, for workers of another database that received jobs of this one."""
     runtime = scope.runtime
     redises = [runtime.transport.redis, *runtime.transport.connections.values()]
     mine, now = runtime.ownership.database_id(), runtime.now()
@@ -665,7 +666,7 @@ def _foreign_workers(scope: _Scope) -> Finding:
     "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
 )
 def _blocked(scope: _Scope) -> Finding:
-    """Look for runs whose code no worker had yet: each reason once, with the workers that lacked the code."""
+    """Look for blocked runs, whose code no worker had: each reason once, with the workers that lacked the code."""
     found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
     if not found:
         return Finding(Level.OK, "no run waits for code")
@@ -686,7 +687,7 @@ def _blocked(scope: _Scope) -> Finding:
     "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
 )
 def _limits(scope: _Scope) -> Finding:
-    """Look for groups in which somebody waits too long for a place, and for places that nobody came to claim."""
+    """Look for groups in which a run or target waits too long for a place, and for places that are not claimed."""
     runtime, most = scope.runtime, scope.runtime.settings.longest_wait[EVERY]
     passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
     if passed and not runtime.hold.is_on:
@@ -716,7 +717,7 @@ def _limits(scope: _Scope) -> Finding:
 
 @_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
 def _excluded(scope: _Scope) -> Finding:
-    """Look for schedules without a next time: all is excluded, or it takes too many steps to find out."""
+    """Look for schedules without a next time: all times are excluded, or finding one takes too many steps."""
     now = scope.runtime.now()
     idle = scope.read(lambda connection: schedule_queries.excluding_without_next(connection, scope.namespace, _MOST))
     excluded, heavy = list[Schedule](), list[Schedule]()
@@ -741,7 +742,7 @@ def _excluded(scope: _Scope) -> Finding:
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
 def _calendars(scope: _Scope) -> Finding:
-    """Look for calendars in use that are gone, or soon say nothing more: then schedules would fire on holidays."""
+    """Look for calendars in use that are missing, or whose entries soon end: schedules would fire on holidays."""
     gone = scope.read(lambda connection: calendars.lacking(connection, scope.namespace, _MOST))
     if gone:
         named = [f"{name}, which {namespace}/{schedule_id} names" for namespace, schedule_id, name in gone]
@@ -760,7 +761,7 @@ def _calendars(scope: _Scope) -> Finding:
     "newer release", "schema redis publishing", "Start workers of that release; those of this one leave them alone."
 )
 def _newer_release(scope: _Scope) -> Finding:
-    """Look for late schedules that this release leaves to a newer one."""
+    """Look for late schedules that only a newer release can fire."""
     until = late_until(scope.runtime)
     late = scope.read(lambda connection: schedule_queries.late(connection, scope.namespace, until, _MOST))
     found = [schedule for schedule in late if schedule.spec.newer]
@@ -791,7 +792,7 @@ def _when(at: datetime | None) -> str:
 
 @_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
 def _after(scope: _Scope) -> Finding:
-    """Look for schedules whose upstream is gone, and for ends of runs that could not be followed so far."""
+    """Look for schedules whose upstream is missing, and for upstream ends that could not be followed so far."""
     before, hold = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.hold
     owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
     late = {} if hold.is_on else {one: error for one, error in owed if one.namespace not in hold.frozen}
@@ -865,7 +866,7 @@ def _path(schedule: Schedule) -> str:
 
 
 def _listed(told: Iterable[str]) -> str:
-    """Return the first few, and whether there are more."""
+    """Return the first few texts in one line, and say if there are more."""
     first = [*islice(told, _TOLD)]
     return ", ".join(first[:NAMED]) + (" ..." if len(first) > NAMED else "")
 
@@ -876,7 +877,7 @@ def _listed(told: Iterable[str]) -> str:
     "MachineScheduler.register says when such an event is sent; without it, it is sent by hand alone.",
 )
 def _events(scope: _Scope) -> Finding:
-    """Look for events that machines declare and that no registration and no schedule of any namespace sends."""
+    """Look for declared events of state machines that no registration and no schedule in any namespace sends."""
     registered = {workflow for workflow, *_ in scope.runtime.workflows.declared().values()}
     events = [known.name for known in scope.runtime.workflows.all() if known.each is not None]
 
@@ -902,7 +903,7 @@ def _quotas(scope: _Scope) -> Finding:
 
 
 def _held(usage: Usage) -> str:
-    """Return what a namespace holds; its bytes where they were counted."""
+    """Say how many schedules a namespace has, and how many bytes if these were counted."""
     size = f", {usage.bytes} bytes" if usage.bytes else ""
     return f"{usage.namespace} ({usage.schedules} schedules{size})"
 
@@ -948,7 +949,7 @@ def _notifications(scope: _Scope) -> Finding:
 def _links(scope: _Scope) -> Finding:
     links = _due_soon(scope)
     dead = _not_live(scope, links)
-    if dead:  # or it fired between the read of SQL and the one of Redis
+    if dead:  # a schedule may have fired between the read of SQL and the read of Redis
         dead &= _not_live(scope, _due_soon(scope))
     if dead:
         return Finding(Level.PROBLEM, f"{len(dead)} of {len(links)} due soon are not live in Redis")
@@ -960,7 +961,7 @@ def _links(scope: _Scope) -> Finding:
 
 
 def _due_soon(scope: _Scope) -> list[Arm]:
-    """Read the links that must be in Redis by now: due soon, or late beyond the grace."""
+    """Read the links that must be in Redis by now: those due soon, and those late by more than the grace."""
     now = scope.runtime.now()
     rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
     return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.grace]

@@ -27,7 +27,7 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _MOST_MEMBERS = 64
-"""The most members of a searched object: each is a condition, and SQLite takes a thousand of them in a statement."""
+"""The most members of an object in a query: each becomes a condition, and SQLite takes a thousand in a statement."""
 _NO_MATCH = ("none",)
 """A status that no schedule has."""
 

@@ -1,4 +1,4 @@
-"""Reconcile passes in turn, in a thread of a web process, because plain `rq worker`s beside it make none."""
+"""Reconcile passes in a thread of a web process, in turn with other processes: a plain `rq worker` makes no passes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rqsched.kernel.chain.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
-"""Seconds between a process's tries to take the next pass, and until it notices a flush of Redis."""
+"""Seconds between two tries of a process to take the next pass; a flush of Redis is noticed within this time."""
 _AFTER_FAILURE = 5.0
-"""Extra seconds before a process tries again after a failed pass, so that another one takes it."""
+"""Extra seconds before a process tries again after a failed pass, so that another process takes the pass."""
 _LONGEST_END = 5.0
 """The most seconds that `end` waits for a pass."""
 
@@ -36,12 +36,12 @@ def find_worker_command() -> Any:
 class Recovering:
     """A thread that makes reconcile passes in turn with every other process of the control queue.
 
-    It has separate connections and holds none to SQL between two passes. Errors of passes are logged once until a pass
-    succeeds. A forked process gets its own thread.
+    It has its own connections, and keeps none to SQL open between two passes. After a failed pass, further errors are
+    not logged until a pass succeeds. A forked process gets its own thread.
     """
 
     def __init__(self, runtime_of: Callable[[], Runtime]) -> None:
-        """`runtime_of` is called in the thread, until it returns: it may open servers and may raise."""
+        """`runtime_of` is called in the thread, and again after an error: it may connect to servers and may raise."""
         self._runtime_of = runtime_of
         self._reset()
 
@@ -51,7 +51,7 @@ class Recovering:
         self._turn = threading.Lock()
 
     def begin(self, *, after: float = 0.0) -> None:
-        """Begin to make passes `after` so many seconds; idempotent, and cheap enough for each request."""
+        """Begin to make passes, `after` seconds from now; idempotent, and cheap enough for each request."""
         if self._thread is not None:
             return
         with self._turn:
@@ -65,10 +65,10 @@ class Recovering:
     def begin_anew(self) -> None:
         """Begin again in a forked process, which lacks the thread and may have inherited a held lock."""
         self._reset()
-        self.begin(after=_LOOK_SECONDS)  # most forks that do not serve have become another program by then
+        self.begin(after=_LOOK_SECONDS)  # by then, most forks that are no servers have become another program
 
     def end(self) -> None:
-        """Make no further pass; wait at most 5 s for the current one, which else ends with the process."""
+        """Make no more passes. Wait at most 5 s for the current pass; a longer one ends with the process."""
         with self._turn:
             thread, self._thread = self._thread, None
             _begun.discard(self)
@@ -96,9 +96,9 @@ class Recovering:
 
 
 def _make_pass(runtime: Runtime) -> bool:
-    """Make a pass if it is this process's turn, else return False. It leaves no connection to SQL.
+    """Make a pass if it is this process's turn, else return False. No connection to SQL stays open.
 
-    It is no process's turn while the database takes no writes. A failed pass leaves the turn to another process.
+    While the database takes no writes, no process has the turn. After a failed pass another process may take it.
     """
     from rqsched.kernel.chain.reconcile.passes import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 

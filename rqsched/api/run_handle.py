@@ -1,4 +1,4 @@
-"""Run handles: one run as a caller holds it, and the result of a manual trigger."""
+"""Run handles: a run's fields and operations, and the result of a manual trigger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parsed(text: str | None) -> Any:
 
 
 class RunView(RunFields, ABC):
-    """A run as its row was read last; `refresh()` of the handle reads it again. Instants are aware UTC."""
+    """The fields of a run as last read; the handle's `refresh()` reads them again. Instants are aware UTC."""
 
     @property
     @abstractmethod
@@ -53,7 +53,7 @@ class RunView(RunFields, ABC):
 
 
 class RunHandle(RunView):
-    """One run: its fields as they were read last, and its operations.
+    """One run: its fields as last read, and its operations.
 
     >>> run = scheduler.get("nightly").trigger().run
     >>> run.status
@@ -71,7 +71,7 @@ class RunHandle(RunView):
 
     @property
     def runtime(self) -> Runtime:
-        """Its process's runtime: settings, SQL, Redis."""
+        """The runtime of this process: settings, SQL, Redis."""
         return self._runtime
 
     @property
@@ -94,7 +94,7 @@ class RunHandle(RunView):
 
         >>> scheduler.get("nightly").trigger().run.wait(timeout=60).result  # doctest: +SKIP
         """
-        pauses = looks(timeout, time.monotonic)  # workers execute it in real time, whatever the scheduler's clock says
+        pauses = looks(timeout, time.monotonic)  # workers execute the run in real time, not by the scheduler's clock
         while not self.refresh().has_ended:
             time.sleep(next(pauses))
         return self
@@ -116,11 +116,11 @@ class RunHandle(RunView):
 
         A blocked run is offered to the workers now instead of after its delay.
 
-        The run keeps its uid, its occurrence and its earlier attempts, starts as the overlap policy allows (else it is
-        `buffered` until the runs ahead of it have ended), and does not count for `max_runs`. A run that is being
-        retried on request already stays. In a run with targets, the failed and lost targets are handled again and no
-        new ones are named; `failed_targets` allows this for a succeeded run, too, and refuses a run without such
-        targets. Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
+        The run keeps its uid, its occurrence and its earlier attempts, and does not count for `max_runs`. It starts
+        when the overlap policy allows; until then it is `buffered`. A run that is already being retried on request is
+        left unchanged. In a run with targets, only the failed and lost targets are handled again, and the resolver is
+        not called; `failed_targets` allows this for a succeeded run, too, and refuses a run without such targets.
+        Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
 
         >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
@@ -137,7 +137,7 @@ class RunHandle(RunView):
         retrying.require_retryable(self._runtime, self._run.uid, failed_targets=failed_targets)
 
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
-        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent.
+        """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
 
         The caller (`context`) and the reason are recorded as RunCancelled if either is given.
         """

@@ -110,10 +110,11 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         Declarations of its decorators belong to this scheduler if a URL, an engine, settings or a registry are given.
         Otherwise they belong to the process: each such scheduler syncs them, and so does `rqsched sync`.
 
-        `engine` is your application's, in place of a `database_url`: the scheduler opens its own connections like it.
+        `engine` is your application's engine, in place of a `database_url`: the scheduler opens its own connections
+        with the same options.
 
-        Raises ConfigError for invalid settings and SchemaError when PostgreSQL's tables need `rqsched db upgrade`. A
-        database that does not answer now is not an error yet: the first operation raises if it still does not. A
+        Raises ConfigError for invalid settings, and SchemaError if PostgreSQL's tables need `rqsched db upgrade`. A
+        database that does not answer now is no error yet: the first operation raises if it still does not answer. A
         database that refuses this process (a wrong password, an unknown name) or has no address is a ConfigError at
         once.
         """
@@ -129,7 +130,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         )
         self.runtime.breakers.on_back = self._resync_redis
         self.has_checked_schema = True
-        """Whether the tables were checked to be those of this version; False while the database is down."""
+        """Whether the tables were checked to belong to this version; False while the database is down."""
         try:
             self._check_schema()
         except Exception:
@@ -159,10 +160,11 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Scheduler:
-        """Open a scheduler from `RQSCHED_*`, which imports RQSCHED_IMPORTS when it first needs a workflow.
+        """Open a scheduler from `RQSCHED_*`. It imports RQSCHED_IMPORTS when it first needs a workflow.
 
-        It needs one when an operation names it, in `tick()` and in `sync()`; never while the calling module is being
-        imported, because those modules may import it. Failed imports are logged; `sync()` raises ConfigError.
+        An operation that names a workflow needs one, and so do `tick()` and `sync()`. Nothing is imported while the
+        calling module is being imported, because these modules may import that one. Failed imports are logged; `sync()`
+        raises ConfigError.
         """
         scheduler = cls(**overrides)
         caller = inspect.currentframe()
@@ -284,7 +286,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def create_request(
         self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
     ) -> ScheduleRequest:
-        """Check the arguments of `create`, for surfaces that add to it; raises the same errors, and writes nothing."""
+        """Check the arguments of `create` without writing, for other surfaces; raises the same errors."""
         definition = self._define(workflow, spec, options)
         return ScheduleRequest(named, definition, **{**said, "note": require_note(said.get("note"))})
 
@@ -301,10 +303,10 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         session: SessionLike | None = None,
         **options: Unpack[WritingOptions],
     ) -> tuple[ScheduleHandle, str]:
-        """Create a schedule or redefine the known one; also return `created`, `updated` or `unchanged`.
+        """Create a schedule or redefine the existing one; also return `created`, `updated` or `unchanged`.
 
-        Takes the arguments of `create`; an option that is not given gets its default. The next time stays
-        unless the timing changed, and a paused schedule stays paused unless `paused=False`.
+        Takes the arguments of `create`; an option that is not given gets its default. The next time moves only if the
+        timing changes. A paused schedule stays paused unless `paused=False`.
         """
         require_known(options, Scheduler.upsert)
         within, given = split_transaction(options, session)
@@ -341,7 +343,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Find a schedule that is not deleted, also one of your own transaction; raises ScheduleNotFoundError."""
+        """Find a schedule that is not deleted, even if your own transaction wrote it; raises ScheduleNotFoundError."""
         within = caller_transaction(connection, session)
         return self._found(changes.find_named, schedule_id, namespace, within)
 
@@ -353,7 +355,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         within: CallerTransaction | None = None,
     ) -> ScheduleHandle:
         where = self._namespace(namespace)
-        if not (is_id(schedule_id) and is_id(where)):  # no row can have it, and a driver may refuse it as a value
+        if not (is_id(schedule_id) and is_id(where)):  # no row has such an id, and a driver may refuse it as a value
             raise ScheduleNotFoundError(schedule_id, where)
         found = read_in(within, self.runtime, lambda connection: find(connection, where, schedule_id))
         if found is None:
@@ -387,7 +389,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def iter(
         self, *, namespace: str | None = None, sort: str = "created", **filters: Unpack[ListFilters]
     ) -> Iterator[ScheduleHandle]:
-        """Read all schedules that `list` with these filters and this order shows, page by page."""
+        """Read all schedules that `list` shows with these arguments, page by page."""
         return pages(lambda cursor: self.list(namespace=namespace, limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
     def count(self, *, namespace: str | None = None, **filters: Unpack[ListFilters]) -> int:
@@ -398,15 +400,15 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def history(
         self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
     ) -> Sequence[AuditRecord]:
-        """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
+        """Read the audit events of the newest schedule with an id, deleted or not."""
         return self.newest(schedule_id, namespace=namespace).history(limit, after_sequence)
 
     def newest(self, schedule_id: str, *, namespace: str | None = None) -> ScheduleHandle:
-        """Find the newest incarnation of an id, deleted or not; raises ScheduleNotFoundError."""
+        """Find the newest schedule with an id, deleted or not; raises ScheduleNotFoundError."""
         return self._found(schedule_queries.find_newest, schedule_id, namespace)
 
     def run(self, uid: str, *, namespace: str | None = None) -> RunHandle:
-        """Find a run by its uid, of whichever schedule; raises RunNotFoundError."""
+        """Find a run of any schedule by its uid; raises RunNotFoundError."""
         found = self.runtime.database.read(lambda c: run_queries.find_run_in(c, self._namespace(namespace), uid))
         if found is None:
             raise RunNotFoundError(uid)
@@ -493,7 +495,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         namespace: str | None = None,
         context: CommandContext | None = None,
     ) -> BackfillProgress:
-        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
+        """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
 
         The reason and the caller are recorded.
         """
@@ -515,14 +517,15 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         progress: Callable[[RetryRow], None] | None = None,
         context: CommandContext | None = None,
     ) -> Sequence[RetryRow]:
-        """Retry every run that failed or was lost since an instant (or so long ago), as `RunHandle.retry` does.
+        """Retry every run that failed or was lost since an instant, as `RunHandle.retry` does.
 
         >>> scheduler.retry_failed("1h", reason="the mail server is back", dry_run=True)
         []
 
-        Oldest end first; if the overlap policy allows one at a time, runs of a schedule follow one another. Returns a
-        row for each; `dry_run` writes nothing. Raises InvalidLimitError when there are more than `bound`, with nothing
-        written. After an interruption, call it again: a retried run is no longer failed.
+        `since` is an instant, or a length before now. The run that ended first is retried first; if the overlap policy
+        allows one run at a time, the runs of a schedule follow one another. Returns a row for each run; `dry_run`
+        writes nothing. If there are more than `bound` runs, writes nothing and raises InvalidLimitError. After an
+        interruption, call it again: a retried run no longer counts as failed.
         """
         require_note(reason, "reason")
         begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)
@@ -537,7 +540,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return rows
 
     def usage(self, *, namespace: str | None = None) -> Usage:
-        """Count the schedules of a namespace and the bytes they declare, with the quota of RQSCHED_QUOTAS.
+        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS.
 
         >>> scheduler.usage(namespace="acme").limits
         Quota(schedules=None, bytes=None)
@@ -545,7 +548,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
 
     def usages(self) -> Sequence[Usage]:
-        """Count the usage of each namespace with a quota, in the order of their names."""
+        """Count the usage of each namespace that has a quota, in the order of their names."""
         return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
     def load(self, hours: int = 24, *, namespace: str | None = None) -> Load:
@@ -580,8 +583,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         True
 
         With `declarations`, the schedules that a sync of them would create at `start` replace the stored ones. Each
-        fire is decided as in production, on a virtual clock. The same schedules, arguments and seed give the same
-        report; give `start`, too. Raises InvalidInputError for more than three million fires.
+        fire is decided as in production, on a virtual clock. The same schedules, arguments (with `start`) and seed give
+        the same report. Raises InvalidInputError for more than three million fires.
 
         Args:
             start: The start of the span, a whole minute; default now.
@@ -609,22 +612,24 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         return simulating.simulate(entries, wanted, now=now, env=self.settings.env)
 
     def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
-        """Compare SQL with Redis and repair, once; call it when a web app boots. Idempotent, any number at once.
+        """Compare SQL with Redis and repair the differences, once; call it when a web app boots.
 
-        `deep` verifies the link of every active schedule; `progress` gets the number of rows of each batch.
+        It is idempotent, and may run in any number of processes at once. `deep` verifies the link of every active
+        schedule. `progress` gets the number of rows of each batch.
         """
         from rqsched.kernel.chain.reconcile import passes  # noqa: PLC0415 - most commands and requests need none of its thirty modules
 
         return passes.recover(self.runtime, deep=deep, progress=progress)
 
     def keep_recovering(self) -> None:
-        """Make reconcile passes in turn with every worker, in a thread, while this process and its forks live.
+        """Make reconcile passes in a thread, in turn with every worker, while this process and its forks live.
 
         >>> app.before_request(scheduler.keep_recovering)  # doctest: +SKIP
 
-        For web applications beside plain `rq worker`s, which make none. Call it in each request, so that it begins with
-        the first request of a process: it is idempotent, waits for no server, and raises nothing. It does nothing in a
-        job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends it.
+        For web applications beside plain `rq worker`s, which make no passes. Call it in each request: the first request
+        of a process starts the thread, and later calls do nothing. It waits for no server and raises nothing. It does
+        nothing in a job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends the
+        thread.
         """
         is_working = get_current_job() is not None or find_worker_command() is not None
         if not is_working and not is_importing_workflows():
@@ -633,7 +638,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Sequence[dict[str, Any]]:
         """Fire the due schedules in this process, without waiting for a worker; return one row per outcome.
 
-        For cron-driven set-ups and tests. One failing schedule does not stop the others: its row has an `error`.
+        For tests, and for set-ups in which cron calls it. One failing schedule does not stop the others: its row has an
+        `error`.
         """
         from rqsched.kernel.chain import tick as fire_due  # noqa: PLC0415 - as in `recover`
 
@@ -645,8 +651,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
 
         Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises
-        InvalidInputError. An error in a subscriber is logged and harms nothing. Workers commit fires: to receive
-        their events there, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
+        InvalidInputError. An error in a subscriber is logged and harms nothing. Fires are committed in workers: to
+        receive their events, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
         """
         self.signals.add(name, subscriber)
 
@@ -658,15 +664,16 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         dry_run: bool = False,
         progress: Callable[[Pruned], None] | None = None,
     ) -> Pruned:
-        """Delete runs and history beyond each schedule's retention, for good, in small transactions; return the counts.
+        """Delete runs and history beyond each schedule's retention, in small transactions; return the counts.
 
-        `retention` overrides RQSCHED_RETENTION and the schedules' own; `progress` gets each step's counts.
+        `retention` overrides RQSCHED_RETENTION and the schedules' own retention. `progress` gets the counts of each
+        step.
         """
         wanted = pruning.Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
         return pruning.prune_all(self.runtime, wanted, progress)
 
     def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete audit events of one namespace or (None) all, recorded before an instant; returns how many."""
+        """Delete the audit events recorded before an instant, in a namespace or in all (None); return their number."""
         if before.tzinfo is None:
             raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
         return pruning.prune_history(self.runtime, before, namespace)

@@ -1,7 +1,7 @@
-"""Whether a process can still do what every process of a worker needs, after it has executed the application's code.
+"""Whether a process is still able to work for a worker after it has executed the application's code.
 
-A run that closes all files, changes the user or lowers a limit leaves a process that fails whatever it takes next. This
-knows nothing of runs.
+A run that closes all files, changes the user or lowers a limit leaves a process that fails with every later job. This
+file knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rqsched.features.list import make_runtime
 from rqsched.kernel.store.database import DatabaseError, Patience
 
 _DEPTH = 250
-"""More calls than our own code and the libraries under it ever need above RQ's loop."""
+"""More nested calls above RQ's loop than our own code and its libraries ever need."""
 _MEMORY = 16 << 20
 _AT_ONCE = Patience(total=timedelta(0))
 
 
 class Condition:
-    """The descriptor and the user of a sound process, to compare after the application's code was executed."""
+    """The state of a sound process, a descriptor and its user, to compare after the application's code was executed."""
 
     def __init__(self) -> None:
-        """Note it, and open a descriptor that only code which closes others' descriptors closes."""
+        """Note the state, and open a descriptor: only code that closes descriptors of others will close it."""
         self._canary, other = os.pipe()
         os.close(other)
         self._noted = self._look()
@@ -41,16 +41,16 @@ class Condition:
             self._folder = None
 
     def find_damage(self, *, is_thorough: bool = False) -> str | None:
-        """Return the damage of this process in words; None without any.
+        """Return the damage of this process in words, or None.
 
-        This takes some microseconds. A thorough look also starts a thread and calls deep. A working directory that was
-        deleted is no damage: this process returns to its first one.
+        This takes some microseconds. With `is_thorough` it also starts a thread and nests calls deeply. A deleted
+        working directory is no damage: the process returns to its first working directory.
         """
         try:
             Path.cwd()
         except FileNotFoundError:
             if self._folder is not None:
-                with contextlib.suppress(OSError):  # a deployment has removed this folder too
+                with contextlib.suppress(OSError):  # a deployment may have removed this folder too
                     os.chdir(self._folder)
         was, now = self._noted, self._look()
         if was[0] != now[0]:
@@ -70,7 +70,7 @@ class Condition:
                 thread.start()
                 thread.join()
                 _go_deep()
-        except Exception as error:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+        except Exception as error:  # noqa: BLE001 - without memory Python may raise any exception
             return f"{what} ({type(error).__name__})"
         return None
 
@@ -85,9 +85,9 @@ class Condition:
 
 
 def find_silent_server() -> str | None:
-    """Return which server does not answer over a new connection, and why; None when SQL and Redis do.
+    """Return which server does not answer over a new connection, and why; None when SQL and Redis answer.
 
-    The settings are read anew, as a process that starts reads them.
+    The settings are read again, as a new process would read them.
     """
     try:
         runtime = make_runtime(Settings())

@@ -1,8 +1,9 @@
-"""A dispatcher beside an RQ worker: a child process, the `keeper`, keeps it, and both end with the worker.
+"""A dispatcher beside an RQ worker: a child process of the worker, the `keeper`, keeps the dispatcher alive.
 
-An RQ worker cannot watch a child: its loop turns every half minute while a job executes, a SimpleWorker's not at all,
-and a thread does not survive where RQ forks. Two dispatchers are enough for a machine: the keepers of further workers
-wait for a place, see `waiting_keeper`. docs/adr/0010 has the whole tree.
+Both end with the worker. An RQ worker cannot watch a child itself: while a job executes, its loop turns only every half
+minute, the loop of a SimpleWorker does not turn at all, and a thread does not survive RQ's forks. Two dispatchers are
+enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`). docs/adr/0010 has the whole
+tree.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from rqsched.run.vital_signs import hold, let_go, require_own, run_folder
 _log = logging.getLogger(__name__)
 
 _PLACES = 2
-"""Dispatchers that a machine has at most for one user, database, Redis and control queue; the second takes over when
-the first one dies."""
+"""The most dispatchers on a machine for one user, database, Redis and control queue; the second takes over when the
+first dies."""
 _END_SECONDS = 5.0
-"""How long a worker that ends waits for its keeper and dispatcher, which finishes its batch."""
+"""How long a worker that ends waits for its keeper and for its dispatcher, which finishes its batch."""
 
 
 class KeptDispatcher:
     """Keeps a dispatcher for this process, until `stop` or its end, however it ends."""
 
     def __init__(self, settings: Settings, *, spawns: bool, log_level: str | int) -> None:
-        """`spawns` starts Python anew instead of forking this process; the children log to its standard error."""
+        """With `spawns`, children start in a new Python instead of a fork; they log to the same standard error."""
         self._settings = settings
         self._spawns = spawns
         self._log_level = log_level
@@ -44,7 +45,7 @@ class KeptDispatcher:
         self._waiting: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start a keeper. With a place it first starts a dispatcher, which begins with a pass of reconcile."""
+        """Start a keeper. If it gets a place, it starts a dispatcher, which begins with a pass of reconcile."""
         own, life = socket.socketpair()
         places = _open_places(self._settings)
         run_dir = self._settings.run_dir
@@ -66,7 +67,7 @@ class KeptDispatcher:
         self._life = own
 
     def keep(self) -> None:
-        """Start a keeper again when neither it nor its dispatcher lives; called between this process's other work."""
+        """Start another keeper if neither the keeper nor its dispatcher lives; called between other work."""
         if self._life is not None:
             if not is_at_end(self._life.fileno()):
                 return
@@ -84,7 +85,7 @@ class KeptDispatcher:
         return {} if self._life is None else {self._life.fileno(): self.keep}
 
     def stop(self) -> None:
-        """End keeper and dispatcher; they have ended when this returns, unless a backend holds them up."""
+        """End keeper and dispatcher. Both have ended when this returns, unless a backend delays them."""
         if self._life is None:
             return
         with contextlib.suppress(OSError):
@@ -95,7 +96,7 @@ class KeptDispatcher:
 
 
 def _open_places(settings: Settings) -> list[int]:
-    """Open the files whose locks are the places of this machine; none where the run folder cannot have them."""
+    """Open the files whose locks are the places of this machine; empty if the run folder cannot hold them."""
     what = "\n".join(map(str, (os.getuid(), settings.database_url, settings.redis_url, settings.control_queue)))
     name = hashlib.sha256(what.encode()).hexdigest()[:16]
     folder = run_folder(settings.run_dir)

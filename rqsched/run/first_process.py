@@ -1,7 +1,7 @@
 """The first process of a container (PID 1): a small parent of the command, which does the work of init.
 
-The kernel makes PID 1 the parent of every process whose own parent has ended, and gives it no signal that it has no
-handler for. This file knows nothing about the command.
+The kernel makes PID 1 the parent of every process whose own parent has ended. PID 1 gets only signals that it handles.
+This file knows nothing about the command.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A worker writes to SQL for its work horse, so that the horse of a short run opens no connection.
+"""A worker writes to SQL for its work horse (RQ's process for a job), so that a short run needs no connection.
 
-The horse asks over a pair of sockets, twice: to claim its run, and to record that it succeeded. It does everything else
-itself: heartbeats, failures, queries of the workflow, and writes that its worker does not make in time. A worker that
-does not answer may have written or not: the horse finds out by the token of the attempt, as after any lost answer of
-SQL.
+The horse asks the worker over a pair of sockets, twice: to claim its run, and to record the run's success. The horse
+itself does everything else: heartbeats, failures, queries of the workflow, and writes that the worker does not make in
+time. If the worker does not answer, it may have written or not: the horse finds out by the token of the attempt, as
+after any lost answer of SQL.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """How long a horse waits for its worker before it does the write itself."""
 LONGEST = 1 << 16
-"""Bytes of the longest message: messages under way fit into the buffers, so neither side ever waits to send."""
+"""The most bytes of a message: it fits into the socket's buffer, so neither side ever waits to send."""
 _BUFFER = 4 * LONGEST
 _HEAD = struct.Struct("!I")
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, and another on a new connection if the open one is lost; the horse has more patience."""
+"""One attempt, and another on a new connection if the open connection is lost; the horse itself retries longer."""
 
 
 class WorkerSide:
@@ -71,7 +71,7 @@ class WorkerSide:
         self._runtime.parent = HorseSide(self._runtime, self._horses, self.answer_seconds)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._own.close()
         self._horses.close()
 
@@ -118,7 +118,7 @@ class WorkerSide:
         """Perform a request of the horse; returns the answer, or nothing if the outcome is unknown."""
         try:
             answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
-        except Exception as error:  # noqa: BLE001 - the horse does it itself, and reports what is wrong
+        except Exception as error:  # noqa: BLE001 - the horse does the write itself, and reports the error
             _log.debug("not written for a horse: %s", error, extra={"action": "horse_not_served"})
             return b""
         found = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
@@ -165,7 +165,7 @@ class HorseSide:
         return end
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
-        """Ask, and wait for the answer; a worker that failed to answer once is not asked again."""
+        """Ask the worker and wait for its answer; after one failure the worker is not asked again."""
         if self._is_over or os.getpid() != self._pid:
             raise NotAnsweredError("the worker is not asked any more")
         text = json.dumps(request).encode()

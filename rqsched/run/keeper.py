@@ -1,7 +1,7 @@
 """The keeper: a child process of an RQ worker that keeps a dispatcher as its own child, and ends with its worker.
 
-The two watch each other: the keeper starts another dispatcher, and a dispatcher whose keeper has died becomes one. A
-keeper that is started anew imports nothing of what a dispatcher does. docs/adr/0013 says why.
+Keeper and dispatcher watch each other. The keeper replaces a dispatcher that has died, and a dispatcher whose keeper
+has died becomes the keeper. A keeper in a new Python does not import the dispatcher's modules. docs/adr/0013 says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Post(NamedTuple):
     """The values that a keeper and its dispatcher hand on to their successors."""
 
     life: int
-    """The descriptor that is at its end when the worker is gone."""
+    """The descriptor of a pipe that the worker holds open: it is at its end when the worker is gone."""
     worker: int
     """The pid of the worker."""
     log_level: str | int
@@ -44,7 +44,7 @@ class Post(NamedTuple):
 
 
 def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
-    """Return whether the other end is closed, after at most so many seconds; nothing is ever sent over it."""
+    """Return whether the other end of a pipe is closed, waiting at most `seconds`; nothing is ever sent over it."""
     ending = select.poll()
     ending.register(descriptor, select.POLLIN)
     return bool(ending.poll(seconds * 1000))
@@ -57,9 +57,10 @@ def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
 
 
 def keep(post: Post, place: int) -> None:
-    """Keep a dispatcher until the worker is gone; `place` is a descriptor whose lock lives as long as either.
+    """Keep a dispatcher until the worker is gone.
 
-    The keeper answers pings for its worker, which cannot answer while a job executes.
+    `place` is a descriptor whose lock lasts as long as keeper or dispatcher lives. The keeper answers pings for its
+    worker, which cannot answer while a job executes.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=post.log_level, format=TEXT)
@@ -70,7 +71,7 @@ def keep(post: Post, place: int) -> None:
 
 
 def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:
-    """Run the dispatcher to its end; when its keeper has died, become the keeper."""
+    """Run the dispatcher to its end; if its keeper has died, become the keeper."""
     from rqsched.config import export  # noqa: PLC0415 - the keeper does not need it
     from rqsched.run.worker import dispatch, open_runtime  # noqa: PLC0415
 
@@ -93,4 +94,4 @@ def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) 
     for descriptor in {post.life, place} - {-1}:
         os.set_inheritable(descriptor, True)
     command = [*post.command, str(place)]
-    os.execv(command[0], command)  # noqa: S606 - of this process no thread and no connection may be left
+    os.execv(command[0], command)  # noqa: S606 - it ends all threads and connections of this process

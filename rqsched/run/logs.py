@@ -15,7 +15,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class LogLevel(StrEnum):
-    """The least level that a process logs."""
+    """The lowest level that a process logs."""
 
     DEBUG = "debug"
     """Everything."""
@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, in one line whatever it holds."""
+        """Return the JSON object, always in one line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         fields: dict[str, Any] = {
             "at": at.replace("+00:00", "Z"),
@@ -60,7 +60,7 @@ class JsonLines(logging.Formatter):
 
 
 def _current_span() -> dict[str, str]:
-    """Return the ids of the current span; nothing where OpenTelemetry is not imported, or no span is current."""
+    """Return the ids of the current span; empty if OpenTelemetry is not imported or no span is current."""
     trace = sys.modules.get("opentelemetry.trace")
     span = None if trace is None else trace.get_current_span().get_span_context()
     if trace is None or span is None or not span.is_valid:

@@ -1,7 +1,8 @@
 """Receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
-RQ's worker does both itself, with a thread and a child. A runner has neither: a run may hold its interpreter, and the
-command to stop it must be heard all the same. A command is noted in the runner's slot, and the supervisor obeys it.
+RQ's worker does both itself, with a thread and a child. A runner has neither, because a run may block its interpreter,
+and the command to stop that run must still be received. A command is noted in the runner's slot, and the supervisor
+obeys it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 1.0
 _KEEP_SECONDS = 15.0
-"""How often it looks whether RQ's scheduler lives, or its lock is free, and shows RQ that the runners do."""
+"""How often it checks RQ's scheduler and the scheduler's lock, and shows RQ that the runners live."""
 
 
 class CommandListener:
-    """Receives what RQ sends to the runners of these slots."""
+    """Receives RQ's commands to the runners of these slots."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class CommandListener:
         *,
         keeps_scheduler: bool = True,
     ) -> None:
-        """Receive over a separate client; RQ's scheduler serves `queues`, unless it is not kept, as in a burst."""
+        """Receive over a separate client. RQ's scheduler serves `queues`; a burst does not keep it alive."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress

@@ -1,12 +1,12 @@
-"""RQ's worker as rqsched runs it: it outlives silent and absent Redis connections, and settles runs whose horse died.
+"""RQ's worker as rqsched runs it: it survives silent and lost Redis connections, and settles runs whose horse died.
 
-RQ's own worker quits on most errors of Redis, so that nothing ends the job that executes in time; and its client waits
-415 s for an answer. Here no call waits longer than 6 s, one that failed is made again over a new connection, and what
-still fails is left for the next turn of RQ's loop.
+A horse is the process that RQ forks for a job. RQ's own worker quits on most errors of Redis, so that nothing stops the
+executing job at its timeout, and its client waits 415 s for an answer. Here no call waits longer than 6 s. A failed
+call is repeated over a new connection, and if that fails too, the next turn of RQ's loop makes it.
 
-A run of a few milliseconds would spend most of its time on RQ's commands. So the three heartbeats and the three looks
-whether workers are suspended are sent once a second, and our own jobs are deleted without a look for them in RQ's
-registries. Other jobs are treated as RQ does.
+A run of a few milliseconds would spend most of its time on RQ's commands. So the heartbeats and the checks for `rq
+suspend`, three of each for every job, are sent at most once a second, and our own jobs are deleted without a search in
+RQ's registries. Other jobs are treated as RQ treats them.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ BLOCK_SECONDS = 3
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
 _WRITES_SECONDS = 0.25
-"""How often a worker looks whether its database takes writes."""
+"""How often a worker checks whether its database takes writes."""
 _OURS = "rqsched.jobs."
 _REVIVE_SECONDS = 15.0
-"""How often a worker looks whether RQ's scheduler lives or its lock is free, and whether RQ still lists the worker."""
+"""How often a worker checks RQ's scheduler and the scheduler's lock, and whether RQ still lists the worker."""
 
 
 class _GuardedJob(Job):
-    """A mixin before a job's own class, until its function begins: a process that this forks ends with its call."""
+    """A mixin before a job's own class, until its function begins: a process that the function forks ends with it."""
 
     @property
     def func(self) -> Any:
-        """The job's function under its own name, guarded against forks; None without one."""
+        """The job's function under its own name, guarded against forks; None if it has no function."""
         function = super().func
         return None if function is None else update_wrapper(partial(self._call, function), function)
 
@@ -76,9 +76,9 @@ class _GuardedJob(Job):
 
 @contextlib.contextmanager
 def _guarded(job: Job) -> Iterator[None]:
-    """Guard the function of a job against forks; one of ours is deleted in the pipeline of its end.
+    """Guard the function of a job against forks, and delete a job of ours in the pipeline that records its end.
 
-    RQ reads the status of a job that succeeded and each of its executions before it deletes it, in eight round trips.
+    RQ would read the status of a succeeded job and each of its executions before it deletes the job: eight round trips.
     """
     own_class: type[Job] = type(job)
     job.__class__ = type(own_class.__name__, (_GuardedJob, own_class), {})
@@ -94,7 +94,7 @@ def _guarded(job: Job) -> Iterator[None]:
 def _delete_own(
     job: Job, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False
 ) -> None:
-    """Delete a job of ours with its one execution, unless RQ is to look for more."""
+    """Delete a job of ours and its only execution in a pipeline; leave any other request to RQ."""
     if pipeline is None or remove_from_queue or delete_dependents or job.group_id:
         type(job).delete(job, pipeline, remove_from_queue, delete_dependents)
         return
@@ -103,27 +103,27 @@ def _delete_own(
 
 
 def is_ours(job: Job) -> bool:
-    """Return whether a job is one that rqsched has put on the queue itself."""
+    """Return whether rqsched itself put a job on its queue."""
     parsers: tuple[Callable[[str], object], ...] = (parse_run_job_id, parse_target_job_id, parse_delivery_job_id)
     if not any(parse(job.id) for parse in parsers):
         return False
     try:
         return str(job.func_name).startswith(_OURS)
-    except Exception:  # noqa: BLE001 - it cannot be read; RQ reports that in a work horse
+    except Exception:  # noqa: BLE001 - the job cannot be read; RQ reports that in a work horse
         return False
 
 
 class PatientWorker(BaseWorker):
-    """A mixin for RQ's worker classes, which it comes before."""
+    """A mixin to put before RQ's worker classes."""
 
     max_connection_wait_time = 5.0
     """RQ's longest pause before it tries an absent Redis again."""
     runtime: Runtime | None = None
-    """Settles the runs whose horse this worker sees die; None leaves them to reconcile."""
+    """The runtime that settles runs whose horse this worker sees die; None leaves these runs to reconcile."""
     hold_redis: Redis | None = None
-    """The client over which this worker asks whether everything is held; None for the runtime's own."""
+    """The client over which this worker asks whether everything is on hold; None for the runtime's own."""
     _progress: Progress | None = None
-    """Shows a supervisor that RQ's loop turns; None without one."""
+    """Shows a supervisor that RQ's loop turns; None without a supervisor."""
     _heartbeat_at = 0.0
     _registered_at = 0.0
     _suspension_at = 0.0
@@ -148,7 +148,7 @@ class PatientWorker(BaseWorker):
         """Whether it ended because there was nothing to do: a burst, or RQ's `max_idle_time`."""
 
     def _set_connection(self, connection: Redis) -> Redis:
-        """Return a client of this worker's own to the server of the one that it is given; called by RQ."""
+        """Return a separate client for this worker, to the server of the given client; called by RQ."""
         return own_client(connection)
 
     @property
@@ -162,10 +162,10 @@ class PatientWorker(BaseWorker):
         return ANSWER_SECONDS
 
     def on_turn(self) -> None:
-        """Look around as RQ's loop turns: every few seconds, every half minute while a job executes.
+        """Check what is due as RQ's loop turns: every few seconds, or every half minute while a job executes.
 
-        RQ's scheduler is started again soon after it died, or taken over from another worker's: it ends with the first
-        error of Redis, and with its worker, and RQ itself looks every ten minutes.
+        RQ's scheduler ends with the first error of Redis, or with its worker, and RQ itself checks it only every ten
+        minutes. So this worker soon replaces a scheduler that died, its own or another worker's.
         """
         if self._progress is not None:
             self._progress.turn(waits_for_writes=self.waits_for_writes)
@@ -179,7 +179,7 @@ class PatientWorker(BaseWorker):
                 scheduler.acquire_locks(auto_start=True)
 
     def _start_scheduler(self, burst: bool = False, *arguments: Any, **options: Any) -> None:
-        """Start RQ's scheduler; a burst puts on the queues what is due, and leaves the rest to workers that stay."""
+        """Start RQ's scheduler. A burst only enqueues the jobs that are due; workers that stay enqueue the others."""
         cast("Any", super())._start_scheduler(burst, *arguments, **options)
         if burst:  # both this class and RQ's maintenance would start its process with the locks
             cast("Any", self.scheduler).acquire_locks = lambda *_, **__: set()
@@ -188,11 +188,11 @@ class PatientWorker(BaseWorker):
         """Register with Redis, as RQ does."""
         super().bootstrap(*arguments, **options)
         telemetry.show_worker_version(self.connection, self.key)
-        # RQ would ask for it with a job in its hands, which an error loses.
+        # RQ would ask for the version after it took a job, and an error would lose that job.
         self.get_redis_server_version()  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Show that this worker lives, at most once a second: RQ calls this three times with every job."""
+        """Show that this worker lives, at most once a second; RQ calls this three times for every job."""
         if os.getpid() == self.pid:
             self.on_turn()
         if pipeline is not None:
@@ -209,7 +209,7 @@ class PatientWorker(BaseWorker):
                 self._register_again()
 
     def _register_again(self) -> None:
-        """Return to the workers that RQ lists, where a flush of Redis took this one from them."""
+        """Register this worker with RQ again if a flush of Redis has removed it from RQ's list."""
         now = time.monotonic()
         if now - self._registered_at < _REVIVE_SECONDS:
             return
@@ -221,7 +221,7 @@ class PatientWorker(BaseWorker):
             telemetry.show_worker_version(self.connection, self.key)
 
     def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
-        """Show that the job lives; after an error its horse must still have a hard timeout."""
+        """Show that the job lives. After an error of Redis the horse must still be killed at its timeout."""
         with self._outlived("the heartbeat of its job"):
             super().maintain_heartbeats(*arguments, **options)
 
@@ -233,7 +233,7 @@ class PatientWorker(BaseWorker):
             super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended, and learn whether everything is held; each at most once a second."""
+        """Wait while workers are suspended, and ask whether everything is on hold; each at most once a second."""
         now = time.monotonic()
         if now - self._suspension_at < HOUSEKEEPING_SECONDS:
             return
@@ -243,7 +243,7 @@ class PatientWorker(BaseWorker):
         self._learn_of_hold()
 
     def _learn_of_hold(self) -> None:
-        """Ask whether everything is held, at most once a second; RQ's loop does not turn while it waits for a job."""
+        """Ask whether everything is on hold, at most once a second: RQ's loop stands still while it waits for a job."""
         now = time.monotonic()
         if self.runtime is not None and now - self._hold_asked_at >= HOUSEKEEPING_SECONDS:
             self._hold_asked_at = now
@@ -255,7 +255,7 @@ class PatientWorker(BaseWorker):
             return super().perform_job(job, *arguments, **options)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
-        """Note when a job ended; one of ours that succeeded has no callbacks, and so needs no heartbeat for them."""
+        """Note when a job ended. A succeeded job of ours has no callbacks, so it needs no heartbeat for them."""
         if is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
             job.ended_at = now_in_utc()
             return
@@ -277,7 +277,7 @@ class PatientWorker(BaseWorker):
         return self.runtime is not None and self.runtime.write_gate.is_closed
 
     def _wait_until_allowed(self) -> None:
-        """Wait, in RQ's loop, while this process may take no job: what would run could not be recorded, or is held."""
+        """Wait, in RQ's loop, while this process may take no job: the database takes no writes, or there is a hold."""
         if self.runtime is None:
             return
         is_first = self.runtime.database.refuses_writes is None
@@ -288,7 +288,7 @@ class PatientWorker(BaseWorker):
             self.runtime.database.close()  # a process that forks has none open
 
     def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
-        """Wait for a job; None when RQ's loop is to end."""
+        """Wait for a job; return None if RQ's loop is to end."""
         self._waits_for_job, found, is_refused = True, None, True
         try:
             while is_refused:
@@ -297,7 +297,7 @@ class PatientWorker(BaseWorker):
                     raise StopRequested
                 try:
                     found, is_refused = super().dequeue_job_and_maintain_ttl(*arguments, **options), False
-                except ResponseError as error:  # RQ itself waits for a lost connection alone
+                except ResponseError as error:  # RQ itself only retries after a lost connection
                     if not is_transient(error):
                         self._keep(error)
                         raise
@@ -311,10 +311,10 @@ class PatientWorker(BaseWorker):
         return found
 
     def _shutdown(self) -> None:
-        """Ask for the end, in a signal handler: a wait for a job is given up, anything else is finished first.
+        """Ask for the end, in a signal handler: a wait for a job is stopped, and any other work is finished first.
 
         RQ itself stops at once when its state is idle. A worker that executes jobs in its own process is idle before
-        the end of a job is written: the job would be recorded as failed, and the worker would continue.
+        the end of the job is written: with RQ's way the job would be recorded as failed, and the worker would continue.
         """
         state, self._state = self._state, WorkerStatus.IDLE if self._waits_for_job else WorkerStatus.BUSY
         try:
@@ -323,7 +323,7 @@ class PatientWorker(BaseWorker):
             self._state = state
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Execute a job. When Redis is away at its end, the worker continues, and a run whose horse died is settled."""
+        """Execute a job. If Redis is down when the job ends, continue; if the horse of a run died, settle the run."""
         self._horse_status, self._why_died = 0, DIED
         self._deadline.clear()
         self.jobs_done += 1
@@ -338,9 +338,9 @@ class PatientWorker(BaseWorker):
                 self.handle_work_horse_killed(job, None, self._horse_status, None)
 
     def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
-        """Wait for the end of the horse, and serve what is beside it meanwhile."""
+        """Wait for the end of the horse, and meanwhile serve the descriptors of `beside_horse`."""
         if not self._is_waiting and self.horse_pid:
-            self._is_waiting = True  # the handler of a signal that kills the horse calls this again meanwhile
+            self._is_waiting = True  # the handler of a signal that kills the horse calls this method again
             try:
                 wait_for_end(
                     self.horse_pid, self.beside_horse, self._look_after_horse, is_child=self.forks_horses_itself
@@ -360,7 +360,7 @@ class PatientWorker(BaseWorker):
         return {}
 
     def _look_after_horse(self) -> None:
-        """Kill a horse whose application code has taken far too long, whatever RQ's timeout of its job is."""
+        """Kill a horse whose application code is past its deadline, independent of RQ's timeout of the job."""
         if self._deadline.is_over:
             self._why_died = OVERRUN
             _log.warning("a work horse ends: %s", OVERRUN, extra={"action": "horse_killed"})
@@ -368,13 +368,13 @@ class PatientWorker(BaseWorker):
             self._deadline.clear()
 
     def handle_work_horse_killed(self, job: Job, *arguments: Any) -> None:
-        """Settle the run of a horse that died, and tell the handlers of the application."""
+        """Settle the run of a horse that died, and call the application's exception handlers."""
         if self.runtime is not None:
             horse_died(self.runtime, job, self._why_died)
         super().handle_work_horse_killed(job, *arguments)  # type: ignore[no-untyped-call]
 
     def subscribe(self) -> None:
-        """Listen for commands (stop a job, shut down) as RQ does, over a connection that is checked while quiet."""
+        """Listen for commands (stop a job, shut down) as RQ does, over a connection that is checked while idle."""
         self.pubsub = commands = AskingPubSub(self.connection.connection_pool)
         commands.subscribe(**{self.pubsub_channel_name: self.handle_payload})
         thread: Any = commands.run_in_thread(
@@ -383,9 +383,9 @@ class PatientWorker(BaseWorker):
         self.pubsub_thread = thread
 
     def unsubscribe(self) -> None:
-        """End the thread that listens for commands: what RQ sends to wake it comes when it is to end already.
+        """End the thread that listens for commands: set its end before the message that wakes it.
 
-        RQ sends first. A thread that is faster waits on, and RQ's worker waits a second for it.
+        RQ sends the message first. A thread that reads it too early waits again, and RQ's worker waits a second for it.
         """
         thread: Any = self.pubsub_thread
         if thread is not None:
@@ -393,30 +393,31 @@ class PatientWorker(BaseWorker):
         super().unsubscribe()  # type: ignore[no-untyped-call]
 
     def kill_horse(self, *arguments: Any, **options: Any) -> None:
-        """Kill the work horse, if there is one: a command to stop a job may come when its horse has just ended.
+        """Kill the work horse, if there is one: a command to stop a job may come just after its horse has ended.
 
-        RQ would kill process 0, which is this process and its group.
+        Without a horse RQ would kill process 0, which means this process and its group.
         """
         if self.horse_pid:
             super().kill_horse(*arguments, **options)
 
     def handle_job_failure(self, job: Job, *arguments: Any, **options: Any) -> None:
-        """Record in Redis that a job failed; the run of one that a person stopped by RQ's command is terminated."""
+        """Record in Redis that a job failed. If a person stopped the job by RQ's command, terminate its run."""
         if self.runtime is not None and self._stopped_job_id == job.id:
             horse_died(self.runtime, job, STOPPED, is_stopped=True)
         super().handle_job_failure(job, *arguments, **options)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Let RQ's thread for commands go on after whatever passes by waiting, as it does after a lost connection.
+        """Keep RQ's command thread alive after every temporary error, as RQ does after a lost connection.
 
-        It is not started again: a worker whose thread had ended on a full disk of Redis would hear no command any more.
+        Nothing starts that thread again: if it ended on a full disk of Redis, the worker would receive no more
+        commands.
         """
         error = RedisConnectionError(str(exc)) if is_transient(exc) else exc
         super()._pubsub_exception_handler(error, pubsub, pubsub_thread)
 
     @contextlib.contextmanager
     def _outlived(self, what: str) -> Iterator[None]:
-        """Leave a call that Redis does not answer, or refuses for a while, to the next turn of the loop."""
+        """Leave a call that Redis does not answer, or refuses for now, to the next turn of the loop."""
         try:
             yield
         except RedisError as error:
@@ -425,7 +426,7 @@ class PatientWorker(BaseWorker):
             self._tell(what, error)
 
     def _keep(self, error: RedisError) -> None:
-        """Let others know of what ends this worker: Redis refuses, for good, what it takes jobs with."""
+        """Record, where other processes see it, that Redis permanently refuses to let this worker take jobs."""
         if self.runtime is not None:
             keys = self.runtime.transport.keys_of(error, lists=[str(queue.key) for queue in self.queues])
             self.runtime.refusals.note(f"workers of {', '.join(self.queue_names())}", error, keys)
@@ -435,7 +436,7 @@ class PatientWorker(BaseWorker):
 
 
 class WritesForHorse(PatientWorker):
-    """A mixin for worker classes that fork, after our other mixins: it claims for its horses and records successes."""
+    """A mixin for worker classes that fork, after our other mixins: the worker writes to SQL for its horses."""
 
     _for_horse: WorkerSide | None = None
 
@@ -510,24 +511,24 @@ def make_worker(
 
 
 def make_queues(settings: Settings, names: Sequence[str], redis: Redis) -> list[Queue]:
-    """Return RQ's queues of these names, with the serializer of the first: a worker of RQ has one."""
+    """Return RQ's queues of these names, all with the serializer of the first: a worker of RQ has only one."""
     serializer = settings.serializer_for(names[0])
     return [Queue(name, connection=redis, serializer=serializer) for name in names]
 
 
 def take_over_name(worker: BaseWorker) -> None:
-    """Bury the worker of the same name that is dead, or RQ would refuse the name for minutes."""
+    """Remove a dead worker of the same name from RQ, which would otherwise refuse the name for minutes."""
     if worker.connection.exists(worker.key) and not worker.connection.hexists(worker.key, "death"):
         worker.register_death()
 
 
 def end_scheduler_with(worker: Any) -> None:
-    """Let RQ's scheduler die with the object whose `pid` is its parent's, instead of holding its lock as an orphan."""
+    """Make RQ's scheduler die with its parent, whose pid `worker` has, instead of keeping its lock as an orphan."""
     register_after_fork(worker, _die_with_worker)
 
 
 def _die_with_worker(worker: Any) -> None:
-    """Let a process that multiprocessing forks below the worker die with it; those that a run forks are left alone."""
+    """Make a process that multiprocessing forks from the worker die with it, but not one that a run forks."""
     parent = parent_process()  # at the moment of the fork: the worker may have died since
     if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)

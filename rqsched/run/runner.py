@@ -1,9 +1,9 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
-It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process; any other job of
-RQ gets a work horse, forked by a process that has executed nothing (`HorseStarter`). Its slot names each job before the
-claim. So when a runner dies, its successor settles the attempt that died with it, and RQ's job of that, before it takes
-a job itself.
+It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process. Any other job of
+RQ gets a work horse, which a process that has executed nothing forks (`HorseStarter`). The runner notes each job in its
+slot before the claim. So when a runner dies, its successor settles the attempt that died and its RQ job, before it
+takes another job.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from rqsched.run.work_horse import HorseStarter, RunHorse, horse_died
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
-"""Seconds beyond RQ's timeout of a job, which leaves room to record its end, after which its runner is killed. The
+"""Seconds after RQ's timeout of a job at which its runner is killed; until then it may record the job's end. The
 application's code has a deadline of its own."""
 _MOST_FAILED_CLAIMS = 3
-"""After the claims of so many runs in a row have failed, whatever the reason, a runner counts as damaged."""
+"""A runner counts as damaged after so many failed claims of runs in a row, whatever the reason."""
 _JUDGEMENT_SECONDS = 12.0
-"""How long a runner that a server does not answer takes no other job, for the supervisor to find out why."""
+"""How long a runner takes no other job when a server does not answer it, so that the supervisor can find out why."""
 _LONGEST_RESULT = 1_000
-"""Characters of a result, or of an error, that a damaged runner hands to the next one."""
+"""The most characters of a result or an error that a damaged runner hands to its successor."""
 _CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
-"""An idle runner's loop turns every few seconds; after so long without a turn it stands still."""
+"""The most seconds without a turn of an idle runner's loop, which turns every few seconds."""
 _HORSE_SECONDS = 120.0
-"""The same while another job's work horse works: then it turns every half minute."""
+"""The same while a work horse executes a job: then the loop turns every half minute."""
 
 
 class _InProcess(BaseWorker):
-    """A mixin right before RQ's worker class: our jobs are executed here, others in horses forked by the starter."""
+    """A mixin right before RQ's worker class: our jobs are executed here, other jobs in horses of the starter."""
 
     starter: HorseStarter | None = None
-    """Forks the horses; None where they are started anew (RQ's SpawnWorker)."""
+    """Forks the horses; None if each horse is a new Python (RQ's SpawnWorker)."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Execute one job to its end."""
@@ -81,13 +81,13 @@ class _InProcess(BaseWorker):
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
-        """Return how long RQ takes the job for alive; a job in the runner's own process sends no heartbeat."""
+        """Return how long RQ considers the job alive; a job in the runner's own process sends no heartbeat."""
         if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Have a work horse forked for a job that is not ours; without one, RQ fails the job as if it had died."""
+        """Have a work horse forked for a job that is not ours. If that fails, RQ fails the job as if the horse died."""
         if self.starter is None:
             cast("Any", super()).fork_work_horse(job, queue)
         else:
@@ -112,9 +112,9 @@ class Runner(PatientWorker):
     run_horse: RunHorse
     slot: Slot
     max_memory: int | None = None
-    """Resident bytes beyond which another runner takes its place."""
+    """The most resident bytes; a runner that has more is replaced."""
     is_worn: bool = False
-    """Whether another runner takes its place: it has grown beyond `max_memory`, or can start no horse any more."""
+    """Whether another runner is to replace it: it has grown beyond `max_memory`, or cannot start a horse any more."""
     condition: Condition
     _turned_at = 0.0
     _failed_claims: frozenset[str] = frozenset()
@@ -125,19 +125,20 @@ class Runner(PatientWorker):
         super().on_turn()
 
     def on_end(self, attempt_result: AttemptResult | None) -> None:
-        """Leave what follows to the next runner if the application's code has damaged this process."""
+        """End this process if the application's code has damaged it; its successor does the rest."""
         try:
             damage = self.condition.find_damage()
-        except BaseException:  # noqa: BLE001 - without memory Python raises whatever it comes upon
+        except BaseException:  # noqa: BLE001 - without memory Python may raise any exception
             damage = _CANNOT_TELL
         if damage is not None:
             self._give_up(damage, attempt_result)
 
     def on_trouble(self, error: BaseException, attempt_result: AttemptResult | None) -> None:
-        """Find out whether a claim or an end failed because this process is damaged; then it ends here.
+        """Find out whether a claim or an end failed because this process is damaged; if so, end the process.
 
-        A server that does not answer this process may be away: the supervisor, which asks it from a process of its own,
-        kills this one if it is not. Three failed claims of different runs in a row are taken for damage, too.
+        If a server does not answer this process, the server may be down. The supervisor asks it from another process,
+        and kills this one if the server answers there. Three failed claims of different runs in a row also count as
+        damage.
         """
         try:
             job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
@@ -149,11 +150,11 @@ class Runner(PatientWorker):
             if damage is not None:
                 self._give_up(damage, attempt_result)
             self._await_judgement(attempt_result)
-        except BaseException:  # noqa: BLE001 - what cannot even find out is damaged
+        except BaseException:  # noqa: BLE001 - a process that cannot even check itself is damaged
             self._give_up(_CANNOT_TELL, attempt_result)
 
     def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
-        """Wait while a server does not answer this process, to be killed if it answers others."""
+        """Wait while a server does not answer this process; the supervisor kills it if the server answers others."""
         ends_at = time.monotonic() + _JUDGEMENT_SECONDS
         while (began_at := time.monotonic()) < ends_at and (silent := find_silent_server()) is not None:
             self._note_result(attempt_result)
@@ -167,7 +168,7 @@ class Runner(PatientWorker):
             self._note_result(attempt_result)
             self.slot.trouble = Trouble(os.getpid(), time.monotonic(), damage[:_LONGEST_RESULT], is_certain=True)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # the run has put this process into another group
+            with contextlib.suppress(ProcessLookupError):  # the run may have moved this process into another group
                 os.killpg(os.getpid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -182,7 +183,7 @@ class Runner(PatientWorker):
             self._note(end=(outcome, result, error, attempt_result.is_final, types))
 
     def subscribe(self) -> None:
-        """Leave RQ's commands to the process that receives them for all runners: here they would need a thread."""
+        """Start no thread for RQ's commands: a separate process receives them for all runners."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Note the job in the slot, execute it, and clean up after it."""
@@ -200,7 +201,7 @@ class Runner(PatientWorker):
         self._tidy()
 
     def _leave_to_successor(self, job: RqJob, queue: Queue) -> None:
-        """Put a job back as the first of its queue, and let another runner take this one's place."""
+        """Put a job back at the head of its queue, and let another runner replace this one."""
         _log.error("the process that forks work horses has died", extra={"action": "horse_starter_died"})
         self._renew()
         with self.connection.pipeline() as pipeline:
@@ -215,18 +216,18 @@ class Runner(PatientWorker):
         return execution
 
     def cleanup_execution(self, job: RqJob, pipeline: Any, *arguments: Any, **options: Any) -> None:
-        """Remove the execution of a job; of one of ours, show in the same pipeline that this runner is idle."""
+        """Remove the execution of a job; for a job of ours, also show in that pipeline that this runner is idle."""
         super().cleanup_execution(job, pipeline, *arguments, **options)
         if is_ours(job):
             self.set_state(WorkerStatus.IDLE, pipeline)
 
     def on_claim(self, token: str) -> None:
-        """Note under which token the run is about to be claimed."""
+        """Note in the slot the token under which the run is about to be claimed."""
         self._note(token=token)
 
     @contextmanager
     def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
-        """Note when the application's code has taken far too long: the supervisor kills this process then."""
+        """Note the deadline of the application's code in the slot; after it the supervisor kills this process."""
         del lose  # the next runner settles the run
         job, pid = self.slot.job, os.getpid()
         self._failed_claims = frozenset()
@@ -269,7 +270,7 @@ class Runner(PatientWorker):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def bury(self) -> None:
-        """Settle in SQL and at RQ what the previous runner of this slot died with."""
+        """Settle the job with which the previous runner of this slot died, in SQL and in RQ."""
         job, cause = self.slot.job, self.slot.cause
         if (trouble := self.slot.trouble) is not None and cause is not None and cause.is_damage:
             telemetry.record_damage(self.connection, self.name, trouble.pid, trouble.why, now=now())
@@ -285,9 +286,9 @@ class Runner(PatientWorker):
         self.slot.job = self.slot.trouble = None
 
     def _put_back(self, job: RunnerJob, why: str) -> None:
-        """Write how the attempt ended, if it was claimed; its job is the first of its queue again.
+        """Put the job back at the head of its queue. If its attempt was claimed, write how the attempt ended.
 
-        A job whose attempt was claimed finds nothing left to do: SQL fences.
+        The job of a claimed attempt then finds nothing left to do: SQL fences.
         """
         rq_job, run = self._find_job(job.id), parse_run_job_id(job.id)
         if job.token is not None and self.runtime is not None:
@@ -309,7 +310,7 @@ class Runner(PatientWorker):
             pipeline.execute()
 
     def _settle(self, runtime: Runtime, run_uid: str, token: str, end: tuple[Any, ...]) -> None:
-        """Write the end that the damaged runner has left; without it a reconcile pass settles the run as lost."""
+        """Write the end that the damaged runner left in its slot; otherwise reconcile would settle the run as lost."""
         outcome, result, error, is_final, types = end
         ended = AttemptResult(
             AttemptOutcome(outcome), result=result, error=error, is_final=is_final,
@@ -317,11 +318,11 @@ class Runner(PatientWorker):
         )  # fmt: skip
         try:
             settle_run(runtime, run_uid, ended, fence=lambda one: one.is_held_by(token))
-        except Exception:  # noqa: BLE001 - the boundary of a link: a slot that cannot begin would take nothing more
+        except Exception:  # noqa: BLE001 - the boundary of a link: otherwise this slot could take no job any more
             _log.exception("the end of run %s is lost", run_uid, extra={"action": "completion_lost"})
 
     def _find_job(self, job_id: str) -> RqJob:
-        """Return RQ's job; one without an origin where Redis has lost it."""
+        """Return RQ's job; if Redis has lost it, return a job without an origin."""
         try:
             return self.job_class.fetch(job_id, connection=self.connection, serializer=self.serializer)
         except NoSuchJobError:
@@ -348,7 +349,7 @@ class Runner(PatientWorker):
         super(PatientWorker, self).handle_job_failure(rq_job, **how)
 
     def stands_still(self) -> bool:
-        """Return whether the loop has not turned for too long; a run of ours that executes has a bound of its own."""
+        """Return whether the loop has not turned for too long; an executing run of ours has its own deadline."""
         job = self.slot.job
         if job is not None and job.is_ours:
             return False
@@ -360,7 +361,7 @@ class Runner(PatientWorker):
             self.slot.job = job._replace(**changes)
 
     def _tidy(self) -> None:
-        """Undo what the run may have changed for the next one."""
+        """Undo changes of the last run to this process that the next run would see."""
         close_old_connections()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM, signal.SIGINT, signal.SIGTERM})
         stop = self.request_force_stop if self._stop_requested else self.request_stop
@@ -380,10 +381,10 @@ def make_runner_class(base: type[Worker]) -> type[Worker]:
 
 
 def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
-    """Show the supervisor from a thread that this process lives, also while a run holds the main one.
+    """Show the supervisor from a thread that this process lives, even while a run occupies the main thread.
 
-    The thread touches neither SQL nor Redis and takes no lock: a fork beside it is safe. Without its supervisor the
-    runner finishes its run, and the thread ends one that takes far too long.
+    The thread uses neither SQL nor Redis and takes no lock, so a fork beside it is safe. If the supervisor is gone, the
+    runner finishes its run, and the thread ends the process if that run passes its deadline.
     """
 
     def pulse() -> None:
@@ -411,7 +412,7 @@ def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
 
 
 def close_old_connections() -> None:
-    """Let Django close the connections that are broken, or older than its settings allow; nothing without Django."""
+    """Let Django, if it is used, close connections that are broken or older than its settings allow."""
     django_db = sys.modules.get("django.db")
     if django_db is None:
         return
@@ -423,7 +424,7 @@ def close_old_connections() -> None:
 
 
 def _that_fit(names: Iterable[str]) -> Iterator[str]:
-    """Yield the first names of an error that a slot has room for."""
+    """Yield the first of an error's names, as many as fit into a slot."""
     room = _LONGEST_RESULT // 3
     for name in names:
         room -= len(json.dumps(name)) + 2
@@ -433,7 +434,7 @@ def _that_fit(names: Iterable[str]) -> Iterator[str]:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; its maximum so far where the system does not tell."""
+    """Return the resident memory of this process, or its maximum so far if the system shows only that."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,9 +1,9 @@
 """The slot of one runner, in memory that forks share, and the supervisor's watch over the runner in it.
 
-A slot has the runner's job, the commands for it, and why it was killed. It outlives the runner, so that the next one
-knows which attempt died with it. The supervisor kills a runner that takes too long or whose job a person stops; it
-waits for neither Redis nor SQL. A runner goes from one job to the next by itself, so before it is killed for a job it
-is stopped (SIGSTOP) and its slot is read again: the next job never dies for the one before.
+A slot holds the runner's job, the commands for that job, and why the runner was killed. It outlives the runner, so that
+the next runner knows which attempt died. The supervisor kills a runner that takes too long or whose job a person stops;
+for this it waits for neither Redis nor SQL. A runner goes from one job to the next by itself. So before it is killed
+for a job, it is stopped (SIGSTOP) and its slot is read again: the kill never hits the next job.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ _SIZE = 4096
 _HEAD = struct.Struct("QI")
 _READS = 3
 _STOP_SECONDS = 1.0
-"""How long a process may take to stop; one that waits for a disk takes long."""
+"""How long a process may take to stop; a process that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
 _TEST_SECONDS = 10.0
-"""How long an answer of the servers to a fork of the supervisor says that they answer; a fork asks four times as often.
-"""
+"""How long an answer of the servers to a fork of the supervisor is valid; a fork asks four times as often."""
 DAMAGED = 5
-"""The exit status that a damaged runner counts as, so that it is started again later and later."""
+"""The exit status that a damaged runner counts as, so that its restarts are delayed longer each time."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -47,7 +46,7 @@ class Note:
         self._memory = mmap.mmap(-1, _SIZE)
 
     def write(self, content: Mapping[str, Any] | None) -> None:
-        """Replace what is noted; None, and what is too long, leaves nothing."""
+        """Replace the noted object; None, or an object that is too long, empties the note."""
         text = b"" if content is None else _encode(content).encode()
         if len(text) > _SIZE - _HEAD.size:
             text = b""
@@ -58,7 +57,7 @@ class Note:
         _HEAD.pack_into(self._memory, 0, begun + 1, len(text))
 
     def read(self) -> dict[str, Any] | None:
-        """Return what is noted; None when that is nothing, or is being written."""
+        """Return the noted object; None if the note is empty or is being written."""
         for _ in range(_READS):
             number, length = _HEAD.unpack_from(self._memory)
             text = self._memory[_HEAD.size : _HEAD.size + length]
@@ -74,13 +73,13 @@ class RunnerJob(NamedTuple):
     id: str
     """The id of RQ's job."""
     pid: int
-    """The runner's, by which a cause of death is known to be its own."""
+    """The pid of the runner, which a cause of death is compared with."""
     queue: str
     """The queue it was taken from."""
     is_ours: bool
-    """Whether it is executed in the runner's own process; another one has a work horse."""
+    """Whether it is executed in the runner's own process, not in a work horse."""
     kill_at: float | None = None
-    """When it has taken far too long, by the host's monotonic clock; None for never, or where RQ watches that."""
+    """Its deadline, by the host's monotonic clock; None if it has none, or if RQ watches it."""
     execution_id: str | None = None
     """RQ's id of this execution."""
     token: str | None = None
@@ -88,44 +87,44 @@ class RunnerJob(NamedTuple):
     horse_pid: int | None = None
     """The pid of its work horse."""
     end: tuple[str, str | None, str | None, bool, list[list[str]]] | None = None
-    """How the attempt ended, where the runner cannot write it: outcome, result, error, `is_final`, `error_types`."""
+    """How the attempt ended, if the runner cannot write that: outcome, result, error, `is_final`, `error_types`."""
 
     @property
     def is_overrun(self) -> bool:
-        """Whether it has taken far too long."""
+        """Whether it is past its deadline."""
         return self.kill_at is not None and time.monotonic() > self.kill_at
 
 
 class Cause(NamedTuple):
-    """Why a runner ended, or its work horse."""
+    """Why a runner or its work horse ended."""
 
     pid: int
-    """The runner's."""
+    """The pid of the runner."""
     why: str
-    """In words, for the error of a run."""
+    """The cause in words, for the error of a run."""
     job_id: str | None = None
-    """What it executed."""
+    """The id of the job that it executed; None without a job."""
     is_stopped: bool = False
     """Whether a person stopped the job by RQ's command."""
     is_damage: bool = False
     """Whether the runner could not do its work any more: its job is put back on the queue."""
 
     def is_of(self, job: RunnerJob) -> bool:
-        """Return whether that job ended for this; a runner outlives a work horse that was killed for another job."""
+        """Return whether this cause ended `job`: a runner may outlive a work horse that was killed for another job."""
         return self.pid == job.pid and self.job_id == job.id
 
 
 class Trouble(NamedTuple):
-    """A fault that a runner reports of itself."""
+    """A fault that a runner reports about itself."""
 
     pid: int
-    """The runner's."""
+    """The pid of the runner."""
     at: float
-    """When it last found so, by the host's monotonic clock."""
+    """When the runner last found the fault, by the host's monotonic clock."""
     why: str
-    """In words."""
+    """The fault in words."""
     is_certain: bool
-    """Whether it is damaged whatever the servers do; otherwise a process that is not damaged has to be asked."""
+    """Whether the runner is certainly damaged; if not, the servers may be down, and a sound process asks them."""
 
 
 class Slot:
@@ -152,7 +151,7 @@ class Slot:
 
     @property
     def request(self) -> dict[str, Any] | None:
-        """RQ's newest command for the runner, with a `number` that tells it from the one before."""
+        """RQ's newest command for the runner; its `number` differs from that of the command before."""
         return self._request.read()
 
     @request.setter
@@ -171,7 +170,7 @@ class Slot:
 
     @property
     def trouble(self) -> Trouble | None:
-        """The fault that the runner reports of itself; the runner writes it."""
+        """The fault that the runner reports about itself; the runner writes it."""
         found = self._trouble.read()
         return None if found is None else Trouble(**found)
 
@@ -181,7 +180,7 @@ class Slot:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the supervisor ends: the next runner only settles what the one before left."""
+        """Whether the supervisor ends: then the next runner only settles the job of the last one."""
         return self._flags[0] == 1
 
     def close(self) -> None:
@@ -197,7 +196,7 @@ class RunnerWatch(Watch):
     """Watches the runner of one slot."""
 
     def __init__(self, slot: Slot, test: Callable[[], None] = _pass) -> None:
-        """`test` is run in a fork of this process, and ends it with status 0 when the servers answer."""
+        """`test` is called in a fork of this process; it ends the fork with status 0 if the servers answer."""
         self._slot = slot
         self._test = test
         self._obeyed: int | None = None
@@ -207,7 +206,7 @@ class RunnerWatch(Watch):
         self._tested_at = self._passed_at = -_TEST_SECONDS
 
     def look(self, pid: int) -> None:
-        """Obey RQ's commands, and kill a runner that is damaged or whose job has taken far too long."""
+        """Obey RQ's commands, and kill a runner that is damaged or whose job is past its deadline."""
         trouble = self._slot.trouble
         if trouble is not None and trouble.pid == pid:
             self._judge(pid, trouble)
@@ -226,7 +225,7 @@ class RunnerWatch(Watch):
         _kill_group(pid)
 
     def end(self, pid: int, *, is_urgent: bool) -> None:
-        """Let the runner finish what it executes; urgently, kill it and its work horse."""
+        """Let the runner finish its job; if `is_urgent`, kill the runner and its work horse."""
         if not is_urgent:
             os.kill(pid, signal.SIGTERM)
             return
@@ -236,7 +235,7 @@ class RunnerWatch(Watch):
         self.kill(pid, "its worker was told to end at once")
 
     def note_end(self, status: int | None) -> int | None:
-        """Note how the runner ended, unless this process killed it and has noted why."""
+        """Note how the runner ended, unless this process killed it and has already noted why."""
         job, trouble = self._slot.job, self._slot.trouble
         if trouble is not None and (trouble.is_certain or self._killed == trouble.pid):
             _log.error("a runner was damaged: %s", trouble.why, extra={"action": "runner_damaged"})
@@ -257,7 +256,7 @@ class RunnerWatch(Watch):
         return job is not None and job.is_ours
 
     def _judge(self, pid: int, trouble: Trouble) -> None:
-        """Kill a runner that is damaged, or that cannot reach a server which a fork of this process has reached."""
+        """Kill a runner that is damaged, or that does not reach a server which a fork of this process reaches."""
         now = time.monotonic()
         if self._tester is not None and not self._tester.is_alive():
             if self._tester.exitcode == 0:
@@ -310,7 +309,7 @@ def _kill_group(pid: int) -> None:
 
 @contextmanager
 def _stopped(pid: int) -> Iterator[None]:
-    """Stop a child for the block; waits until it has stopped or ended, but not for ever."""
+    """Stop a child for the block; wait a limited time until it has stopped or ended."""
     os.kill(pid, signal.SIGSTOP)
     try:
         ends_at = time.monotonic() + _STOP_SECONDS

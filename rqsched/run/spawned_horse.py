@@ -1,9 +1,9 @@
 """The Redis connection of a work horse that RQ's SpawnWorker starts anew.
 
-RQ writes the options of its connection into the source of the horse. A pool behind Sentinels has no address among its
-options, and RQ 2.6 loses TLS and UNIX sockets. So RQ gets a client whose options are an expression there, which opens a
-pool of the same URL. A plain address keeps its options, except the one whose text is not valid source (RQ 3 leaves that
-out itself).
+RQ writes the options of its connection into the source code that the horse executes. A pool behind Sentinels has no
+address in its options, and RQ 2.6 loses TLS and UNIX sockets. So RQ gets a client whose options are written as an
+expression that opens a pool of the same URL. A plain address keeps its options, except the option whose text is not
+valid source (RQ 3 leaves that option out itself).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rqsched.kernel.transport.client import connect
 from rqsched.kernel.transport.redis_url import url_of, without_library
 
 _URL = "RQ_HORSE_REDIS_URL"
-"""The environment variable with the URL: `ps` shows the source of the horse, and a URL may hold a password."""
+"""The environment variable with the URL, which may hold a password: `ps` would show it in the horse's source."""
 
 
 def client_for_horse(redis: Redis) -> Redis:
@@ -35,7 +35,7 @@ def client_for_horse(redis: Redis) -> Redis:
 
 
 def open_pool() -> ConnectionPool:
-    """Open the pool of this horse; nothing is connected yet."""
+    """Open the pool of this horse, without connecting."""
     return connect(os.environ[_URL]).connection_pool
 
 

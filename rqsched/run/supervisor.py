@@ -1,6 +1,6 @@
-"""The supervisor: keeps child processes alive that do the work, and replaces one that ends or stands still.
+"""The supervisor: keeps the child processes that do the work alive, and replaces a child that ends or stands still.
 
-It does not know what the children do. The children are forks of it; docs/adr/0010 draws the whole tree of processes.
+It does not know what its children do. They are forks of it; docs/adr/0010 draws the whole tree of processes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _RESTART_AFTER = 0.25
 _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
-"""A child that lived so many seconds is restarted at once, whatever came before."""
+"""A child that lived this many seconds is restarted at once, however often it failed before."""
 _START_SECONDS = 120.0
 """How long a child may take to its first turn: it connects, and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most that one turn counts as silence: while this process itself stood still it watched no child."""
+"""The most seconds of silence that one turn adds: while this process itself stood still, it saw no child's turns."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
-"""RQ ignores a second signal within a second of the first, so an urgent one is repeated."""
+"""RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""
 _ORPHAN_SECONDS = 4.0
 """How long a child whose owner is gone may take to end by itself."""
 DISPATCHER_SILENCE = 30.0
-"""Seconds without a turn of its loop after which a dispatcher is replaced; each of its calls waits less."""
+"""Seconds without a turn of its loop after which a dispatcher is replaced; none of its calls waits that long."""
 DONE = 3
 """The exit status of a child that has nothing more to do: it is not started again."""
 RENEW = 4
@@ -55,18 +55,18 @@ RENEW = 4
 
 
 _WAITS_FOR_WRITES, _IS_HELD = 1, 2
-"""The flags that a turn may note, as bits."""
+"""The flags of `Progress.turn`, as bits."""
 
 
 class Progress:
-    """Shows another process that a loop turns, and why it begins nothing: two numbers in memory that a fork shares."""
+    """Shows another process that a loop turns, or why it begins nothing: two numbers in memory that forks share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 16)
 
     @property
     def turns(self) -> int:
-        """How often `turn` was called, in any process."""
+        """The number of calls of `turn`, in any process."""
         return int(struct.unpack_from("Q", self._memory)[0])
 
     @property
@@ -76,11 +76,11 @@ class Progress:
 
     @property
     def is_held(self) -> bool:
-        """Whether the process of the loop begins nothing by its own settings."""
+        """Whether the settings of the loop's process say that it begins nothing."""
         return bool(self._noted & _IS_HELD)
 
     def turn(self, *, waits_for_writes: bool = False, is_held: bool = False) -> None:
-        """Count one turn more, and note whether it was one of waiting."""
+        """Count one more turn, and note these two flags."""
         noted = _WAITS_FOR_WRITES * waits_for_writes | _IS_HELD * is_held
         struct.pack_into("QQ", self._memory, 0, self.turns + 1, noted)
 
@@ -101,16 +101,16 @@ class Watch:
         os.kill(pid, signal.SIGKILL)
 
     def end(self, pid: int, *, is_urgent: bool) -> None:
-        """Ask the child to end; urgently, without the work it has begun."""
+        """Ask the child to end; if `is_urgent`, without finishing its work."""
         del is_urgent
         os.kill(pid, signal.SIGTERM)
 
     def note_end(self, status: int | None) -> int | None:
-        """Note how the child ended, once, before another takes its place; returns the status that it is judged by."""
+        """Note, once, how the child ended, before it is replaced; return the status for the delay of the restart."""
         return status
 
     def prepares_last(self) -> bool:
-        """Return whether one more child must clean up at shutdown what the last one left; it ends by itself."""
+        """Return whether, at shutdown, one more child must clean up after the last; that child ends by itself."""
         return False
 
 
@@ -126,23 +126,23 @@ class ChildRole:
     main: Callable[[Progress], None]
     """The child from its start to its end; its loop calls `turn`."""
     silence: float
-    """After so many seconds without a turn the child is killed and replaced."""
+    """The seconds without a turn after which the child is killed and replaced."""
     watch: Watch = _NO_WATCH
     """The supervisor's further care for it."""
     finishes: bool = False
-    """Whether the supervisor ends when this child and all others of the kind have ended with `DONE`."""
+    """Whether the supervisor ends when all children with this flag have ended with `DONE`."""
     is_last: bool = False
-    """Whether the others need it until they end: at shutdown it is asked to end after them."""
+    """Whether the other children need it: at shutdown it is asked to end after they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One child of a supervisor as it is now."""
+    """The present state of a supervisor's child."""
 
     role: str
     """The name of its role."""
     pid: int
-    """The pid of the process that runs, or of the last one when a new one is yet to start."""
+    """The pid of the running process, or of the last one if the next has not started yet."""
     restarts: int
     """How often it was started again."""
     has_begun: bool
@@ -150,7 +150,7 @@ class Child:
     waits_for_writes: bool = False
     """Whether it waits for a database that takes writes."""
     is_held: bool = False
-    """Whether it begins nothing by its own settings."""
+    """Whether its own settings say that it begins nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class Supervisor:
         process's. They are forks of this process, which spares them a second of imports: it must hold no open SQL
         connection while `run` runs (SQLite loses track of its locks in a fork).
 
-        They end with this process. `life` is a descriptor that is at its end when its owner is gone. With it, this
-        process and its children end with that owner instead, and no signal asks this process to end.
+        They end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this process
+        and its children end with that owner, and signals do not ask this process to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
@@ -203,10 +203,10 @@ class Supervisor:
         return self._asked > 0
 
     def run(self, on_turn: Callable[[], None] | None = None) -> int:
-        """Run until SIGTERM, SIGINT or `stop`; then the children finish what they do. Each turn `on_turn` is called.
+        """Run until SIGTERM, SIGINT or `stop`, and then let the children finish. Each turn calls `on_turn`.
 
-        A second signal ends the run that executes too (RQ's cold shutdown), a third one kills the children. An error
-        in `on_turn` ends everything and is raised.
+        A second signal ends executing runs, too (RQ's cold shutdown); a third one kills the children. An error in
+        `on_turn` ends the children and is raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN if self._life is not None else lambda *_: self.stop())
@@ -253,8 +253,8 @@ def _nothing() -> None:
 def restart_delay(last: float, *, status: int | None, lived: float) -> float:
     """Return the seconds until a child that ended is started again, given the last delay.
 
-    The delay grows only for a child that ends by itself soon after its start: it would fail again. A child that a
-    signal killed (a negative `status`) is started again at once, however often.
+    The delay grows only for a child that ends by itself soon after its start, because it would probably fail again. A
+    child that a signal killed (a negative `status`) is always started again at once.
     """
     is_killed = status is not None and status < 0
     if is_killed or lived >= _HEALTHY_AFTER:
@@ -264,23 +264,23 @@ def restart_delay(last: float, *, status: int | None, lived: float) -> float:
 
 @dataclass
 class Silence:
-    """How long the loop of a child has not turned, summed up over the turns of the supervisor."""
+    """The time for which the loop of a child has not turned, added up over the turns of the supervisor."""
 
     turns: int = 0
     """The child's turns at the last look."""
     seconds: float = 0.0
-    """Since the look that found the last turn."""
+    """The seconds since the look that found the last turn."""
     _looked_at: float = field(default_factory=time.monotonic)
 
     def look(self, turns: int, now: float) -> float:
-        """Return the seconds of silence, having seen so many turns at `now`."""
+        """Return the seconds of silence; `turns` is the child's number of turns at `now`."""
         self.seconds = 0.0 if turns != self.turns else self.seconds + min(now - self._looked_at, _LONGEST_TURN)
         self.turns, self._looked_at = turns, now
         return self.seconds
 
 
 class _ChildKeeper:
-    """Starts one child, and again when it ended: soon at first, later when it never lives long."""
+    """Starts one child, and restarts it when it has ended: with growing delays if it never lives long."""
 
     def __init__(self, role: ChildRole, orders: _Orders) -> None:
         self.role = role
@@ -325,7 +325,7 @@ class _ChildKeeper:
             self._start(now)
 
     def finish(self, asked: int) -> bool:
-        """Let the child end, more urgently the more often it was asked; returns whether it still runs."""
+        """Ask the child to end, more urgently with each request (`asked`); return whether it still runs."""
         if self.is_running:
             self._ask(asked)
             self._look()
@@ -358,7 +358,7 @@ class _ChildKeeper:
                 send(self.process.pid)
 
     def _look(self) -> None:
-        """Kill a child whose loop has not turned for too long: it is stopped, or waits for ever."""
+        """Kill a child whose loop has not turned for too long: it may be stopped, or wait without end."""
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):
@@ -403,8 +403,8 @@ def start_undisturbed(process: ForkProcess) -> None:
 
 
 def part_from_parent(name: str) -> None:
-    """Separate this fork from its parent: it gets no signal of the parent's terminal, and has none of its handlers."""
-    # Start a new session: Ctrl-C reaches the parent alone, which ends its children in order.
+    """Separate this fork from its parent: from signals of the parent's terminal, and from the parent's handlers."""
+    # Start a new session: Ctrl-C then reaches only the parent, which ends its children in order.
     os.setsid()
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -421,7 +421,7 @@ def _run_child(role: ChildRole, orders: _Orders, progress: Progress) -> None:
         threading.Thread(target=_die_with_owner, args=(orders.life,), daemon=True).start()
     os.environ.update(orders.environment)
     if orders.output is not None:
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen has replaced them
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a live screen may have replaced them
         for descriptor in (1, 2):
             os.dup2(orders.output.fileno(), descriptor)
         logging.basicConfig(level=logging.INFO, format=TEXT, force=True)
@@ -445,7 +445,7 @@ def _watch(parent: int) -> None:
 
 
 def _die_with_owner(life: int) -> None:
-    """Wait until the pipe is at its end, then end this process; for a thread, on every system."""
+    """Wait in a thread until the pipe is at its end, then end this process; works on every system."""
     while os.read(life, 1):
         continue
     os.kill(os.getpid(), signal.SIGTERM)
@@ -454,7 +454,7 @@ def _die_with_owner(life: int) -> None:
 
 
 def python(module: str, call: str) -> list[str]:
-    """Return the command that calls a function of a module in a Python of its own, with the paths of this one."""
+    """Return the command that calls a function of a module in a new Python, with the import paths of this one."""
     return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
 
 

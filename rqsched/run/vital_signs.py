@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RUN_DIR = "RQSCHED_RUN_DIR"
-"""The variable that names another folder; read here too, for a ping loads no settings."""
+"""The variable with the folder of the sockets; it is read here too, because a ping loads no settings."""
 _LONGEST = 107 if sys.platform == "linux" else 103
-"""How many bytes the path of a socket may have."""
+"""The most bytes of the path of a socket."""
 _MAX_ANSWER = 65_536
 _NOTIFY_SECONDS = 1.0
 _held: set[socket.socket] = set()
 
 
 def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, parent: int | None = None) -> int:
-    """Run a supervisor to its end, visible to its machine; returns its exit code. `run_dir` as in the settings.
+    """Run a supervisor to its end with pings answered and systemd notified; return its exit code.
 
-    `parent` is the pid of an RQ worker whose end also ends the supervisor. With it, pings are answered in the worker's
-    name, and systemd is not notified: it started that worker, not this process.
+    `run_dir` is the setting of that name. `parent` is the pid of an RQ worker whose end also ends the supervisor. With
+    it, pings are answered in the worker's name, and systemd is not notified, because it started the worker, not this
+    process.
     """
     systemd = Systemd() if parent is None else None
     with _answering(supervisor, kind, run_dir, parent) as answer:
@@ -59,7 +60,7 @@ def _is_ready(supervisor: Supervisor) -> bool:
 def _answering(
     supervisor: Supervisor, kind: str, run_dir: Path | None, pid: int | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Yield what answers pings; without a socket nothing answers, and the supervisor runs all the same."""
+    """Yield a function that answers pings. Without a socket it answers none, and the supervisor still runs."""
 
     def state() -> dict[str, Any]:
         children = [
@@ -89,18 +90,18 @@ def _answering(
 
 
 def hold(one: socket.socket) -> None:
-    """Keep a socket that shows others that this process lives. A fork closes its copy at once: it may live longer."""
+    """Keep a socket that shows that this process lives. A fork closes its copy at once, because it may live longer."""
     _held.add(one)
 
 
 def let_go(one: socket.socket) -> None:
-    """Close a socket that was held."""
+    """Close a socket that was kept with `hold`."""
     _held.discard(one)
     one.close()
 
 
 def leave_held_to_parent() -> None:
-    """Close the copies of what the parent holds; called in each fork."""
+    """Close the copies of sockets that the parent keeps; called in each fork."""
     for one in [*_held]:
         let_go(one)
 
@@ -109,12 +110,12 @@ os.register_at_fork(after_in_child=leave_held_to_parent)
 
 
 def run_folder(given: Path | None = None) -> Path:
-    """Return the folder of the sockets: as given, or one of this user's among the temporary files."""
+    """Return the folder of the sockets: the given one, or this user's folder among the temporary files."""
     return given or Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}"
 
 
 def require_own(folder: Path) -> None:
-    """Create the folder if it is missing; raises PermissionError when others could write there."""
+    """Create the folder if it is missing; raises PermissionError if other users could write there."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     found = folder.stat(follow_symlinks=False)
@@ -157,7 +158,7 @@ class LivenessSocket:
         hold(self._socket)
 
     def answer(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Answer everybody who asks at this moment."""
+        """Answer all pings that have arrived."""
         while True:
             try:
                 asking, _ = self._socket.accept()
@@ -174,7 +175,7 @@ class LivenessSocket:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a socket's process was killed: nobody listens."""
+    """Return whether a socket is left of a killed process: nothing listens there."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:
         asking.setblocking(False)
         try:
@@ -215,7 +216,7 @@ class Systemd:
     """Notifies the service manager that started this process (sd_notify); without one it does nothing."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Take what the manager wants out of the environment, so that no child and no run speaks for this process."""
+        """Remove the manager's variables from the environment, so that no child or run notifies in this one's name."""
         address = environment.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         microseconds = environment.pop("WATCHDOG_USEC", "")
@@ -225,7 +226,7 @@ class Systemd:
         self._told: set[str] = set()
 
     def tell(self, *, is_ready: bool = False, is_stopping: bool = False) -> None:
-        """Tell what is new; called each time the process's loop turns, which shows that it lives."""
+        """Notify of changes; called at each turn of the process's loop, which shows that it lives."""
         for state, is_so in (("READY=1", is_ready), ("STOPPING=1", is_stopping)):
             if is_so and state not in self._told:
                 self._told.add(state)

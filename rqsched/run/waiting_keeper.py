@@ -1,7 +1,7 @@
-"""A keeper that waits until it may keep a dispatcher, in a process that costs next to nothing.
+"""A keeper that waits until it may keep a dispatcher, in a process that needs little memory.
 
-It is started by its path, with Python's built-in modules alone: 3 MB in place of 30. Its arguments are the descriptor
-that is at its end when its worker is gone, those of the places, separated by commas, and the command of the keeper.
+It is started by its path, with only Python's built-in modules: 3 MB instead of 30. Its arguments are the descriptor of
+the pipe that its worker holds open, the descriptors of the places, separated by commas, and the command of the keeper.
 """
 
 import fcntl
@@ -11,12 +11,12 @@ import sys
 
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
-"""A place other than the first is taken after so many looks in a row found one free. A worker that starts in that time
-takes it instead, and its dispatcher, which is forked, needs half of the memory."""
+"""The looks in a row that must find a place free before it is taken, except the first place. Meanwhile a worker that
+starts may take the place: its dispatcher is a fork and needs half of the memory."""
 
 
 def take(places: list[int]) -> int | None:
-    """Lock a place and return it; None when others have all of them. The lock lasts while a process has it open."""
+    """Lock a place and return it; None if all are taken. The lock lasts as long as a process has the file open."""
     for place in places:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,9 +29,9 @@ def take(places: list[int]) -> int | None:
 
 
 def _wait(life: int, places: list[int], command: list[str]) -> None:
-    """Become the keeper with a free place, or at once where the machine has no places; return when the worker is gone.
+    """Become the keeper with a free place, or at once if the machine has no places; return when the worker is gone.
 
-    The first place is taken as soon as it is free, so that schedules fire; the others some seconds later.
+    The first place is taken as soon as it is free, so that schedules fire; the other places some seconds later.
     """
     ending = select.poll()
     ending.register(life, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Warming up: before a process forks for runs it does what each work horse would do for the first time.
+"""Warming up: before a process forks for runs, it does once what each work horse would otherwise do again.
 
-Compiled statements, the dialect as the server has it, and the clock's offset save each horse 50 ms of CPU. The
-statements of a run, and of a target, are executed for one that does not exist: nothing is written.
+Compiled statements, the server's dialect and the clock's offset save each horse 50 ms of CPU. The statements of a run
+and of a target are executed for a run and a target that do not exist, so nothing is written.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _THEN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def warm_up(runtime: Runtime) -> None:
-    """Rehearse a run, and close the connection; the garbage collector then ignores everything that exists.
+    """Rehearse a run, close the connection, and make the garbage collector ignore all existing objects.
 
-    With the database away, or not as it should be, each run prepares for itself.
+    If the database is down or has another schema, each run prepares itself.
     """
     import_attribute(EXECUTE)  # RQ imports it by name, 2 ms in each work horse
     # Fill the isinstance caches that a horse's first log line and first result would fill, 0.5 ms in each.
@@ -54,7 +54,7 @@ def warm_up(runtime: Runtime) -> None:
     finally:
         runtime.database.close()
     gc.collect()
-    gc.freeze()  # a collection in a horse would touch, and so copy, every page that it inherits
+    gc.freeze()  # a collection in a horse would write to, and so copy, every page that the horse inherits
 
 
 def _rehearse(features: Features, connection: Connection) -> None:
@@ -65,7 +65,7 @@ def _rehearse(features: Features, connection: Connection) -> None:
     changes.find(connection, schedule.uid)
     for feature in features.listed:
         feature.rehearse(connection, run.uid, _THEN)
-    # The first success touches other columns than those after it, and so does a result.
+    # A first success writes other columns than a later one, and so does a success with a result.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)

@@ -1,10 +1,10 @@
-"""Work horses as their workers see them: the wait for a horse, its kill after the deadline, and the settling of its
-death.
+"""Work horses (the processes of jobs) as their workers see them: wait for a horse, kill it after its deadline, and
+settle its run if it died.
 
-A runner holds leftovers of its runs: a fork of it would inherit locks held by threads that the fork does not have. So a
-child forks the horses of a runner, which only foreign jobs get. The runner starts that child before it opens anything,
-and the child executes nothing itself (`HorseStarter`). The child prepares with its first horse: until then it shares
-nearly all of its memory with the runner.
+A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a child forks
+the horses of a runner, which only jobs of others get. The runner starts that child before it opens anything, and the
+child executes nothing itself (`HorseStarter`). The child prepares at its first horse; until then it shares nearly all
+of its memory with the runner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 DIED = "its work horse died"
 """The error of a run whose work horse died for an unknown reason."""
 _LOOK_SECONDS = 1.0
-"""How often a worker that waits for its horse looks at the horse's deadline, and at its end without a descriptor."""
+"""How often a waiting worker checks the horse's deadline, and on systems without pidfds, whether the horse ended."""
 RunHorse: TypeAlias = Callable[[str, str, str], None]
 """Runs a job in a horse; its arguments are those of `HorseStarter.start`."""
 _KILLED = None, int(signal.SIGKILL), None
@@ -51,10 +51,10 @@ def horse_died(
     token: str | None = None,
     is_stopped: bool = False,
 ) -> None:
-    """Settle at once a run or target whose process was seen to die; leave it alone if it has ended already.
+    """Settle at once a run or target whose process was seen to die; do nothing if it has ended already.
 
-    With a `token`, only the attempt that was claimed under it. If a person stopped the job by RQ's command, the run is
-    terminated. With SQL away the run is left to reconcile: an error here would end RQ's worker.
+    With a `token`, only the attempt that was claimed with that token is settled. If a person stopped the job by RQ's
+    command, the run is terminated. If SQL is down, the run is left to reconcile: an error here would end RQ's worker.
     """
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
@@ -71,7 +71,7 @@ def horse_died(
 
 
 class Deadline:
-    """When the application's code in a work horse has taken far too long, in memory that worker and horse share."""
+    """The deadline of the application's code in a work horse, in memory that worker and horse share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8)
@@ -94,7 +94,7 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether the code still executes, and has taken far too long."""
+        """Whether the code still executes and is past its deadline."""
         at: float = struct.unpack_from("d", self._memory)[0]
         return 0.0 < at < time.monotonic()
 
@@ -109,10 +109,10 @@ def wait_for_end(
     *,
     is_child: bool = True,
 ) -> None:
-    """Wait until a process has ended, and leave it to its parent to reap; `look` is called each second.
+    """Wait until a process has ended, without reaping it; `look` is called each second.
 
-    Return at once where it should be a child of this process and is none.
-    `beside` returns what to call when a descriptor becomes readable meanwhile; it is asked anew before each wait.
+    Return at once if `is_child` is set and it is not a child of this process. `beside` returns the descriptors to watch
+    meanwhile, each with the function to call when it is readable; it is called before each wait.
     """
     if is_child and _has_ended(pid):
         return
@@ -149,7 +149,7 @@ def _has_ended(pid: int) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold back the alarm by which RQ's worker looks after its horse: it raises in whatever code it interrupts."""
+    """Block the alarm signal with which RQ's worker checks its horse: its handler raises in any code."""
     left = signal.alarm(0)
     try:
         yield
@@ -159,7 +159,7 @@ def undisturbed() -> Iterator[None]:
 
 
 class HorseStarter:
-    """The runner's side of that process, which ends with the runner."""
+    """The runner's side of the process that forks its horses and ends with it."""
 
     def __init__(self, prepare: Callable[[], RunHorse]) -> None:
         """Start the process; it calls `prepare` before its first horse."""
