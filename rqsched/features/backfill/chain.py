@@ -1,7 +1,7 @@
-"""Backfills: firing a past range on request, in chunks that each are one transaction. Resumable and never doubling.
+"""Backfills: fire a past range on request, in chunks of one transaction each. Resumable, and no run is doubled.
 
-The `rqsched_backfills` row owns cursor and progress; a chunk moves the cursor in the transaction that writes its runs,
-so a process that continues after a crash starts exactly where the last commit ended.
+The row in `rqsched_backfills` holds cursor and progress. A chunk moves the cursor in the transaction that writes its
+runs, so a process that continues after a crash starts exactly where the last commit ended.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ CHUNK = 500
 DEFAULT_BOUND = 10_000
 """The most occurrences of one backfill, unless the caller raises it."""
 PAUSE = timedelta(milliseconds=110)
-"""Longer than a waiting process lets pass between two looks: 100 ms in SQLite's busy handler, 50 ms in a dispatcher
-that skipped the locked schedule. Without it a backfill is a tight writer, and live fires get their turn by luck."""
+"""A pause longer than the time between two tries of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a
+dispatcher that skipped the locked schedule. Without it a backfill could keep live fires from the lock."""
 Pause = Callable[[], object]
-"""Called between two chunks, when nothing is locked."""
+"""A function that is called between two chunks, when nothing is locked."""
 _CONTINUING = threading.BoundedSemaphore(2)
-"""How many backfills this process continues at once in the background; further ones wait."""
+"""The most backfills that this process continues at once in the background; others wait."""
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
-"""How many occurrences a dry run looks at together."""
+"""The occurrences of one chunk of a dry run."""
 
 
 class Backfills(Feature):
@@ -68,7 +68,7 @@ class Backfills(Feature):
         self._runtime = runtime
 
     def sections(self, begun: Pass) -> Sequence[Section]:
-        """Continue the backfills whose process ended."""
+        """Continue the backfills whose process has died."""
         pause = no_pause if begun.fires_between else pause_between_chunks
         return [Section(Stage.REST, unless_held(self._runtime, resume_backfills(self._runtime, pause)))]
 
@@ -77,25 +77,25 @@ class BackfillRange(NamedTuple):
     """The range that a backfill is asked to fire, and how."""
 
     start_at: datetime
-    """Inclusive."""
+    """The start of the range, inclusive."""
     end_at: datetime
-    """Exclusive; cut at now."""
+    """The end of the range, exclusive; an end in the future becomes now."""
     overlap: OverlapPolicy | None = None
-    """The overlap policy of the backfill; None keeps the schedule's."""
+    """The overlap policy of the backfill; None means the schedule's policy."""
     bound: int = DEFAULT_BOUND
     """The most occurrences it may hold; more are refused."""
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None records neither."""
     rerun: Rerun | None = None
-    """The occurrences to run again although they have a run; None runs none again."""
+    """Which occurrences with a run are run again; None means none."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
     """Check a range and write the backfill's row.
 
-    With nothing written it raises InvalidInputError or InvalidLimitError, ScheduleNotFoundError once the schedule is
-    deleted, WrongDatabaseError when Redis belongs to another database, HeldError while everything is held, and
-    FrozenError while the namespace is.
+    Raises, and writes nothing: InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if the
+    schedule is deleted, WrongDatabaseError if Redis belongs to another database, HeldError while everything is on hold,
+    and FrozenError while the namespace is frozen.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off(schedule.namespace)
@@ -154,20 +154,20 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
 
 
 def pause_between_chunks() -> None:
-    """Leave others that wait for the lock the time to take it; see PAUSE."""
+    """Give others that wait for the lock time to take it; see PAUSE."""
     time.sleep(PAUSE.total_seconds())
 
 
 def no_pause() -> None:
-    """Do not pause: for a dispatcher, which fires between the chunks itself."""
+    """Do not pause, in a dispatcher, which itself fires between the chunks."""
 
 
 def iterate(
     runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Fire what is left of a backfill, chunk by chunk; yields the progress after each commit and what it did.
+    """Fire the rest of a backfill, chunk by chunk; yields the progress and the rows of the chunk after each commit.
 
-    With `skip_locked` it ends where another process holds the schedule; a later pass of reconcile continues it.
+    With `skip_locked` it ends if another process holds the schedule; a later pass of reconcile continues it.
     """
     while not backfill.is_done:
         fired = change(runtime, partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
@@ -180,13 +180,13 @@ def iterate(
 
 
 _Fired = tuple[Backfill, list[BackfillRow]]
-"""The progress of a backfill, and what a chunk of it did."""
+"""The progress of a backfill, and the rows of a chunk."""
 
 
 def _chunk(
     runtime: Runtime, uid: str, connection: Connection, tried: Decided[_Fired | None] | None, *, skip_locked: bool
 ) -> Decided[_Fired | None]:
-    """Decide about the next chunk; None where another transaction holds the schedule, or one of its runs."""
+    """Decide about the next chunk; the result is None if another transaction holds the schedule or one of its runs."""
     known = backfills.find(connection, uid)
     schedule = None
     if known is not None:
@@ -212,7 +212,7 @@ def _fire_chunk(
     spec = schedule.declared
     nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
-    # Read only the runs and occurrences that this chunk can meet: else its work grows with the whole backfill.
+    # Read only the runs and occurrences that matter for this chunk, or its work would grow with the whole backfill.
     policy = for_backfill(overlap or schedule.policies.overlap)
     sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
@@ -248,14 +248,14 @@ def _fire_chunk(
 
 
 def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, end_at: datetime) -> frozenset[datetime]:
-    """Return the nominal instants that have a run; none for a timing that moves no instant."""
+    """Return the nominal instants that have a run; empty for a timing that moves no instant."""
     if not schedule.declared.can_move:
         return frozenset()
     return changes.nominals_run(connection, schedule, start_at - REACH, end_at + REACH)
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
-    """Return up to which occurrence runs were pruned and count as run; None when they shall run again."""
+    """Return the occurrence up to which runs were pruned and count as run; None if they are to run again."""
     return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
 
 
@@ -277,7 +277,7 @@ def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: dat
 
 
 def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
-    """Say what a backfill would do, without writing (`dry_run`): chunk by chunk, in bounded memory."""
+    """Yield the rows that a backfill would have, without writing (`dry_run`): chunk by chunk, in bounded memory."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
     nominals = schedule.declared.between(start_at, end_at)
@@ -312,7 +312,7 @@ def _preview(
 
 
 def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: CommandContext | None = None) -> Backfill:
-    """Stop a backfill between two chunks; one that has ended is left as it is. Raises BackfillNotFoundError.
+    """Stop a backfill between two chunks; an ended backfill stays as it is. Raises BackfillNotFoundError.
 
     The event BackfillStopped records the `context` and the `reason`.
     """
@@ -357,7 +357,7 @@ def resume(
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
     """Continue an interrupted backfill; yields what `iterate` does.
 
-    Raises BackfillNotFoundError or ScheduleNotFoundError when one of them is gone.
+    Raises BackfillNotFoundError or ScheduleNotFoundError if the backfill or its schedule does not exist any more.
     """
     backfill = get_backfill(runtime, uid)
     if runtime.database.read(lambda connection: changes.find(connection, backfill.schedule_uid)) is None:
@@ -366,7 +366,7 @@ def resume(
 
 
 def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
-    """Continue backfills whose process ended in the middle of them; each chunk is a batch of the pass."""
+    """Continue backfills whose process died before their end; each chunk is a batch of the pass."""
     before = runtime.now() - runtime.settings.grace
     for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:
@@ -388,12 +388,12 @@ def _resume_one(runtime: Runtime, uid: str, pause: Pause) -> Iterator[Recovered]
 
 
 def continue_later(runtime: Runtime, uid: str) -> None:
-    """Fire the rest of a backfill in a thread of its own, after a response was sent."""
+    """Fire the rest of a backfill in a new thread, after a response was sent."""
     threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
 
 
 def _continue(runtime: Runtime, uid: str) -> None:
-    """Fire the rest; when that fails here, reconcile continues the backfill from its row."""
+    """Fire the rest of a backfill; if that fails, reconcile continues it from its row."""
     try:
         with _CONTINUING:
             for _ in resume(runtime, uid):

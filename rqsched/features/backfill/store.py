@@ -1,4 +1,4 @@
-"""The rows of backfills: what was asked for, and how far it is. Every function works in the caller's transaction."""
+"""The rows of backfills: their requests and their progress. Every function works in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rqsched.kernel.store.tables import backfills, incarnations, is_outside, sch
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One backfill as its row has it."""
+    """One backfill as stored in its row."""
 
     uid: str
-    """Drawn by the caller, so that a repeated request finds the same row."""
+    """Its uid, which the caller makes, so that a repeated request finds the same row."""
     schedule_uid: str
-    """The incarnation it fires."""
+    """The uid of the schedule that it fires."""
     start_at: datetime
-    """Inclusive."""
+    """The start of the range, inclusive."""
     end_at: datetime
-    """Exclusive, and never after the moment of the request."""
+    """The end of the range, exclusive, and never after the time of the request."""
     overlap: str
     """The policy given, or "" for the schedule's."""
     bound: int
     """The most occurrences it may hold."""
     cursor: datetime
-    """The begin of the next chunk."""
+    """The start of the next chunk."""
     status: str
     """`running`, `done` or `stopped`."""
     created_at: datetime
     """When it was requested."""
     updated_at: datetime
-    """When the last chunk was committed; reconcile continues a running one that stays behind."""
+    """When the last chunk was committed; reconcile continues a running backfill without recent progress."""
     attempted: int = 0
     """Occurrences processed so far."""
     started: int = 0
@@ -110,7 +110,10 @@ def page(
 
 
 def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a backfill is of an incarnation of an id; of an only one an index has the order."""
+    """Return the condition that a backfill belongs to a schedule with this id, deleted ones included.
+
+    If there is only one such schedule, an index has the order of its backfills.
+    """
     of_id = incarnations(namespace, schedule_id)
     uids = connection.execute(of_id.limit(2)).scalars().all()
     owner = backfills.c.schedule_uid

@@ -1,6 +1,6 @@
-"""Fan-out at the points of the kernel: targets are named instead of the workflow's call, and a run that is over ends.
+"""Fan-out at the points of the kernel: a run names its targets instead of calling its workflow, and ends with them.
 
-Its repairs: a due target without a live job is put on its queue, a lost target ends, and so does a run that is over.
+Its repairs: put a due target without a live job on its queue, end a lost target, and end a run without open targets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOST = "its process vanished: it neither ended nor ran out of time"
 
 
 class FanOut(Feature):
-    """The targets of runs: a run that has any calls the function that names them, and ends with the last of them."""
+    """The targets of runs: a run with targets calls the function that names them, and ends with the last of them."""
 
     run_columns = ((attrgetter("dispatched_at"), None),)
     options = ((attrgetter("targets"), None),)
@@ -45,21 +45,21 @@ class FanOut(Feature):
         self._runtime = runtime
 
     def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
-        """Name the targets of the run, by the function that its schedule or workflow says."""
+        """Name the targets of the run with the function that its schedule or its workflow names."""
         targets = schedule.policies.targets or workflow.targets
         if targets is None:
             return None
         return partial(name_targets, self._runtime, run, find_resolver(self._runtime, workflow, targets))
 
-    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - targets count in no end
+    def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - an end sees no state of targets
         """End runs whose last target ended before their workflow returned."""
         for before, after in chain.from_iterable(change.changed_runs for change in changes):
-            # Where both are one object, a Change restates a commit whose answer or process was lost.
+            # If both are the same object, the Change repeats a commit whose answer or process was lost.
             if is_dispatched(after) and (before.dispatched_at is None or before is after):
                 try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:  # noqa: ARG002 - any link does
-        """Let the due targets of a run be tried again; the link is due again with the next target."""
+        """Make the due targets of a run pending again; return when the next is due, which is when the link is."""
         if not is_dispatched(run):
             return None
         promote(self._runtime, run.uid)
@@ -88,7 +88,7 @@ class FanOut(Feature):
 
 
 def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
-    """Enqueue the jobs of fan-outs that vanished, fail targets whose process died, and end runs without open ones."""
+    """Enqueue vanished jobs of fan-outs, fail targets whose process died, and end runs without open targets."""
     now = runtime.now()
     before = now if is_full else now - runtime.settings.grace
     yield from _end_lost_and_blocked(runtime)
@@ -137,7 +137,7 @@ def _end_blocked(runtime: Runtime, connection: Connection) -> list[str]:
 
 
 def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
-    """Dispatch the next targets of a run, or put the job that does so behind those that are on its queue."""
+    """Put the next targets of a run on the queue if it has `max_parallel`, else the job that puts them there."""
     if first.max_parallel is not None:
         return fill(runtime, job.run_uid)
     return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())

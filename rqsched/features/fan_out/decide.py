@@ -21,9 +21,9 @@ class TargetEnd:
     error: str | None = None
     """The error of this attempt; None without one."""
     retry_at: datetime | None = None
-    """When it is put on its queue again; None when it has ended."""
+    """When it is put on its queue again; None if it has ended."""
     blocked_at: datetime | None = None
-    """Since when no worker that took it could find its workflow; None unless it is blocked."""
+    """Since when every worker that took it has lacked its workflow; None unless it is blocked."""
 
     @property
     def has_ended(self) -> bool:
@@ -41,9 +41,9 @@ def decide_failed(
     is_lost: bool = False,
     error_types: ErrorTypes = NO_TYPES,
 ) -> TargetEnd:
-    """Decide what follows an attempt that failed or whose process vanished: another attempt, while the policy allows.
+    """Decide what follows an attempt that failed or whose process vanished: another attempt, if the policy allows.
 
-    `schedule` is None when there is no further attempt: its run has ended, or the fan-out was started by hand.
+    `schedule` is None if there is no other attempt: the run has ended, or the fan-out was started by hand.
     """
     error = cut_error(error)
     again_at = None
@@ -57,9 +57,9 @@ def decide_failed(
 
 
 def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
-    """Decide what follows when a worker cannot find the workflow of a target; that is no failed attempt.
+    """Decide what follows if a worker lacks the workflow of a target, which does not count as a failed attempt.
 
-    It is offered again after a delay, as a blocked run is. Once it was blocked for `timeout` it has failed.
+    Like a blocked run, the target is offered again after a delay. When it was blocked for `timeout`, it has failed.
     """
     since = blocked_at or now
     if now - since >= timeout:

@@ -1,15 +1,15 @@
-"""Fan-out: the targets of a run are named and recorded, each gets a job, and people see how far they are.
+"""Fan-out: the targets of a run are named and recorded, and each gets a job. Its progress can be read.
 
 If a workflow is called for many targets, its run asks a function, the resolver, for them. The resolver is called
-without arguments, and its result is read in chunks that are recorded one by one: however many targets there are, no
-process holds more than a chunk. Nothing is dispatched before the resolver has ended: when it raises, the attempt of the
-run fails, and the next attempt asks again.
+without arguments, and its result is read and recorded in chunks: however many targets there are, no process holds more
+than a chunk. No target is dispatched before the resolver has ended. If it raises, the attempt of the run fails, and the
+next attempt asks again.
 
-Then the first chunk goes on its queue, and behind it a job that continues with the next one. A queue is first in, first
-out: the next chunk comes when workers have taken the one before, however few they are, and nothing waits or counts. SQL
-first, Redis second: reconcile enqueues the jobs that a crash left out. With `max_parallel` only so many targets are on
-the queue, and each target that ends puts the next one there. Targets of a group stand in its line instead, and are on
-the queue once they have a place (`limits`).
+Then the first chunk is put on its queue, and behind it a job that puts the next chunk there. A queue is first in, first
+out: the next chunk comes when workers have taken the last one, and no process waits or counts. SQL is written before
+Redis: reconcile enqueues the jobs that a crash left out. With `max_parallel` only so many targets are on the queue, and
+each target that ends puts the next one there. Targets of a group wait in its line instead, and go to the queue when
+they get a place (`limits`).
 
 Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
 `execution`.
@@ -49,7 +49,7 @@ MAX_ID = 255
 PAGE = 500
 """The most targets that one transaction of a repair changes."""
 _CHUNK_BYTES = 1_048_576
-"""A chunk is recorded when its payloads are longer than this, however few they are."""
+"""A chunk ends when its payloads together are longer than this, however few targets it has."""
 _END = object()
 
 Named: TypeAlias = tuple[str, str | None]
@@ -57,10 +57,10 @@ Named: TypeAlias = tuple[str, str | None]
 
 
 def find_resolver(runtime: Runtime, workflow: Workflow, targets: str | Callable[..., Any]) -> Workflow:
-    """Return the resolver, which names the targets of a run of `workflow`.
+    """Return the resolver, the function that names the targets of a run of `workflow`.
 
-    Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError for a workflow that names its targets
-    itself, as a state machine's does.
+    Raises UnknownWorkflowError as `Imports.resolve` does, and InvalidInputError if the workflow names its targets
+    itself, as the workflow of a state machine does.
     """
     if workflow.each is not None:
         raise InvalidInputError("targets", f"workflow {workflow.name!r} names its targets itself; leave targets out")
@@ -78,7 +78,7 @@ def name_targets(runtime: Runtime, run: Run, resolver: Workflow, checkpoint: Cal
 
 
 def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
-    """Call a resolver, and yield its targets in chunks; raises TypeError and InvalidInputError for anything else."""
+    """Call a resolver and yield its targets in chunks; raises TypeError or InvalidInputError for an invalid result."""
     chunk: list[Named] = []
     length = 0
     for one in _each(resolve):
@@ -93,7 +93,7 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
 
 
 def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
-    """Yield the targets of a resolver; a process that the resolver forks ends there, also between two targets."""
+    """Yield the targets of a resolver. A process that the resolver forks ends with it, even between two targets."""
     with ForkGuard():
         entries = iter(_entries(resolve()))
     while True:
@@ -126,7 +126,7 @@ def _named(one: Any) -> Named:
 
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
-    """Return the values that all targets of a run share, by its schedule's policies as they are now."""
+    """Return the values that all targets of a run share, from its schedule's present policies."""
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, run_uid))
     if found is None:
         raise RunNotFoundError(run_uid)
@@ -152,10 +152,10 @@ def fan_out(
     chunks: Iterable[Sequence[str | tuple[str, str | None]]],
     checkpoint: Callable[[], None] | None = None,
 ) -> int:
-    """Record the targets of a run chunk by chunk, dispatch the first ones, and say how many there are.
+    """Record the targets of a run chunk by chunk, dispatch the first ones, and return how many there are.
 
-    Repeated after a crash, this adds the missing targets and dispatches none twice. When an earlier attempt has named
-    them all, `chunks` is not looked at. `checkpoint` is called between chunks.
+    Repeated after a crash, this adds the missing targets and dispatches none twice. If an earlier attempt has recorded
+    all targets, `chunks` is not read. `checkpoint` is called between chunks.
     """
     number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
     for chunk in () if batch.is_named else chunks:
@@ -187,10 +187,10 @@ def dispatch_first(runtime: Runtime, run_uid: str) -> None:
 
 
 def dispatch(runtime: Runtime, job: BatchJobId) -> int:
-    """Put the next chunk of a run's targets on its queue, and the job that continues behind it; returns how many.
+    """Put the next chunk of a run's targets on its queue, and behind it the job for the next chunk.
 
-    Does nothing when another delivery of the job did so. Redis down: logged, and reconcile enqueues them. Raises
-    UnknownJobError when this database has no target of that run.
+    Returns the number of targets. Does nothing if another delivery of the job did so. If Redis is down, this is logged,
+    and reconcile enqueues them. Raises UnknownJobError if this database has no target of that run.
     """
     size = runtime.settings.target_chunk
 
@@ -218,9 +218,9 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
 
 
 def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
-    """Put targets that have become pending on their queues; the targets of a group only with a place of it.
+    """Put targets that have become pending on their queues; targets of a group need a place of that group.
 
-    With Redis away reconcile enqueues them.
+    If Redis is down, reconcile enqueues them.
     """
     if groups := _groups_of(pending):
         limits.give(runtime, groups)
@@ -237,7 +237,7 @@ def _groups_of(found: Iterable[Target]) -> set[str]:
 
 
 def fill(runtime: Runtime, run_uid: str) -> int:
-    """Put targets of a run with `max_parallel` on the queue, as far as that allows; returns how many."""
+    """Put targets of a run on the queue, as many as its `max_parallel` allows; returns how many."""
 
     def take(connection: Connection) -> list[Target]:
         fan_out_targets.lock_first(connection, run_uid)
@@ -250,9 +250,9 @@ def fill(runtime: Runtime, run_uid: str) -> int:
 
 
 def promote(runtime: Runtime, run_uid: str | None = None) -> int:
-    """Let a page of due retrying and blocked targets be handled again, of one run or of all runs.
+    """Make a page of due retrying and blocked targets pending again, of one run or of all runs.
 
-    Returns how many there were; with PAGE of them there may be more.
+    Returns their number; if it is PAGE, there may be more.
     """
     ready, limited = runtime.database.transact(lambda c: fan_out_targets.promote(c, runtime.now(), PAGE, run_uid))
     if ready:
@@ -263,7 +263,7 @@ def promote(runtime: Runtime, run_uid: str | None = None) -> int:
 
 
 def read_progress(runtime: Runtime, run: Run) -> TargetProgress | None:
-    """Return how far the targets of a run are; None when it has none."""
+    """Return the progress of a run's targets; None if it has no targets."""
     now = runtime.now()
     count = partial(fan_out_targets.count_lately, run_uid=run.uid, since=now - WINDOW)
     counts, lately = runtime.database.read(count)

@@ -1,8 +1,8 @@
-"""One target of a fan-out: claim it, handle it, and follow its end, up to the end of its run.
+"""One target of a fan-out: claim it, handle it, record its end, and end its run after the last target.
 
-A run ends when its last target has ended, whichever process sees that. No target locks the row of its run: each asks,
-after its own end is committed, whether others are open; the last one finds none and settles the run. A process that
-dies between the two leaves that to reconcile.
+Any process may see that the last target of a run has ended, and ends the run. No target locks the row of its run: after
+its own end is committed, each asks whether others are open. The last one finds none and settles the run. If its process
+dies before that, reconcile settles the run.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_
 _log = logging.getLogger(__name__)
 
 _RUNS_KEPT = 8
-"""How many runs a process remembers whose targets it handles."""
+"""The most runs that a process caches while it handles their targets."""
 
 
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
-    """Handle one target from claim to recorded end; None when it could not be claimed.
+    """Handle one target from claim to recorded end; return None if it could not be claimed.
 
-    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too. A target whose
-    workflow this process cannot find is given back, for a worker that can. Raises UnknownJobError when this database
+    A failure is recorded first and then raised again, so that RQ and its exception handlers see it too. If this process
+    lacks the target's workflow, the target is given back for another worker. Raises UnknownJobError if this database
     has no such target.
     """
     token, worker = new_uid(runtime.now()), process_name()
@@ -84,13 +84,13 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 
 
 def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) -> ClaimedTarget | None:
-    """Claim a target; if its grant expired, only with a new place. None when it could not be claimed.
+    """Claim a target; if its grant has expired, it needs a new place first. Return None if it could not be claimed.
 
-    Raises UnknownJobError when this database has no such target.
+    Raises UnknownJobError if this database has no such target.
     """
 
     def claim(connection: Connection, *, is_alone: bool = False) -> ClaimedTarget | None:
-        if not is_alone:  # which waits for no lock
+        if not is_alone:  # a lone statement waits for no lock
             fan_out_targets.lock(connection, job.uid)
         return fan_out_targets.claim(connection, job, token, runtime.now(), worker, is_alone=is_alone)
 
@@ -101,7 +101,7 @@ def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) ->
     found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
     if found is None:
         raise UnknownJobError("no such target in this database.")
-    # A target whose grant expired asks for a place; without one it is in line.
+    # A target whose grant expired asks for a place; if it gets none, it waits in line.
     gets_place = found.asks is not None and limits.ask(runtime, job.uid, found.asks, is_target=True)
     return runtime.database.transact(claim) if gets_place or (is_alone and found.is_ready) else None
 
@@ -137,7 +137,7 @@ def _handle(runtime: Runtime, claimed: ClaimedTarget, token: str) -> bool:
 
 
 def _call(runtime: Runtime, workflow: Workflow, claimed: ClaimedTarget, token: str) -> bool:
-    """Call a workflow with the target's id, its payload if it has one, and what the run gives to each call."""
+    """Call a workflow with the target's id, its payload if it has one, and the arguments of the run."""
     target, payload = claimed.target, claimed.payload
     if claimed.run is None or (found := _run_of(runtime, target, claimed.run[1])) is None:
         raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets by hand")
@@ -170,9 +170,9 @@ def _time_limit(runtime: Runtime, target: Target, token: str) -> AbstractContext
 
 
 def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, Run] | None:
-    """Return the schedule and the run of a target, of which only the status changes within an attempt.
+    """Return the schedule and the run of a target.
 
-    A process that handles many targets of the same run reads it once.
+    Within an attempt only the status of the run changes, so a process reads a run only once for many targets.
     """
     key = target.run_uid, attempt
     known = runtime.runs_of_targets.get(key)
@@ -185,7 +185,7 @@ def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, R
 
 
 def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
-    """Raise RunCancelled when the run has ended meanwhile, or this process does not hold the target any more."""
+    """Raise RunCancelled if the run has ended meanwhile, or if this process does not hold the target any more."""
     try:
         is_held = runtime.database.read(lambda connection: fan_out_targets.is_held(connection, target.uid, token))
     except FAILURES as error:
@@ -196,7 +196,7 @@ def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
 
 
 def _block(runtime: Runtime, target: Target, token: str, worker: str, error: WorkflowNotFoundError) -> TargetStatus:
-    """Give back a target whose workflow is not here; the last time that fails it, and RQ sees why."""
+    """Give back a target whose workflow this process lacks; the last time, fail it, and raise the error for RQ."""
     timeout = runtime.settings.blocked_timeout
     reason = f"{worker}: {error.reason}"
     _log.warning("target %s is blocked: %s", target.uid, reason, extra={"action": "target_blocked"})
@@ -219,7 +219,7 @@ def _fail(
 
 
 def _read_policy(connection: Connection, target: Target) -> Schedule | None:
-    """Return the schedule whose policy says whether a target is tried again; None when it is not."""
+    """Return the schedule whose policy decides about another attempt of a target; None for no other attempt."""
     found = changes.find_with_schedule(connection, target.run_uid)
     return found[0] if found and (found[1].status in OPEN or found[1].status is RunStatus.SUCCEEDED) else None
 
@@ -232,9 +232,9 @@ def _finish(
     *,
     is_alone: bool = True,
 ) -> TargetEnd:
-    """Record the decided end of an attempt, through an SQL outage as long as a run's may last; returns the end.
+    """Record the decided end of an attempt, with the same retries during an outage of SQL as for a run; return it.
 
-    With `is_alone`, one statement does so if that is enough and nobody holds the target.
+    With `is_alone`, a single statement does so if it suffices and no other transaction holds the target.
     """
 
     def finish(connection: Connection, *, is_alone: bool = False) -> tuple[TargetEnd, tuple[bool, list[Target]] | None]:
@@ -258,7 +258,7 @@ def _finish(
 
 
 def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool, following: list[Target]) -> None:
-    """Put the next target on its queue, see to it that this one is tried again in time, and end what is over."""
+    """Put the next target on its queue, arm another attempt of this one, and end the run if this was the last."""
     if following:
         enqueue_soon(runtime, following)
     elif target.limit_group is not None:
@@ -270,7 +270,7 @@ def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool,
 
 
 def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
-    """Arm the retry link of the run; without it reconcile finds the target when it is due, some seconds later."""
+    """Arm the retry link of the run; without it reconcile finds the target some seconds after it is due."""
     try:
         found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, target.run_uid))
         if found is not None:
@@ -290,9 +290,10 @@ def decide_lost(connection: Connection, target: Target, error: str, now: datetim
 
 
 def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None = None, is_final: bool = False) -> None:
-    """End the attempt of a target whose process this one saw die: it is tried again, or lost.
+    """End the attempt of a target whose process this one saw die: the target is tried again, or lost.
 
-    With a `token`, only if it was claimed under it. With `is_final` a person stopped it, and it has failed.
+    With a `token`, do so only if the target was claimed with that token. With `is_final`, a person stopped it, and it
+    has failed.
     """
 
     def work(connection: Connection) -> tuple[Target, TargetEnd, bool, list[Target]] | None:
@@ -311,7 +312,7 @@ def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None =
 def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> Change | None:
     """End a dispatched run that has no open target.
 
-    Returns None when it has some, or another process ended it or holds the lock (`skip_locked`).
+    Returns None if it has open targets, if another process ended it, or (`skip_locked`) if another holds its lock.
     """
     ended = runtime.database.read(lambda connection: _read_end(connection, run_uid))
     if ended is None:
@@ -320,7 +321,7 @@ def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) ->
 
 
 def try_to_end(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> None:
-    """Do as `end_if_over`, and leave it to reconcile while SQL is away: the target itself has ended."""
+    """Do as `end_if_over`; if SQL is down, leave the run to reconcile, because the target itself has ended."""
     try:
         end_if_over(runtime, run_uid, skip_locked=skip_locked)
     except FAILURES as error:

@@ -34,7 +34,7 @@ class Parts(Protocol):
 
 
 def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
-    """Put pending targets on their queues, unless they are there; returns how many were put there.
+    """Put pending targets on their queues, unless they are there already; returns how many were put there.
 
     Raises RedisError after short retries.
     """
@@ -51,7 +51,7 @@ def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
 
 
 def jobs_of(settings: Settings, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
-    """Describe the jobs of targets; RQ's timeout covers the target and then the time to record how it ended."""
+    """Describe the jobs of targets; RQ's timeout covers the target and the time to record its end."""
     more = int(settings.completion_outage.total_seconds())
     return [
         JobSpec(str(target.job_id), target.timeout + more, label=_label(target, names.get(target.run_uid)))

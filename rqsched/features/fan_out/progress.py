@@ -11,26 +11,26 @@ from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.policy import count_failed
 
 WINDOW = timedelta(seconds=60)
-"""Over how long the pace is measured."""
+"""The time over which the pace is measured."""
 _OPEN = ("waiting", "pending", "running", "retrying", "blocked")
 
 
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
-    """How far the targets of a run are."""
+    """The progress of a run's targets."""
 
     counts: dict[str, int]
-    """How many there are in each status that occurs."""
+    """The number of targets by status, for each status that occurs."""
     total: int
-    """How many there are."""
+    """The number of all targets."""
     ended: int
-    """How many of them have ended."""
+    """The number of targets that have ended."""
     failed: int
-    """How many of them failed or were lost."""
+    """The number of targets that failed or were lost."""
     per_second: float | None = None
-    """How many ended each second lately; None when all have, or none did in the last minute."""
+    """The targets that ended per second in the last minute; None if none did, or if all have ended."""
     ends_at: datetime | None = None
-    """When the last one ends at that pace; None without a pace."""
+    """When the last target will end at that pace; None without a pace."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""
@@ -43,7 +43,7 @@ class TargetDescription:
     """One target of a run as people see it. Instants are aware UTC."""
 
     number: int
-    """Its place in the order in which they were named."""
+    """Its place in the order in which the targets were named."""
     target_id: str
     """The id that names it."""
     status: str
@@ -59,7 +59,7 @@ class TargetDescription:
     ended_at: datetime | None
     """When it ended; None while it has not."""
     retry_at: datetime | None
-    """When it is tried or offered again; None when it is not."""
+    """When it is tried or offered again; None if it is not to be."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""

@@ -1,9 +1,9 @@
 """Targets of fan-outs, one row each: recorded, put on their queue, claimed, ended, tried again, counted.
 
-Every function works inside the caller's transaction; Redis is not known here. A target is dispatched once because its
-uid is computed from its run and its id. It is handled once because `claim` is one conditional UPDATE, and it ends once
-because its end is fenced by the token of that claim. On PostgreSQL either is one statement, so that it can be a whole
-transaction. A pass of reconcile skips rows that another transaction holds: the next pass finds them.
+Every function works inside the caller's transaction and knows no Redis. A target is dispatched once because its uid is
+computed from its run and its id. It is handled once because `claim` is one conditional UPDATE, and it ends once because
+its end is fenced by the token of that claim. On PostgreSQL claim and end are one statement each, which can be a whole
+transaction. A pass of reconcile skips rows that another transaction holds; the next pass finds them.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Batch(NamedTuple):
     connection: str | None = None
     """The named Redis of that queue; None for the main one."""
     max_parallel: int | None = None
-    """The most of them that are on their queue or handled at once; None is unlimited."""
+    """The most targets that are on their queue or handled at once; None sets no limit."""
     is_named: bool = False
-    """Whether an earlier attempt of the run has named them all."""
+    """Whether an earlier attempt of the run has named all targets."""
     limit_group: str | None = None
-    """The group of the run, of which each of them needs a place; None needs none."""
+    """The group of the run, in which each target needs a place; None needs no place."""
 
 
 class RunName(NamedTuple):
@@ -99,17 +99,17 @@ class Target(NamedTuple):
     delivery: int
     """The number of the job that carries it."""
     attempt: int
-    """1, 2, 3 ...: how often it was tried, this time included."""
+    """1, 2, 3 ...: the number of the current attempt."""
     max_parallel: int | None
-    """The most targets of its run that are on their queue or handled at once; None is unlimited."""
+    """The most targets of its run that are on their queue or handled at once; None sets no limit."""
     blocked_at: datetime | None
-    """Since when no worker that took it could find its workflow; None when it was not blocked."""
+    """Since when every worker that took it has lacked its workflow; None if it was not blocked."""
     number: int
     """1, 2, 3 ... in the order in which the targets of its run were named."""
     limit_group: str | None = None
-    """The group of which it needs a place before it has a job; None needs none."""
+    """The group in which it needs a place before it gets a job; None needs no place."""
     is_rated: bool = False
-    """Whether that group had a rate when it got its place: its start is counted."""
+    """Whether its group had a rate when it got its place, so that its start is counted."""
 
     @property
     def job_id(self) -> TargetJobId:
@@ -122,19 +122,19 @@ TARGET_COLUMNS = [targets.c[name] for name in Target._fields]
 
 
 def _has_ended_in_vain() -> sa.ColumnElement[bool]:
-    """Say that the run of a target was cancelled, terminated or lost, or its workflow failed."""
+    """Return the condition that the run of a target was cancelled, terminated or lost, or that its workflow failed."""
     return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(sorted(ENDED_IN_VAIN)))
 
 
 def _is_open(status: TargetStatus) -> sa.ColumnElement[bool]:
-    """Say that a target is in this status, in which it has not ended: the index of open targets finds it."""
+    """Return the condition that a target has this open status, for which the index of open targets is used."""
     return IS_OPEN_TARGET & (targets.c.status == constant(status))
 
 
 def record(
     connection: Connection, batch: Batch, named: Sequence[str | tuple[str, str | None]], first: int, now: datetime
 ) -> None:
-    """Insert targets as waiting, numbered from `first` on; those that the run has already are left unchanged.
+    """Insert targets as waiting, numbered from `first` on; existing targets of the run are left unchanged.
 
     A target is named by its id, or by its id and the JSON of its payload.
     """
@@ -164,9 +164,9 @@ def record(
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Let the targets without success of runs that are retried on request wait again.
+    """Make the unsuccessful targets of runs that are retried on request wait again.
 
-    They need places of the group that the schedule has now, as the run does; so do targets that have waited all along.
+    All waiting targets then need places in the present group of the schedule, as the run does.
     """
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
     connection.execute(
@@ -182,13 +182,13 @@ def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
 
 
 def last_number(connection: Connection, run_uid: str) -> int:
-    """Return the number of a run's last target; 0 when it has none."""
+    """Return the number of a run's last target; 0 if it has no targets."""
     statement = sa.select(sa.func.max(targets.c.number)).where(targets.c.run_uid == run_uid)
     return connection.execute(statement).scalar_one() or 0
 
 
 def first_waiting(connection: Connection, run_uid: str) -> tuple[int, int | None] | None:
-    """Return the number and the `max_parallel` of the first target that is not on its queue yet; None when all are."""
+    """Return the number and the `max_parallel` of a run's first target that is not on its queue yet, or None."""
     found = sa.select(targets.c.number, targets.c.max_parallel).where(*_waits(run_uid))
     row = connection.execute(found.order_by(targets.c.number).limit(1)).first()
     return None if row is None else (row.number, row.max_parallel)
@@ -197,7 +197,7 @@ def first_waiting(connection: Connection, run_uid: str) -> tuple[int, int | None
 def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetime) -> tuple[list[Target], int | None]:
     """Make the next targets of a run pending; returns them and the number of the target after them.
 
-    Returns none when `job` does not name the first waiting target: another delivery of the job was first.
+    Returns no targets if `job` does not name the first waiting target: another delivery of the job was first.
     """
     statement = sa.select(*TARGET_COLUMNS, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
@@ -222,7 +222,7 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
     """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
 
-    Fan-outs whose workflow has not returned are left out: the next attempt may name further targets first.
+    Fan-outs whose workflow has not returned are left out, because the next attempt may first name more targets.
     """
     is_by_hand = runs.c.uid.is_(None) & targets.c.schedule_uid.is_(None) & (targets.c.created_at <= before)
     is_over = (runs.c.status == RunStatus.SUCCEEDED.value) | HAS_OPEN_TARGETS | is_by_hand
@@ -235,7 +235,7 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
 
 def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, RunName]:
-    """Return the names of runs by their uids; fan-outs that were started by hand have no run."""
+    """Return the names of runs by uid, without the uids of fan-outs that were started by hand, which have no run."""
     columns = schedules.c.namespace, schedules.c.schedule_id, runs.c.occurrence_at, runs.c.attempt
     statement = sa.select(runs.c.uid, *columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     found = statement.where(dialect_of(connection).one_of(runs.c.uid, sorted(set(run_uids))))
@@ -258,7 +258,7 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
 
 def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
-    """Make the next waiting targets of a run pending, except the ones that another transaction takes."""
+    """Make the next waiting targets of a run pending, except targets that another transaction holds."""
     found = (
         sa.select(*TARGET_COLUMNS)
         .where(*_waits(run_uid), ~_has_ended_in_vain())
@@ -294,9 +294,9 @@ def _waits(run_uid: str) -> tuple[sa.ColumnElement[bool], ...]:
 def promote(
     connection: Connection, now: datetime, limit: int, run_uid: str | None = None
 ) -> tuple[list[Target], list[Target]]:
-    """Let due retrying and blocked targets be handled again, of one run or of all.
+    """Make due retrying and blocked targets pending again, of one run or of all runs.
 
-    Returns the targets that are pending now, and the ones that wait again because of `max_parallel`. Rows that another
+    Returns the targets that are pending now, and the targets that wait because of `max_parallel`. Rows that another
     transaction holds are left to the next caller.
     """
     found = sa.select(*TARGET_COLUMNS, targets.c.status).where(_is_put_off(), targets.c.retry_at <= now)
@@ -322,7 +322,7 @@ def next_promotion(connection: Connection, run_uid: str) -> datetime | None:
 
 
 def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None:
-    """Make put-off targets pending, or waiting where `max_parallel` says when they are; each gets a new delivery."""
+    """Make retrying or blocked targets pending, or waiting if they have `max_parallel`; each gets a new delivery."""
     is_limited = targets.c.max_parallel.is_not(None)
     needs_place = targets.c.limit_group.is_not(None)
     is_retry = targets.c.status == constant(TargetStatus.RETRYING)
@@ -348,14 +348,14 @@ def _is_put_off() -> sa.ColumnElement[bool]:
 
 
 def exists_of(connection: Connection, run_uid: str) -> bool:
-    """Return whether a run has targets, or is known and has none yet."""
+    """Return whether this database has the run, or targets of it."""
     has_targets = sa.exists().where(targets.c.run_uid == run_uid)
     is_known = sa.exists().where(runs.c.uid == run_uid)
     return connection.execute(sa.select(has_targets | is_known)).scalar_one()
 
 
 def has_open(connection: Connection, run_uid: str) -> bool:
-    """Tell whether a target of a run has not ended."""
+    """Return whether any target of a run has not ended."""
     found = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid, IS_OPEN_TARGET).limit(1)
     return connection.execute(found).first() is not None
 
@@ -398,7 +398,10 @@ class TargetFlow(NamedTuple):
 def newest_flow(
     connection: Connection, namespace: str, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
-    """Read the targets of a namespace among the `most` newest of all since `start`, and since when these are."""
+    """Read the targets of a namespace among the `most` newest targets of all since `start`.
+
+    Also returns the time since which these are all.
+    """
     is_among, since = newest_since(connection, targets, start, most)
     statement = (
         sa.select(targets.c.queue, targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None))
@@ -410,7 +413,7 @@ def newest_flow(
 
 
 def first_error(connection: Connection, run_uid: str) -> str | None:
-    """Return the error of the first target of a run that failed or was lost; None when none did."""
+    """Return the error of a run's first target that failed or was lost, or None."""
     failed = targets.c.run_uid == run_uid, targets.c.status.in_(_ENDED_BADLY)
     found = sa.select(targets.c.error).where(*failed).order_by(targets.c.number).limit(1)
     error: str | None = connection.execute(found).scalar_one_or_none()
@@ -439,13 +442,13 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
 
 
 _MOST_MEASURED = 1_000
-"""This many targets of a run are read to describe them."""
+"""The most targets of a run that are read to describe them."""
 
 
 def describe_page(
     connection: Connection, run_uid: str, *, status: str | None, after: int, limit: int
 ) -> list[TargetDescription]:
-    """Return a page of a run's targets in the order they were named, those after a number."""
+    """Return a page of a run's targets after a number, in the order they were named."""
     statement = sa.select(*(targets.c[name] for name in TargetDescription.__dataclass_fields__))
     found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
     if status is not None:
@@ -462,15 +465,15 @@ class ClaimedTarget(NamedTuple):
     payload: str | None
     """The JSON of its payload; None without one."""
     started_at: datetime
-    """When the attempt began: after the one before it, whatever the clocks say."""
+    """When the attempt began: always after the last attempt, whatever the clocks say."""
     run: tuple[RunStatus, int] | None
     """The status and the attempt of its run; None when the fan-out was started by hand."""
 
 
 GIVEN_UP = "its run ended before it began"
-"""The error of a target that no process began."""
+"""The error of a target that had not begun when its run ended."""
 _IS_RUNNING = _is_open(TargetStatus.RUNNING)
-# Every target is claimed and ended with these: composed once, they cost a third of what they cost composed each time.
+# Every target is claimed and ended with these statements: composed once, they take a third of the time.
 _CLAIM_OF = (
     sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, targets.c.granted_at)
     .add_columns(runs.c.status, runs.c.attempt)
@@ -498,13 +501,13 @@ _CLAIM_RETURNING = _CLAIM.values(
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
-"""All of it in one statement (PostgreSQL): a fan-out that was started by hand has no run to join."""
+"""The claim in one statement (PostgreSQL); a fan-out that was started by hand has no run to join."""
 _MINE = targets.alias("mine")
 _LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
 _IS_UNLOCKED = (
     targets.c.uid == _LOCK.with_for_update(key_share=True, skip_locked=True).correlate(None).scalar_subquery()
 )
-"""A statement that is a whole transaction waits for no lock: its times would be from before the wait."""
+"""Skips a locked row: a statement that is a whole transaction must not wait, or its times would be too early."""
 _CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated, _IS_UNLOCKED)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -520,23 +523,23 @@ _NOT_BEGUN = (
     .limit(1)
 )
 _FINISH_RETURNING = _FINISH.returning(_NOT_BEGUN.exists())
-"""With the question whether others are left to begin (PostgreSQL)."""
+"""Records the end, and returns whether other targets have not begun (PostgreSQL)."""
 _FINISH_ALONE = _FINISH_RETURNING.where(_IS_UNLOCKED)
 
 
 def lock(connection: Connection, uid: str) -> None:
-    """Lock a target, so that the time of its start or its end is read after the wait."""
+    """Lock a target, so that the time of its start or end is read after the wait for the lock."""
     connection.execute(_LOCK.with_for_update(key_share=True), {"of": uid})
 
 
 def lock_waiting(connection: Connection, run_uid: str, limit: int) -> None:
-    """Lock the next waiting targets of a run, so that the time at which they are enqueued is read after the wait."""
+    """Lock the next waiting targets of a run, so that the time of their enqueuing is read after the wait."""
     statement = sa.select(targets.c.uid).where(*_waits(run_uid)).order_by(targets.c.number, targets.c.uid)
     connection.execute(statement.limit(limit).with_for_update())
 
 
 def lock_first(connection: Connection, run_uid: str) -> None:
-    """Lock the first target of a run: two that look at once would both see the same places free (`take_free`)."""
+    """Lock the first target of a run, so that no two transactions see the same places free (`take_free`)."""
     mutex = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid)
     connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update())
 
@@ -550,11 +553,11 @@ def claim(
     *,
     is_alone: bool = False,
 ) -> ClaimedTarget | None:
-    """Make a pending target running, held by `token`; None when it could not be claimed.
+    """Make a pending target running, held by `token`; return None if it could not be claimed.
 
-    This is one statement on PostgreSQL. A second one writes the start where it counts in the rate of the group. With
-    `is_alone`, outside of a transaction, such a target is left out on PostgreSQL, and so is one that another
-    transaction holds. Repeated with the same token after a lost answer, it returns the same.
+    This is one statement on PostgreSQL. A second one writes the start if it counts in the rate of the group. With
+    `is_alone`, outside of a transaction, a target whose start counts is not claimed on PostgreSQL, nor a target that
+    another transaction holds. A repetition with the same token after a lost answer returns the same.
     """
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
@@ -588,13 +591,13 @@ class Unclaimed(NamedTuple):
     """A target that could not be claimed."""
 
     asks: str | None
-    """The group to ask for a place, as the target was passed over; None for another reason."""
+    """The group to ask for a place, if the target was passed over; None for another reason."""
     is_ready: bool
-    """Whether a transaction may claim it: one statement does not where its start counts, or another one holds it."""
+    """Whether a claim in a transaction can succeed: its start counts in a rate, or another transaction held it."""
 
 
 def find_unclaimed(connection: Connection, job: TargetJobId) -> Unclaimed | None:
-    """Return why a target could not be claimed; None when there is no such target."""
+    """Return why a target could not be claimed; None if there is no such target."""
     is_ready = targets.c.status == constant(TargetStatus.PENDING), targets.c.delivery == job.delivery
     group = sa.case((sa.and_(*is_ready, targets.c.granted_at.is_(None)), targets.c.limit_group), else_=None)
     has_place = sa.and_(*is_ready, targets.c.limit_group.is_(None) | targets.c.granted_at.is_not(None))
@@ -628,7 +631,7 @@ def finish(
 
 
 def _give_back(connection: Connection, target: Target, token: str, end: TargetEnd) -> None:
-    """Remove the start of a target that is blocked now: it has not started, and counts in no rate."""
+    """Remove the recorded start of a target that is blocked now, so that it counts in no rate."""
     if end.status is TargetStatus.BLOCKED and target.is_rated:
         is_mine = targets.c.uid == target.uid, targets.c.token == token, targets.c.status == end.status.value
         begun = connection.execute(sa.select(targets.c.started_at).where(*is_mine)).scalars()
@@ -651,9 +654,9 @@ def _after(connection: Connection, target: Target, now: datetime, *, has_place: 
 
 
 def find_running(connection: Connection, job: TargetJobId, token: str | None = None) -> Target | None:
-    """Return the target of `job`, if that is its present job and a process handles it; else None.
+    """Return the target of `job` if `job` is its present job and a process handles it, else None.
 
-    With a `token`, only if that token holds it.
+    With a `token`, return it only if that token holds it.
     """
     found = sa.select(*TARGET_COLUMNS).where(targets.c.uid == job.uid, targets.c.delivery == job.delivery, _IS_RUNNING)
     row = connection.execute(found if token is None else found.where(targets.c.token == token)).first()
@@ -661,7 +664,7 @@ def find_running(connection: Connection, job: TargetJobId, token: str | None = N
 
 
 def is_held(connection: Connection, uid: str, token: str) -> bool:
-    """Return whether a token holds a running target whose run is not over."""
+    """Return whether a token holds a running target whose run has not ended."""
     held = sa.exists().where(targets.c.uid == uid, is_held_by(targets, token), ~_has_ended_in_vain())
     return connection.execute(sa.select(held)).scalar_one()
 
@@ -679,7 +682,7 @@ def _end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EndStep:
-    """How many targets a repair ends at once, and how."""
+    """One step of a repair: how many targets it ends, and how."""
 
     decide: Callable[[Connection, Target], TargetEnd]
     """Decides what follows for a target."""
@@ -709,9 +712,9 @@ def _end_free(connection: Connection, found: Sequence[sa.ColumnElement[bool]], s
 
 
 def give_up(connection: Connection, now: datetime, run_uids: Collection[str] | None = None) -> int:
-    """Cancel targets that no process handles and whose run ended without success, of these runs or of all.
+    """Cancel targets that no process handles and whose run ended without success; return their number.
 
-    Returns how many.
+    `run_uids` restricts this to some runs; None means all runs.
     """
     not_begun = IS_OPEN_TARGET & (targets.c.status != constant(TargetStatus.RUNNING))
     free = sa.select(targets.c.uid).where(not_begun, _has_ended_in_vain()).order_by(targets.c.uid)
@@ -728,7 +731,7 @@ def give_up(connection: Connection, now: datetime, run_uids: Collection[str] | N
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Execute the statements of a claim and an end, for a `uid` of no target, so that they are compiled."""
+    """Execute the statements of a claim and an end for a `uid` without a target, so that they are compiled."""
     claim(connection, TargetJobId(uid), uid, now)
     if not dialect_of(connection).joins_writes:
         connection.execute(_CLAIM, {**_mine(TargetJobId(uid), uid, now, None), "deadline": now})

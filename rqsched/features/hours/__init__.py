@@ -1,1 +1,1 @@
-"""Hours: the ended runs of each hour, counted, for a year of statistics after the runs themselves are pruned."""
+"""Hours: counts of the runs that ended in each hour, for a year of statistics after the runs themselves are pruned."""

@@ -1,4 +1,4 @@
-"""Hours: runs that have ended are counted, a schedule's together, when some have been made since the last time."""
+"""Hours: count the ended runs of schedules that have new runs, one schedule at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 MOST_STEPS = 100
-"""Transactions of one pass: a million runs of an older database are counted in some minutes, beside all else."""
+"""The most transactions of one pass: a million runs of an older database are counted in some minutes."""
 _LOOK = 5_000
-"""Runs that are looked at in one step."""
+"""The most runs that one step looks at."""
 _SETTLED = timedelta(minutes=1)
-"""Runs are looked at when they are so old: of younger ones, some may not be committed yet."""
+"""The least age of runs to look at: some younger runs may not be committed yet."""
 _LOOKED_TO = "hours_looked_to"
-"""The name of the value that says up to which run all were looked at."""
+"""The name of the stored value with the last run that was looked at."""
 
 
 class Hours(Feature):
@@ -39,7 +39,7 @@ class Hours(Feature):
         self._runtime = runtime
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Take the runs that are run again out of the hours in which they had ended."""
+        """Remove runs that start again from the hours in which they had ended."""
         run_hours.take_out(connection, changes)
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
@@ -48,7 +48,7 @@ class Hours(Feature):
 
 
 def count_ended(runtime: Runtime) -> Iterator[Recovered]:
-    """Count the ended runs of schedules with new runs since the last pass; if they are many, the next one continues.
+    """Count the ended runs of schedules with new runs since the last pass; if they are many, the next pass continues.
 
     A run that cannot be counted now is counted with later runs of its schedule, or before it is pruned.
     """

@@ -1,7 +1,7 @@
-"""Hours of runs: how many ended in an hour and how, how long they waited and took. Pure.
+"""Hours of runs: how many ended in an hour, with which outcomes, delays and durations. Pure.
 
-A live run belongs to the hour of its end. A backfilled one belongs to the hour of its occurrence: a backfill fills a
-past that one looks at, and when it did so says nothing of that past.
+A live run belongs to the hour of its end. A backfilled run belongs to the hour of its occurrence, because a backfill
+fills in the past, and the time at which it did so says nothing about that past.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class EndedRun(NamedTuple):
     due_at: datetime | None
     """When it was to start."""
     started_at: datetime | None
-    """When its last attempt began; None when none did."""
+    """When its last attempt began; None if none began."""
     ended_at: datetime
     """When it ended."""
 
 
 A_DAY = 24
-"""How many hours a day has, in UTC."""
+"""The hours of a day in UTC."""
 
 
 class HourKey(NamedTuple):
@@ -67,23 +67,23 @@ class Tally:
     """The figures of the runs that are counted together."""
 
     count: int = 0
-    """How many."""
+    """The number of runs."""
     longest: timedelta = timedelta(0)
-    """The longest duration; it stays when its run is taken out."""
+    """The longest duration; it stays when its run is removed."""
     waits: Counter[int] = field(default_factory=Counter)
-    """How many started how late, by bucket: first attempts of live runs, from their due time on."""
+    """The number of first attempts of live runs by their delay after the due time, in buckets."""
     durations: Counter[int] = field(default_factory=Counter)
-    """How many took how long, by bucket: from the begin of the last attempt to the end."""
+    """The number of runs by duration, from the start of the last attempt to the end, in buckets."""
 
     def add(self, other: Tally) -> None:
-        """Count what another one counts, too."""
+        """Add the counts of another tally."""
         self.count += other.count
         self.longest = max(self.longest, other.longest)
         self.waits.update(other.waits)
         self.durations.update(other.durations)
 
     def take_out(self, other: Tally) -> None:
-        """Count what another one counts no more; what is not here stays 0."""
+        """Subtract the counts of another tally; no count falls below 0."""
         self.count = max(self.count - other.count, 0)
         self.waits -= other.waits
         self.durations -= other.durations
@@ -95,12 +95,12 @@ def hour_of(at: datetime) -> int:
 
 
 def instant_of_hour(hour: int) -> datetime:
-    """Return when an hour begins."""
+    """Return the instant at which an hour begins."""
     return _EPOCH + hour * HOUR
 
 
 def bucket_of(span: timedelta) -> int:
-    """Return the bucket of a span; a negative one, which clocks that were set make, is the shortest."""
+    """Return the bucket of a span; a negative span, which a corrected clock may cause, is in the shortest bucket."""
     return bisect_left(BOUNDS, span // _MICROSECOND)
 
 
@@ -126,7 +126,7 @@ def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
 
 
 def by_day(found: Mapping[HourKey, Tally]) -> dict[HourKey, Tally]:
-    """Count together what is counted by hours of one day."""
+    """Add up the tallies of the hours of each day."""
     days: defaultdict[HourKey, Tally] = defaultdict(Tally)
     for key, one in found.items():
         days[key._replace(hour=day_of(key.hour))].add(one)
@@ -139,9 +139,10 @@ def day_of(hour: int) -> int:
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:
-    """Return the seconds below which a share of the counted spans lies, within a bucket in proportion; None of none.
+    """Return the seconds below which a share of the counted spans lies, or None if none is counted.
 
-    A bucket is a quarter longer than the one before, so the answer is off by an eighth at most, about.
+    The value is interpolated within its bucket. Each bucket's bound is a quarter above the last, so the error is about
+    an eighth at most.
     """
     total = sum(buckets.values())
     if not total:

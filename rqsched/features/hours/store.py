@@ -1,10 +1,10 @@
 """Hours: runs that have ended, counted by schedule and hour, so that a year is read without reading its runs.
 
-Only reconcile and pruning count, and counting changes nothing that is shown: runs that are not counted yet are read
-themselves. It is known exactly which these are: the hours of a schedule have all runs up to the number in `counted`,
-except those in `uncounted`. Numbers have no gap and are given under the schedule's lock, so a run that becomes visible
-has a higher number than all visible ones. Every change of a schedule's hours locks its row in `counted`: counting does,
-and running an ended run again (`take_out`).
+Only reconcile and pruning count, and counting changes no displayed figure: runs that are not counted yet are read one
+by one. It is known exactly which runs are counted: the hours of a schedule contain all its runs up to the number in
+`counted`, except those in `uncounted`. Numbers have no gap and are given under the schedule's lock, so a run that
+becomes visible has a higher number than all visible runs. Every change of a schedule's hours locks its row in
+`counted`: counting, and starting an ended run again (`take_out`).
 
 Lock order: the schedule before its row in `counted`. Counting locks the schedule the first time only.
 """
@@ -26,7 +26,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
-"""This many runs of a schedule are worth a transaction; fewer are read from the runs as quickly."""
+"""The least number of runs worth a transaction; fewer are read just as quickly from the runs."""
 BATCH = 500
 """The most runs of one transaction."""
 
@@ -37,16 +37,16 @@ class Counted(NamedTuple):
     runs: int
     """How many runs it counted."""
     number: int
-    """The number up to which the schedule is counted now."""
+    """The number of the run up to which the schedule is counted now."""
     is_more: bool
     """Whether another step would count more."""
 
 
 def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool = False) -> Counted | None:
-    """Count the next runs of a schedule that have ended, up to BATCH, however many before them have not.
+    """Count the next ended runs of a schedule, up to BATCH, even if earlier runs have not ended.
 
-    The numbers of the runs that are passed over are stored, at most one row for each open run. Returns None when there
-    is no such schedule, or another transaction holds what must be locked (`skip_locked`).
+    The numbers of the runs that are passed over are stored, at most one row for each open run. Returns None if there is
+    no such schedule, or (`skip_locked`) if another transaction holds a row that must be locked.
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
     if before is None:
@@ -57,7 +57,7 @@ def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool =
     following = connection.execute(_FOLLOWING.limit(BATCH), {"schedule_uid": schedule_uid, "after": before}).all()
     is_full = len(following) == BATCH
     ended = [EndedRun._make(row) for row in following if row.ended_at is not None]
-    # Open runs behind the last that has ended are not passed over, unless nothing else is in reach.
+    # Open runs after the last ended run are not passed over, unless no ended run is in reach.
     number = ended[-1].number if ended else following[-1].number if is_full else before
     if not again and number == before:
         return Counted(0, before, False)
@@ -86,7 +86,7 @@ _SELECT_HOURS = sa.select(*(hours.c[name] for name in (*HourKey._fields, "count"
 
 
 def passed_over(dialect: Dialect, *columns: sa.Column[Any]) -> sa.Select[Any]:
-    """Select the runs that counting has passed over, of each schedule of a list that is bound as `among`.
+    """Select the runs that counting has passed over, for the schedules of a list that is bound as `among`.
 
     They are looked up by their numbers: a schedule may have millions of others.
     """
@@ -101,7 +101,7 @@ def _ended_again(dialect: Dialect) -> sa.Select[Any]:
 
 
 def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> int | None:
-    """Lock a schedule's row in `counted`, which is made the first time; returns up to which number it is counted."""
+    """Lock a schedule's row in `counted`, and create it if it is missing; return its number."""
     locked = _LOCK_FREE if skip_locked else _LOCK
     number: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
     if number is not None:
@@ -117,9 +117,9 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
 
 
 def take_out(connection: Connection, changes: Sequence[Change]) -> None:
-    """Count runs that had ended before these Changes of locked schedules no more.
+    """Remove from the hours the runs that had ended and start again in these Changes of locked schedules.
 
-    They are run again, and count anew when they have ended anew.
+    They are counted again when they have ended again.
     """
     of_schedule: dict[str, list[Run]] = {}
     for before, after in (pair for change in changes for pair in change.changed_runs):
@@ -140,7 +140,7 @@ def _ended_run(run: Run) -> EndedRun:
 
 
 def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Tally], combine: Any) -> None:
-    """Combine tallies with those that are written, by hours and by days; the schedule's row in `counted` is locked."""
+    """Combine tallies with the stored ones, by hours and by days; the schedule's row in `counted` must be locked."""
     for width, some in ((1, found), (A_DAY, by_day(found))):
         _write_of(connection, schedule_uid, width, some, combine)
 
@@ -185,20 +185,20 @@ def _dump(buckets: Mapping[int, int]) -> str:
 
 
 class Milestones(NamedTuple):
-    """The schedules that are worth counting, as some new runs show."""
+    """Schedules that are worth counting, found from some new runs."""
 
     schedule_uids: list[str]
-    """The schedules of which so many runs are not counted."""
+    """The schedules with enough uncounted runs."""
     runs: int
-    """How many runs were looked at."""
+    """The number of runs that were looked at."""
     last: str | None
-    """The uid of the last of them; None of none."""
+    """The uid of the last run that was looked at, or None."""
 
 
 def milestones(connection: Connection, after: str, until: str, limit: int) -> Milestones:
-    """Look at the runs that were made after one of a uid: each LEAST-th of a schedule says that it may be counted.
+    """Look at the runs that were made after the run with a uid: each LEAST-th run of a schedule is a hint to count it.
 
-    A hint: one that is missed, because its transaction ended late, is LEAST runs of delay.
+    If a hint is missed because its transaction was committed late, the count is delayed by LEAST runs.
     """
     within = sa.select(runs.c.uid, runs.c.schedule_uid, runs.c.number).where(runs.c.uid > after, runs.c.uid < until)
     some = within.order_by(runs.c.uid).limit(limit).subquery()
@@ -215,14 +215,14 @@ def milestones(connection: Connection, after: str, until: str, limit: int) -> Mi
 
 
 def counted_to(connection: Connection, schedule_uids: Sequence[str]) -> dict[str, int]:
-    """Return up to which number each schedule is counted, but for its runs in `uncounted`."""
+    """Return the number up to which each schedule is counted, except for its runs in `uncounted`."""
     is_one = dialect_of(connection).one_of(counted.c.schedule_uid, schedule_uids)
     found = {row.schedule_uid: row.number for row in connection.execute(sa.select(counted).where(is_one))}
     return {uid: found.get(uid, 0) for uid in schedule_uids}
 
 
 def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int]) -> set[int]:
-    """Return which runs of a schedule are in its hours; its row in `counted` is locked."""
+    """Return which runs of a schedule are in its hours; its row in `counted` must be locked."""
     to = counted_to(connection, [schedule_uid])[schedule_uid]
     passed = sa.select(uncounted.c.number).where(uncounted.c.schedule_uid == schedule_uid)
     return {number for number in numbers if number <= to} - {*connection.execute(passed).scalars()}
@@ -231,10 +231,10 @@ def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int
 def read(
     connection: Connection, schedule_uid: str, first: int, last: int, *, in_days: bool = False
 ) -> dict[HourKey, Tally]:
-    """Read the tallies of a schedule's hours from `first` to `last`, these too, of all runs: also uncounted ones.
+    """Read the tallies of a schedule's hours from `first` to `last`, both included, with uncounted runs.
 
-    With `in_days`, read the tallies of the days, in UTC, that begin in one of these hours. For a schedule that is not
-    counted yet, in an older database, only the newest runs are in them (see MOST_UNCOUNTED).
+    With `in_days`, read the tallies of the days, in UTC, that begin in one of these hours. If the schedule is not
+    counted yet, as in an upgraded database, only its newest runs are included (see MOST_UNCOUNTED).
     """
     within = hours.c.width == (A_DAY if in_days else 1), hours.c.hour >= first, hours.c.hour <= last
     mine = hours.c.schedule_uid == schedule_uid, *within
@@ -249,7 +249,7 @@ def read(
 def durations(connection: Connection, schedule_uids: Sequence[str], since: int) -> dict[str, Counter[int]]:
     """Return the durations, by bucket, of the live runs of some schedules that ended in the days from `since` on.
 
-    For a schedule without any counted run, they are from `read`.
+    For a schedule without a counted run, they come from `read`.
     """
     found: dict[str, Counter[int]] = {}
     is_one = dialect_of(connection).one_of(hours.c.schedule_uid, schedule_uids)
@@ -301,10 +301,10 @@ _TAIL = (
 
 
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
-    """Delete the hours of a schedule before one, and the days that end before it; those of backfills only if no run is
-    left.
+    """Delete the hours of a schedule before an hour, and the days that end before it.
 
-    Hours of backfills are at the occurrences, however long ago these were: all their runs may still exist.
+    Hours of backfills are deleted only if the schedule has no run left. They lie at the occurrences, however old, so
+    all their runs may still exist.
     """
     is_over = hours.c.hour + hours.c.width <= before
     its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)

@@ -21,9 +21,9 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
-"""Runs of all schedules together that are read one by one; where there are more, hours are read."""
+"""The most runs of all schedules that are read one by one; if there are more, hours are read."""
 _BEFORE = 100
-"""Numbers before the first of a span at which runs are looked for that began earlier and lasted into it."""
+"""The run numbers before a span that are searched for runs that lasted into the span."""
 _PROBES = 16
 _LAST = 2**62
 _SECONDS = 3_600
@@ -35,9 +35,9 @@ class Columns(NamedTuple):
     start: int
     """The begin of the first column, in seconds since 1970: a multiple of the step."""
     step: int
-    """The width of each in seconds; whole hours to read from the hours, whole days to read from the days."""
+    """The width of each column in seconds: whole hours to read from hours, whole days to read from days."""
     number: int
-    """How many there are."""
+    """The number of columns."""
 
     @property
     def end(self) -> int:
@@ -61,7 +61,7 @@ class Lot(NamedTuple):
     schedule_uid: str
     """The schedule."""
     is_backfilled: bool
-    """Whether a backfill asked for them: then they lie where their occurrences do."""
+    """Whether a backfill asked for them: then they lie at the times of their occurrences."""
     status: str
     """Their final status, or their current one."""
     first: int
@@ -69,31 +69,30 @@ class Lot(NamedTuple):
     last: int
     """The column in which they end; for runs that have not ended, the column of now."""
     since: int
-    """When the longest run began, in seconds since 1970; from hours, which have a run where it ended, that may be
-    earlier."""
+    """When the longest run began, in seconds since 1970. For a lot from hours it may be before the first column."""
     runs: int
-    """How many."""
+    """The number of runs."""
     number: int | None = None
-    """The number of the newest; None where only its hour is known."""
+    """The number of the newest run; None if only its hour is known."""
     run_uid: str | None = None
-    """The uid of the newest; None where only its hour is known."""
+    """The uid of the newest run; None if only its hour is known."""
 
 
 class Picture(NamedTuple):
-    """What ran."""
+    """The runs of a timeline."""
 
     lots: list[Lot]
-    """The runs."""
+    """The runs, in lots."""
     is_whole: bool = True
-    """Whether all are there: of a database that was upgraded, older ones may still have to be counted."""
+    """Whether it has all runs: after an upgrade of the database, older runs may not be counted yet."""
 
 
 def read(
     connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
 ) -> Picture:
-    """Read the runs in the columns; `newest` are the numbers of the newest runs by the uids of their schedules.
+    """Read the runs in the columns; `newest` has the number of each schedule's newest run, by uid of the schedule.
 
-    They are read from the runs, or from the hours if `by_hours` or if there are more than MOST_RUNS.
+    The rows of the runs are read, or the hours if `by_hours` is set or there are more than MOST_RUNS.
     """
     if not by_hours:
         ranges = _ranges(connection, newest, columns)
@@ -103,9 +102,9 @@ def read(
 
 
 def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns) -> list[tuple[str, int, int]]:
-    """Return for each schedule the number after which its runs of a span begin, and the last of them, or a little more.
+    """Return for each schedule a range of run numbers that covers its runs in the columns, and a few more.
 
-    Numbers grow with the time at which runs were made, and no index holds that time: a few numbers are looked up.
+    Numbers grow with the time at which runs were made. No index holds that time, so a few numbers are looked up.
     """
     start, end = columns.start_at, columns.end_at
     known: dict[str, list[tuple[int, datetime]]] = {uid: [] for uid in newest}
@@ -120,7 +119,7 @@ def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns)
 
 
 _Bound = tuple[int, int]
-"""The greatest number that is known to be before an instant, and the least that is known not to be."""
+"""The greatest run number known to be before an instant, and the least number known not to be."""
 
 
 def _bounds(
@@ -134,7 +133,7 @@ def _bounds(
 
 
 def _between(low: int, high: int) -> Iterator[int]:
-    """Yield enough numbers between two to know the numbers of a span to about a tenth."""
+    """Yield numbers between two others, enough to find the range of a span to about a tenth."""
     step = max((high - low) // _PROBES, _BEFORE // 2)
     yield from range(low + step, high, step)
 
@@ -153,7 +152,7 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
 _SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
-"""The columns of runs that are read one by one; hours do not tell expired runs from cancelled ones."""
+"""The columns of runs that are read one by one; hours do not distinguish expired from cancelled runs."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -183,7 +182,7 @@ def _ended_lots(dialect: Dialect) -> sa.Select[Any]:
 
 @lru_cache(maxsize=2)
 def _open_lots(dialect: Dialect) -> sa.Select[Any]:
-    """Return lots of the runs that have not ended, however long ago they were made."""
+    """Select lots of the runs that have not ended, however old they are."""
     found = sa.select(*(runs.c[name] for name in _NAMES)).where(IS_OPEN, ~IS_BACKFILLED)
     return _lots_of_live(dialect, dialect.of_each(found, runs.c.schedule_uid))
 
@@ -204,7 +203,7 @@ def _backfilled_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 def of_backfill(connection: Connection, backfill_uid: str, columns: Columns, now: datetime, most: int) -> list[Lot]:
-    """Read the runs of a backfill, its first `most`, where their occurrences are."""
+    """Read the first `most` runs of a backfill, at the times of their occurrences."""
     dialect = dialect_of(connection)
     first = sa.select(*_SHOWN).where(runs.c.backfill_uid == backfill_uid)
     one = first.order_by(runs.c.number).limit(most).subquery().c
@@ -227,7 +226,7 @@ def _lots(
 
 
 def _place(second: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return the column of an instant; what is before or behind the picture is in the first or the last."""
+    """Return the column of an instant; an instant before or after the picture is in the first or last column."""
     return sa.case((second < _START, 0), (second >= _END, _FINAL), else_=(second - _START) // _STEP)
 
 
@@ -272,20 +271,20 @@ def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
 
 @lru_cache(maxsize=2)
 def _lots_behind(dialect: Dialect) -> sa.Select[Any]:
-    """Return lots of the runs behind those that are counted."""
+    """Select lots of the runs after the counted ones."""
     found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
     return _lots_as_hours(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
 
 
 @lru_cache(maxsize=2)
 def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
-    """Return lots of the runs that counting has passed over; there may be many, so no list of them is made here."""
+    """Select lots of the runs that counting has passed over; there may be many, so they are never listed in memory."""
     found = run_hours.passed_over(dialect, *(runs.c[name] for name in _NAMES))
     return _lots_as_hours(dialect, found.where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED))
 
 
 def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
-    """Return lots of runs as hours have them: each in the column of its end, a backfilled one's in its occurrence's."""
+    """Select lots of runs as hours have them: in the column of the end, or for a backfill, of the occurrence."""
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)

@@ -22,7 +22,7 @@ class Limiting:
     def limits(
         self: Any, *, namespace: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[LimitDescription]:
-        """Read a page of the groups of a namespace, by name, with how many of their runs run and wait.
+        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs.
 
         >>> [(one.name, one.number) for one in scheduler.limits().items]
         []
@@ -50,9 +50,9 @@ class Limiting:
     ) -> LimitDescription:
         """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
 
-        Arguments that are not given change nothing; `unset` removes the `number` or the `rate`, not both. Running runs
-        continue: below a lowered number, none begins until fewer run. The group records the caller and the reason of
-        `context`. Raises LimitNotFoundError.
+        Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
+        continue; if more run than a lowered number allows, no run begins until fewer run. The group records the caller
+        and the reason of `context`. Raises LimitNotFoundError.
 
         Args:
             name: The group, as `limit` of a schedule names it.

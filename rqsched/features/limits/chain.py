@@ -1,9 +1,9 @@
 """Limits: decide and write which runs and targets of a group get a place, and put their jobs on their queues.
 
-This is done after each commit that frees a place or lets a run, or a target, wait for one; by the worker that takes a
-run or target whose grant expired; by a link, when a start leaves the window of a rate that a line waits for
-(`features.limits.store.Look`); and by each pass of reconcile, which finds places that a process left ungiven when it
-died, and arms such a link if it is gone.
+Places are given by the process whose commit frees a place or makes a run or target wait for one; by the worker that
+takes a run or target whose grant expired; by a link, when a start leaves the window of a rate for which a line waits
+(`features.limits.store.Look`); and by each pass of reconcile, which gives the places that a dead process left, and arms
+a missing link.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rqsched.kernel.transport.transport import Arm
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
-"""Groups of which places are given in one transaction."""
+"""The most groups whose places are given in one transaction."""
 
 
 class Parts(target_jobs.Parts, Protocol):
@@ -58,7 +58,7 @@ class Parts(target_jobs.Parts, Protocol):
 
 
 class Limits(Feature):
-    """Groups with limits: the first Change that names a group makes it, and committed Changes free and want places."""
+    """Groups with limits: the first Change that names a group creates it; committed Changes free and want places."""
 
     columns = ((attrgetter("limit_group"), None),)
     run_columns = ((attrgetter("limit_group"), None),)
@@ -69,14 +69,14 @@ class Limits(Feature):
         self._parts = parts.live
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Make the groups that Changes are the first to name.
+        """Create the groups that Changes are the first to name.
 
-        Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
+        Raises LimitConflictError if a group has another number or rate, or if it is new and neither is given.
         """
         require_groups(connection, changes, self._parts.now())
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether a Change needs its group to be made or kept."""
+        """Return whether a Change needs its group to be created or kept."""
         return changes_group(change)
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all groups in any pass
@@ -85,7 +85,7 @@ class Limits(Feature):
         return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in repaired))]
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Remove the starts of runs that are given back."""
+        """Remove the recorded starts of runs that are given back."""
         pairs = [pair for change in changes for pair in change.changed_runs]
         take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
 
@@ -95,10 +95,10 @@ class Limits(Feature):
         return NOTHING if group is None else Sees(store.STATE, {"group": group})
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - groups decide for themselves
-        """Give the places that committed Changes have freed or that they want.
+        """Give places in the groups where committed Changes have freed a place or asked for one.
 
-        The group of a run that ended in a single statement is looked at again only where what that has `seen` demands
-        it.
+        For a run that ended in a single statement, its group is looked at only if the state that the statement has
+        `seen` demands it.
         """
         joined, left, stopped, known = set[str](), set[str](), set[str](), dict[str, int | None]()
         for change in changes:
@@ -123,7 +123,7 @@ class Limits(Feature):
         return ()
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002
-        """Ask for a place for a run that has none (any more); without one, its delivery is over."""
+        """Ask for a place for a run that has no place (any more); if it gets none, its delivery is over."""
         if run.limit_group is None or not run.needs_grant or (run.attempt, run.delivery) != (job.attempt, job.delivery):
             return None
         has_place = ask(self._parts, run.uid, run.limit_group)
@@ -132,7 +132,7 @@ class Limits(Feature):
         return has_place
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
-        """Look at the line of a run's group where that was not done for a Change; due again for the group's rate."""
+        """Look at the line of a run's group if no Change did; return when to look again for the group's rate."""
         if not is_published and run.limit_group is not None:
             give(self._parts, [run.limit_group])
         return look_of(self._parts, link, run)
@@ -154,9 +154,9 @@ def give(
     stopped: Collection[str] = (),
     known: Mapping[str, int | None] | None = None,
 ) -> None:
-    """Give the free places of groups that a run or target has `joined` the line of, or `left`.
+    """Give the free places of groups whose line a run or target has `joined` or `left`.
 
-    Targets of `stopped` runs that nobody handles are cancelled first. Nothing is raised, a pass repeats it.
+    Targets of `stopped` runs that no process handles are cancelled first. Errors are not raised: a pass repeats this.
     """
     try:
         if stopped:
@@ -184,8 +184,8 @@ def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> 
     """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
 
     While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
-    With `skip_locked`, a group that another transaction holds is left out. Raises RedisError when runs or targets
-    that got a place cannot be delivered: reconcile delivers them then.
+    With `skip_locked`, a group that another transaction holds is left out. Raises RedisError if runs or targets that
+    got a place cannot be delivered; reconcile delivers them then.
     """
     ordered, given = sorted(groups), 0
     for start in range(0, len(ordered), _AT_ONCE):
@@ -234,10 +234,10 @@ def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
 
 
 def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
-    """Ask for a place for a run, or a target, that a worker holds; without one it waits in line, and comes with
-    another delivery.
+    """Ask for a place for a run or a target that a worker holds; return whether it has one.
 
-    Other runs and targets that get a place meanwhile are delivered.
+    Without a place it waits in line, and another delivery brings it. Other runs and targets that get a place meanwhile
+    are delivered.
     """
 
     def work(connection: Connection) -> tuple[Granted, bool]:
@@ -258,9 +258,9 @@ def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
 def change_bounds(
     parts: Parts, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext
 ) -> LimitDescription:
-    """Change the bounds of a group, and describe it then; its running runs continue. Raises LimitNotFoundError.
+    """Change the bounds of a group and return its new description. Raises LimitNotFoundError.
 
-    The group remembers who asked, when and why.
+    Its running runs continue. The group records who asked, when and why.
     """
 
     def work(connection: Connection) -> tuple[Granted, LimitDescription]:
@@ -288,9 +288,9 @@ def change_bounds(
 
 
 def repair(parts: Parts) -> Iterator[tuple[int, int]]:
-    """Give the places that are free, make groups whose row is gone, remove empty ones.
+    """Give the free places of all groups, create groups whose row is missing, and remove empty groups.
 
-    Yields how many groups were looked at, and how many runs got a place.
+    Yields the number of groups that were looked at, and the number of runs that got a place.
     """
     lost = parts.database.read(partial(store.lost, limit=_AT_ONCE))
     if lost:
@@ -321,9 +321,9 @@ def _make_lost(parts: Parts, connection: Connection, lost: Sequence[tuple[str, s
 
 
 def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
-    """Make the groups that Changes are the first to name, in the transaction that will write these.
+    """Create the groups that Changes are the first to name, in the transaction that will write the Changes.
 
-    Raises LimitConflictError where a group has another number or rate, or is new and neither is given.
+    Raises LimitConflictError if a group has another number or rate, or if it is new and neither is given.
     """
     wanted = dict[str, list[tuple[str, Bounds]]]()
     for change in changes:
@@ -335,7 +335,7 @@ def require_groups(connection: Connection, changes: Sequence[Change], now: datet
         return
     first = {group: _first_given([given for _, given in wanted[group]]) for group in sorted(wanted)}
     known = dict[str, Bounds]()
-    for _ in range(2):  # one that was empty may be removed between the two statements, not twice
+    for _ in range(2):  # an empty group may be removed between the two statements, but not twice
         for group, bounds in first.items():
             if any(bounds) and group not in known:
                 store.make(connection, group, bounds, now)
@@ -357,7 +357,7 @@ def _bounds_of(policies: Policies) -> Bounds:
 
 
 def changes_group(change: Change) -> bool:
-    """Return whether a Change declares another group of a schedule, or gives its bounds anew."""
+    """Return whether a Change gives a schedule another group, or its group other bounds."""
     before, after = change.before, change.after
     if after.limit_group is None:
         return False
@@ -368,7 +368,7 @@ def changes_group(change: Change) -> bool:
 
 
 def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
-    """Say how many targets of a run wait for a place of its group; None when none does. `say` writes an instant."""
+    """Say how many targets of a run wait for a place of its group, or return None. `say` writes an instant."""
     if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
         return None
     count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
@@ -381,7 +381,7 @@ def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callab
 
 
 def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
-    """Say where a run waits for a place of its group; None when it needs none. `say` writes an instant."""
+    """Say where a run waits for a place of its group; None if it needs no place. `say` writes an instant."""
     if not run.needs_grant or run.limit_group is None:
         return None
     found = store.describe(connection, [run.limit_group], now)

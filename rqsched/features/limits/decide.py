@@ -1,9 +1,9 @@
 """Limits: how many runs of a group, over all its schedules, run at once and start in a window. Pure.
 
-A group has a name, a number, a rate or both, and a line. A run that becomes pending joins the line; a grant gives it a
+A group has a name, a line, and a number, a rate or both. A run that becomes pending joins the line. A grant gives it a
 place of its group, and only a granted run can be claimed. The place is free again when the run neither runs nor waits
-for its claim: the rows tell, there is no counter. The run counts against the rate from its grant until its start has
-left the window.
+for its claim: this is read from the rows, there is no counter. The run counts against the rate from its grant until its
+start has left the window.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from typing import NamedTuple
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
 
 GRANT_LIFE = timedelta(seconds=30)
-"""How long the first unclaimed grant of a run is kept from the runs that wait."""
+"""How long a run keeps its first grant without a claim, before the place may go to a waiting run."""
 _MOST_DOUBLED = 10
-"""How often that is doubled at most, to 8 hours and a half."""
+"""The most times that this is doubled, up to 8 hours and a half."""
 _MANY = 16
-"""This many granted runs that wait to be claimed keep workers busy while half of the places are free."""
+"""The number of granted, unclaimed runs that keeps workers busy, so that half of the places may stay free."""
 
 
 class Bounds(NamedTuple):
     """The bounds of a group: a number, a rate, or both."""
 
     number: int | None = None
-    """How many of its runs may run at once; None is any."""
+    """The most runs of the group that run at once; None sets no limit."""
     rate: Rate | None = None
-    """How many of its attempts may start in a window; None is any."""
+    """The most attempts of the group that start in a window; None sets no limit."""
 
     @staticmethod
     def read(number: int | None, rate: str | None) -> Bounds:
-        """Return the bounds of a group as options and descriptions hold them: the rate is text."""
+        """Return the bounds for a number and a rate as options and descriptions hold them: the rate is text."""
         return Bounds(number, None if rate is None else Rate.parse("limit_rate", rate))
 
     def __str__(self) -> str:
-        """Return what is allowed in words: `2 may run at once`, `100 may start in any minute`, or both."""
+        """Return the bounds in words: `2 may run at once`, `100 may start in any minute`, or both."""
         at_once = [] if self.number is None else [f"{self.number} may run at once"]
         return " and ".join(
             [*at_once, *([] if self.rate is None else [f"{self.rate.number} may start in any {self.rate.window}"])]
         )
 
     def after(self, was: Bounds) -> str:
-        """Return what differs from what these bounds were, in words: `5 → 2 at once, any rate → 100/min`."""
+        """Return the change from the earlier bounds `was`, in words: `5 → 2 at once, any rate → 100/min`."""
         number = [] if was.number == self.number else [f"{was.number or 'any'} → {self.number or 'any'} at once"]
         rate = [] if was.rate == self.rate else [f"{was.rate or 'any rate'} → {self.rate or 'any rate'}"]
         return ", ".join([*number, *rate])
 
     def takes(self, given: Bounds) -> bool:
-        """Return whether these bounds equal the given ones; None there matches any."""
+        """Return whether these bounds equal the `given` ones, in which None matches any value."""
         return given.number in {None, self.number} and given.rate in {None, self.rate}
 
     def most_unclaimed(self, running: int, starts: int) -> int:
-        """Return how many runs may have a place and not run yet; `starts` are those of the last window.
+        """Return how many runs may have a place without running yet; `starts` is the number of starts in the window.
 
-        A granted run may start at any moment, so it counts against the number and the rate. With a rate alone there are
-        at most `MAX_NUMBER` of them, too: each grant reads them, and holds in memory the runs that it gives a place.
+        A granted run may start at any moment, so it counts against the number and the rate. With a rate alone, there
+        may be at most `MAX_NUMBER`, because each grant reads them, and holds in memory the runs that it gives a place.
         """
         by_number = [] if self.number is None else [self.number - running]
         by_rate = [] if self.rate is None else [min(self.rate.number - starts, MAX_NUMBER)]
@@ -65,7 +65,7 @@ class Bounds(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A pending run of a group, or a target of one."""
+    """A pending run of a group, or a target of a run."""
 
     uid: str
     """Its uid."""
@@ -76,11 +76,12 @@ class Waiting(NamedTuple):
     granted_at: datetime | None = None
     """When it got a place that it has not claimed yet; None while it is in line."""
     passed_count: int | None = None
-    """How often a worker tried to claim it after it was passed over and found the group full; None is never."""
+    """How often a worker tried to claim it after it was passed over, and found the group full; None if it was not
+    passed over."""
     is_target: bool = False
     """Whether it is a target of a run."""
     queue: str = ""
-    """The workers it is for: one text for each executor, connection and queue."""
+    """The workers that may claim it: one text for each executor, connection and queue."""
 
 
 by_place = attrgetter("limit_at", "number", "uid")
@@ -93,14 +94,14 @@ class Grants(NamedTuple):
     given: tuple[str, ...] = ()
     """The uids of the runs that get a place."""
     passed: tuple[str, ...] = ()
-    """The uids of the runs whose grant nobody has claimed, and which are passed over until a worker asks for them."""
+    """The uids of the runs that lose an unclaimed grant, and are passed over until a worker asks for them."""
 
 
 def wants_grants(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether it is time to look at the line after an end: for one free place at a time, each end would.
+    """Return whether to look at the line after an end, so that not each end looks at it for one free place.
 
-    While granted runs wait to be claimed, workers have something to do: then a quarter of the places is given at once,
-    and half of them while `_MANY` wait.
+    While granted runs wait to be claimed, workers have something to do: then places are given when a quarter of them
+    is free, or half of them while `_MANY` runs wait.
     """
     free = number - running - unclaimed
     return free > 0 and (not unclaimed or free * (2 if unclaimed >= _MANY else 4) >= number)
@@ -118,7 +119,7 @@ def others_look(number: int, running: int, unclaimed: int) -> bool:
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
-    """Return how many places `decide_grants` may give at most; it reads one more than this many of the line."""
+    """Return the most places that `decide_grants` may give; it reads one more than this from the line."""
     kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
@@ -129,19 +130,20 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
 
 
 def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
-    """Return the queues that perhaps no worker serves: a run of each was `passed` over and not asked for since.
+    """Return the queues that perhaps no worker serves: one of their runs was `passed` over and not asked for since.
 
-    A run whose grant is old and about to be passed over counts too. A queue is taken in order, so a worker that serves
-    it asks for that run first.
+    A run whose grant is old, and about to be passed over, counts too. Workers take a queue in order, so a worker that
+    serves the queue asks for that run first.
     """
     return {*passed, *(one.queue for one in unclaimed if _is_old(one, now))}
 
 
 def old_at(granted: Waiting) -> datetime | None:
-    """Return from when on a grant goes to the next in line; None where there is no grant.
+    """Return when an unclaimed grant may go to the next in line; None without a grant.
 
-    Each time that the run's worker came too late and then found the group full, the next grant lasts twice as long:
-    else a run of a busy queue could be passed over for ever. A grant that no worker comes for never lasts longer.
+    Each time that the run's worker came too late and found the group full, the next grant lasts twice as long:
+    otherwise a run of a busy queue could be passed over again and again. Without such a worker, a grant does not last
+    longer.
     """
     life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
     return None if granted.granted_at is None else granted.granted_at + life
@@ -160,10 +162,10 @@ def decide_grants(
     """Decide which runs of a group get a place; no grant takes the group beyond `number`.
 
     `unclaimed` are the granted runs that do not run yet. `line` are the waiting runs, or the first `most_given` + 1 of
-    them. Places go to the first in line. A grant that is too old goes to another run where one waits. `asked` is a run
+    them. Places go to the first in line. A grant that is too old goes to another run if one waits. `asked` is a run
     that a worker holds: it keeps its place in the line, and goes before unclaimed grants of later runs. After the
     number was lowered, the latest unclaimed grants are taken back. Runs for a `quiet` queue go behind all others, and
-    each such queue has one place at a time: so it keeps one place from others, not all.
+    each such queue gets only one place at a time, so that it cannot take all places from the others.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
@@ -195,7 +197,7 @@ def decide_grants(
 def _first(
     candidates: list[Waiting], most: int, asked: Waiting | None, probed: set[str], quiet: Collection[str]
 ) -> list[Waiting]:
-    """Return the first of a line. Quiet queues come last, with one run each, and none where one is `probed` already."""
+    """Return the first of a line. A quiet queue comes last, with one run, or none if it is in `probed`."""
     if not quiet:
         return candidates[:most]
     first = [one for one in candidates if one.queue not in quiet or one is asked][:most]

@@ -17,7 +17,7 @@ from rqsched.kernel.store.tables import limit_starts
 
 
 class Started(Protocol):
-    """A run or a target, as it was claimed."""
+    """A claimed run or target."""
 
     @property
     def uid(self) -> str:
@@ -31,18 +31,18 @@ class Started(Protocol):
 
     @property
     def is_rated(self) -> bool:
-        """Whether that had a rate when it got its place."""
+        """Whether its group had a rate when it got its place."""
         ...
 
 
 def count_starts(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
-    """Write when these have started, where that counts in the rates of their groups. Idempotent."""
+    """Write the starts of these runs or targets that count in the rates of their groups. Idempotent."""
     if rows := _rows(started):
         connection.execute(dialect_of(connection).insert(limit_starts).on_conflict_do_nothing(), rows)
 
 
 def take_back(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
-    """Remove the starts of these, as `count_starts` has written them: they are given back. Idempotent."""
+    """Remove the starts that `count_starts` wrote for these runs or targets, which are given back. Idempotent."""
     if rows := _rows(started):
         connection.execute(_TAKE_BACK, [{f"of_{name}": value for name, value in row.items()} for row in rows])
 
