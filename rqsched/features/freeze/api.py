@@ -1,4 +1,4 @@
-"""Hold and release of a whole installation, for an operator before and after a restore of SQL.
+"""Hold and release a whole installation, as an operator does before and after a restore of SQL.
 
 Freeze and thaw do the same for one namespace.
 """
@@ -36,7 +36,7 @@ class Holding:
         return holding.hold(self.runtime, _context(reason, context))
 
     def held(self: Any) -> Hold | None:
-        """Return the hold: by whom, why and since when; None when nothing is held."""
+        """Return the current hold: by whom, why and since when; None without a hold."""
         self.runtime.hold.look(is_fresh=True)
         found: Hold | None = self.runtime.hold.known
         return found
@@ -44,7 +44,7 @@ class Holding:
     def holds(self: Any) -> list[Hold]:
         """Return the current and past holds, newest first: when, by whom and why each was set and released.
 
-        The last 100 are kept, in SQL: a restored backup lacks the releases after it.
+        SQL stores the last 100. A restored backup lacks the releases that were made after the backup.
         """
         held = self.held()
         found: list[Hold] = self.runtime.database.read(lambda connection: metadata.find_holds(connection, None))
@@ -53,7 +53,7 @@ class Holding:
     def preview_release(self: Any, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
         """Return the effect of `release` with the same arguments: the due schedules, and the runs that wait to begin.
 
-        At most 500 schedules and as many runs are listed. Nothing is written. Without a hold it lists the same.
+        At most 500 schedules and 500 runs are listed. Nothing is written. It also works without a hold.
         """
         from rqsched.features.freeze import chain as holding  # noqa: PLC0415 - as above
 
@@ -70,10 +70,10 @@ class Holding:
     ) -> Released:
         """Let everything begin again. Due schedules fire by their `missed` policy; paused ones stay paused.
 
-        With `missed`, due occurrences are recorded as missed instead, or only those `since` an instant: they may have
-        run already in the time that a restored database has lost. With `cancel_pending`, every run that waits for an
-        attempt to begin is cancelled. Both happen before anything can begin. Raises DatabaseUnavailableError or
-        RedisUnavailableError, with everything still held, when one of them does not answer: call it again.
+        With `missed`, due occurrences are recorded as missed instead: all of them, or only those `since` an instant.
+        They may have run already, in the time that a restored database has lost. With `cancel_pending`, every run that
+        waits for an attempt to begin is cancelled. Both happen before anything can begin. If SQL or Redis does not
+        answer, raises DatabaseUnavailableError or RedisUnavailableError, and everything stays on hold: call it again.
         """
         from rqsched.features.freeze import chain as holding  # noqa: PLC0415 - as above
 
@@ -142,9 +142,9 @@ class Holding:
 
         Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
 
-        - `one`: the oldest occurrence; the others are recorded as missed;
-        - `all`: the newest, up to its `catch_up_limit`; as `one` if `overlap` would not let each of them run;
-        - `none`: none, all are recorded as missed.
+        - `one`: the oldest occurrence fires; the others are recorded as missed;
+        - `all`: the newest fire, up to its `catch_up_limit`; as `one` if `overlap` would not let each of them run;
+        - `none`: none fires; all are recorded as missed.
 
         Paused schedules stay paused. With `cancel_pending`, every run that waits for an attempt to begin is cancelled.
         Both happen before anything can begin, in one transaction per schedule. After an interruption everything is

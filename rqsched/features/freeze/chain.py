@@ -1,8 +1,8 @@
 """Holding and releasing: an operator's operations on the hold of an installation, and the preview of a release.
 
-A release first treats due schedules and waiting runs as it was asked, under the hold; then it ends the hold. If it is
-interrupted, everything is still held, and the release is repeated. Once SQL has ended the hold, the next pass ends it
-in Redis. Freeze and thaw do the same for one namespace.
+A release first treats due schedules and waiting runs as requested, under the hold, and then ends the hold. If it is
+interrupted, everything is still on hold, and the release can be repeated. If SQL has ended the hold and Redis has not,
+the next pass ends it in Redis. Freeze and thaw do the same for one namespace.
 """
 
 from __future__ import annotations
@@ -48,27 +48,28 @@ THAWS: dict[str | None, MissedPolicy | None] = {
     "all": MissedPolicy.ALL,
     "none": None,
 }
-"""How a thaw may treat due occurrences, and the policy for that; None is each schedule's own, `none` fires none."""
+"""The values of `missed` of a thaw, each with its policy. Without a value each schedule's policy holds; `none` fires
+none."""
 
 
 class _Due(NamedTuple):
-    """The due schedules, and how an end of a hold treats them first."""
+    """The due schedules, and how the end of a hold or a freeze treats them before anything begins."""
 
     namespace: str | None
     """The namespace of the schedules; None for all namespaces that are not frozen."""
     is_missed: bool = False
     """Whether due occurrences are recorded as missed."""
     since: datetime | None = None
-    """If they are: since when; occurrences that were due before fire."""
+    """With `is_missed`: the instant before which due occurrences fire all the same; None means that none fires."""
     missed: MissedPolicy | None = None
-    """The policy by which occurrences fire; None for each schedule's own."""
+    """The policy by which occurrences fire; None means the policy of each schedule."""
 
 
 def hold(runtime: Runtime, context: CommandContext) -> Hold:
     """Let nothing begin from now on; a hold that exists already stays as it is. Returns the hold.
 
-    SQL first, then Redis. Either is enough: a pass of reconcile tells the other when it answers again. Raises the error
-    of SQL when neither answers.
+    It is written to SQL, then to Redis. Either is enough: a pass of reconcile writes it to the other when that answers
+    again. If neither answers, raises the error of SQL.
     """
     gate = runtime.hold
     gate.share()  # a hold that was released, and is back, is none
@@ -77,7 +78,7 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
     failure: BackendUnavailableError | None = None
     try:
         gate.put_into_sql(asked, begins=gate.kept is None)
-        asked = gate.kept or asked  # Redis is told what SQL has
+        asked = gate.kept or asked  # Redis gets the hold that SQL has
     except BackendUnavailableError as error:
         _log.warning("the hold is not in SQL yet: %s", error, extra={"action": "hold_not_copied"})
         failure = error
@@ -93,8 +94,8 @@ def hold(runtime: Runtime, context: CommandContext) -> Hold:
 def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
     """Let nothing begin in a namespace from now on; a freeze that exists already stays as it is. Returns the freeze.
 
-    SQL keeps it: raises BackendUnavailableError when SQL does not answer. Redis lets other processes ask SQL at once;
-    if Redis does not answer now, the next pass of reconcile tells it.
+    It is stored in SQL: raises BackendUnavailableError if SQL does not answer. Redis makes other processes ask SQL at
+    once; if Redis does not answer now, the next pass of reconcile writes to it.
     """
     now = runtime.now()
     asked = Hold(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)
@@ -103,12 +104,12 @@ def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
 
 
 def preview(runtime: Runtime, *, since: datetime | None = None, is_missed: bool = False) -> ReleasePreview:
-    """Return what a release would do now, by each schedule's policies; nothing is written. See `release`."""
+    """Return the effect that `release` would have now, by each schedule's policies; nothing is written."""
     return _preview(runtime, _Due(None, is_missed, _require_range(since, is_missed=is_missed)))
 
 
 def preview_thaw(runtime: Runtime, namespace: str, *, missed: str | None = None) -> ReleasePreview:
-    """Return what a thaw would do now, by each schedule's policies; nothing is written. See `thaw`."""
+    """Return the effect that `thaw` would have now, by each schedule's policies; nothing is written."""
     return _preview(runtime, _due_of(namespace, missed))
 
 
@@ -140,12 +141,12 @@ def release(
     is_missed: bool = False,
     cancels_waiting: bool = False,
 ) -> Released:
-    """End the hold: due schedules fire by their own policies. A paused schedule stays paused, a frozen one frozen.
+    """End the hold: due schedules fire by their own policies. Paused schedules stay paused, frozen namespaces frozen.
 
-    With `is_missed` due occurrences are recorded as missed instead; with `since` only those since then, and earlier
-    ones fire. With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first,
-    and recorded in the audit events. Raises RedisUnavailableError or DatabaseUnavailableError, with everything still
-    held, when one of them does not answer: repeat it.
+    With `is_missed` due occurrences are recorded as missed instead; with `since`, only occurrences since that instant
+    are, and earlier ones fire. With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both
+    are done first, and recorded in the audit events. If Redis or SQL does not answer, raises RedisUnavailableError or
+    DatabaseUnavailableError, and everything stays on hold: repeat the call.
     """
     since = _require_range(since, is_missed=is_missed)
     runtime.hold.look(is_fresh=True)  # frozen namespaces stay so
@@ -215,7 +216,7 @@ def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) ->
 
 
 def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
-    """Return the query for runs that wait there."""
+    """Return the query for waiting runs in a namespace, or in all that are not frozen."""
     frozen = [*runtime.hold.frozen] if namespace is None else []
     return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
 
@@ -239,9 +240,10 @@ def _decided(
     asked: CommandContext | None = None,
     is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
-    """Decide about due schedules, from their occurrences that ran and their open runs; a failing one harms no other.
+    """Decide about due schedules, from their past occurrences with runs and their open runs.
 
-    If the schedules are locked, the runs that a decision replaces are locked, too: nobody may claim one meanwhile.
+    An error of a schedule is yielded, and the others are still decided. If the schedules are locked, the runs that a
+    decision replaces are locked, too, so that no worker claims such a run meanwhile.
     """
     runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
@@ -281,9 +283,9 @@ class _Settled(NamedTuple):
     """How the due occurrences of one schedule were treated, before everything may begin again."""
 
     missed: int = 0
-    """How many occurrences were recorded as missed."""
+    """The number of occurrences that were recorded as missed."""
     fired: int = 0
-    """How many started a run, or wait behind one."""
+    """The number of occurrences that started or buffered a run."""
 
 
 def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
@@ -338,7 +340,7 @@ def _settle_owed_to(runtime: Runtime, uid: str, context: CommandContext, thaw: T
         change = follow_frozen(runtime, uid, thaw, context)
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - as what is due and cannot fire
+    except Exception:  # noqa: BLE001 - as for a due schedule that cannot fire
         _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
         return _Settled()
     if change is None or change.before is None:
@@ -347,7 +349,7 @@ def _settle_owed_to(runtime: Runtime, uid: str, context: CommandContext, thaw: T
 
 
 def _cancel_waiting(runtime: Runtime, namespace: str | None, context: CommandContext) -> int:
-    """Cancel every run that waits, also those that wait behind one; returns how many."""
+    """Cancel every waiting run, buffered runs included; returns how many."""
     cancelled, ended = 0, AttemptResult(AttemptOutcome.CANCELLED, reason=context.reason, context=context)
     while found := runtime.database.read(_waiting(runtime, namespace, PREVIEWED)):
         done = sum(

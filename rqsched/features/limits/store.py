@@ -1,25 +1,24 @@
 """Groups with limits on how many of their runs run at once, or start in a window: their bounds, and the grants of
 places.
 
-A grant is a transaction of its own, which locks the group's row and then only runs that no other transaction holds. No
-counter of taken places is kept: one statement counts the granted and running runs under that lock, and only a grant
-makes them more.
+A grant is a transaction of its own, which locks the group's row and then only runs that no other transaction holds.
+There is no counter of taken places: one statement counts the granted and running runs under that lock, and only a grant
+increases their number.
 
-Targets stand in the same line, and take places, as runs do. A run that waits for its targets has none.
+Targets wait in the same line and take places as runs do. A run that waits for its targets has no place.
 
-A rate of N in T: in any window of the length T, its end left out, at most N starts are recorded. A grant is given only
-where, under that lock, the granted runs that have not started and then the starts since `now - T` are together fewer
-than N. A claim writes its start in its own transaction (`count_starts`), and no start is without a grant. A run given
-back for lack of its code has not started, and its start is removed.
+A rate of N in T means: in any window of the length T, excluding its end, at most N starts are recorded. A place is
+granted only if, under that lock, the granted runs that have not started and the starts since `now - T` (counted in this
+order) are together fewer than N. A claim writes its start in its own transaction (`count_starts`), and every start has
+a grant. A run that is given back because its code is missing has not started, and its start is removed.
 
-Proof. Take N + 1 starts, and of them the one that was granted last, at `now`. By then each of the others was granted:
-it was counted, as unclaimed, as a start, or as both, unless it had started at `now - T` or before. Fewer than N were
-counted, so one of them had. The last one starts at `now` or later, for a claim writes no instant before its grant
-(`Dialect.after`): these two are T or more apart, and no window holds both.
+Proof. Take N + 1 starts. Let L be the one that was granted last, at `now`. The other N had been granted before, so each
+was counted then, as unclaimed, as a start or as both, unless it had started at `now - T` or before. Fewer than N were
+counted, so one of them, E, had started at `now - T` or before. L starts at `now` or later, because a claim writes no
+instant before its grant (`Dialect.after`). So E and L are T or more apart, and no window holds both.
 
-This is about instants as they are recorded, and so needs no clock to be right. The rows of starts need that no process
-grants with a clock that is further behind another's than `_KEPT_LONGER`: a grant removes starts that left their window
-longer ago than that.
+The proof uses the instants as recorded, so no clock has to be right. But a grant removes starts that left their window
+longer than `_KEPT_LONGER` ago: so no process that grants may have a clock that is slower than another's by more.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ from rqsched.kernel.store.tables import (
 )
 
 MAX_CHANGES = 20
-"""How many changes of its bounds a group remembers."""
+"""The most changes of its bounds that a group stores."""
 _KEPT_LONGER = timedelta(minutes=1)
 """How long a start is kept after it has left its window."""
 _NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
@@ -98,8 +97,8 @@ class _Kind:
         self.is_in_line = is_in_line
         is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
         self.had_place = had_place
-        """Whether it has a group, and runs, is granted or was passed over; a run that waits for its targets has given
-        its place back."""
+        """Whether it has a group, and runs, is granted or was passed over. A run that waits for its targets has no
+        place."""
         self.is_running = had_place & is_running
         self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
         self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
@@ -120,7 +119,7 @@ class _Kind:
         """The columns of a Waiting."""
 
     def first(self, *may_start: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Read the first of a line."""
+        """Select the first of a line."""
         found = sa.select(*self.place).where(self.is_in_line, self.table.c.limit_group == _OF_GROUP, *may_start)
         return found.order_by(*self.order).limit(_MOST)
 
@@ -134,25 +133,25 @@ _IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
 
 
 class Look(NamedTuple):
-    """The next look at a line that waits for nothing but its group's rate."""
+    """The next look at a line that waits only for its group's rate."""
 
     link: RetryLinkId
-    """The link that makes the look: for the first in line, the used link of its run's attempt before."""
+    """The link that looks: the used retry link of the previous attempt of the first run in line."""
     at: datetime
-    """When the start that is in the way leaves the window."""
+    """When the start that blocks the line leaves the window."""
 
 
 class Granted(NamedTuple):
-    """The runs and targets that got a place, in line."""
+    """The runs and targets that got a place, in the order of their line."""
 
     runs: list[Run]
     """The runs."""
     names: Mapping[str, tuple[str, str]]
-    """The namespaces and ids of their schedules by uid."""
+    """The namespace and id of each run's schedule, by uid of the schedule."""
     targets: list[Target]
     """The targets."""
     looks: list[Look]
-    """When a link must look again."""
+    """The next looks at the lines that wait only for their rate."""
 
 
 def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
@@ -173,7 +172,7 @@ def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
 
 
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
-    """Read the bounds of the existing ones of these groups."""
+    """Read the bounds of those of these groups that exist."""
     return _read(connection, _find(connection, groups))
 
 
@@ -201,14 +200,14 @@ def _read(connection: Connection, found: sa.Select[Any]) -> dict[str, Bounds]:
 
 
 def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> None:
-    """Make a group unless there is one."""
+    """Create a group if it does not exist."""
     namespace, name = split_key(group)
     values = {"limit_group": group, "namespace": namespace, "name": name, "created_at": now, **_values(bounds)}
     connection.execute(dialect_of(connection).insert(limits).values(values).on_conflict_do_nothing())
 
 
 def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mapping[str, Any]) -> None:
-    """Set the bounds of a locked group, which remembers the newest of its changes; without a rate no start counts."""
+    """Set the bounds of a locked group, which stores its newest changes; without a rate no start counts."""
     is_it = limits.c.limit_group == group
     known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
     told = dumps([*known, change][-MAX_CHANGES:])
@@ -233,10 +232,10 @@ def grant(
 ) -> Granted:
     """Give the free places of these groups to the first in their lines; returns the runs and targets that got one.
 
-    `asked` is a run, or a target (`is_target`), that a worker holds (`features.limits.decide.decide_grants`). Without a
-    place it is in line from here on, and another delivery will carry it. In `held` groups only targets get places, so
+    `asked` is a run, or a target (`is_target`), that a worker holds (`features.limits.decide.decide_grants`). If it
+    gets no place, it waits in line, and another delivery will bring it. In `held` groups only targets get places, so
     that fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is
-    read once all is locked.
+    read after everything is locked.
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
@@ -270,7 +269,7 @@ def grant(
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
-    for group in rated:  # who did not get a place waits, also where that is because another is claimed just now
+    for group in rated:  # a run without a place waits, even if the reason is another run that is being claimed now
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
         use = running[group], taken, starts[group]
@@ -286,7 +285,7 @@ def grant(
 
 
 def _starts(connection: Connection, groups: Mapping[str, Bounds], now: datetime) -> Counter[str]:
-    """Count the starts in the last window of each group that has a rate, and remove starts that count no more."""
+    """Count the starts in the last window of each group that has a rate, and remove starts that no longer count."""
     found = Counter[str]()
     for group, (_, rate) in groups.items():
         if rate is not None:
@@ -317,11 +316,10 @@ _START_IN_THE_WAY = (
 def _frees_at(
     connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
-    """Return when a group's rate lets the next run begin, `now` where it does; None where the rate is not what it waits
-    for.
+    """Return when a group's rate lets the next run begin: `now` if it may, None if the run does not wait for the rate.
 
-    `use` is how many runs run, how many are granted and have not started, and how many started in the last window. A
-    run that has not started leaves the window no earlier than a whole window from now.
+    `use` has the numbers of running runs, of granted runs that have not started, and of starts in the last window. A
+    run that has not started yet leaves the window no earlier than a whole window from now.
     """
     rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
@@ -335,7 +333,7 @@ def _frees_at(
 
 
 def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
-    """Return the link of a `Look` for the first in a line; None where the run is gone."""
+    """Return the link of a `Look` for the first in a line; None if the run does not exist any more."""
     found = sa.select(runs.c.schedule_uid, runs.c.number, runs.c.attempt - 1)
     if waiting.is_target:
         found = found.join(targets, targets.c.run_uid == runs.c.uid).where(targets.c.uid == waiting.uid)
@@ -346,11 +344,11 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
 
 
 def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
-    """Return when a link of a run must look at its line again; None where another link does, or none has to.
+    """Return when a link of a run must look at its line again; None if another link looks, or if no look is needed.
 
-    Only the link of the first in line looks: else every link that ever put a run in line would look at each start that
-    leaves the window. It is due at once if a start has left the window since the grant that just found the rate in the
-    way: no other link would come.
+    Only the link of the first in line looks: otherwise every link that ever put a run in line would look whenever a
+    start leaves the window. It is due at once if a start has left the window since the grant that was blocked by the
+    rate, because no other link would come.
     """
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
@@ -363,7 +361,7 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_he
 
 
 def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held: bool) -> bool:
-    """Return whether only runs of quiet queues wait: a pass gives them a free place, not the next look."""
+    """Return whether only runs of quiet queues wait; a pass, not the next look, gives them a free place."""
     unclaimed, _, silent = _taken(connection, [group])
     quiet = quiet_queues(silent[group], unclaimed[group], now)
     return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_held=is_held, quiet=quiet))
@@ -372,7 +370,7 @@ def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held:
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
     """Return when a link must look again at the line in which a run, or a target of it, waits.
 
-    `now` where the rate lets it begin already; None where it waits for no rate.
+    Return `now` if the rate already lets it begin, and None if it does not wait for a rate.
     """
     has_targets = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_TARGET_IN_LINE)
     found = sa.select(limits.c.limit_group, *_BOUNDS).join_from(
@@ -408,10 +406,9 @@ def _waiting_of(row: Sequence[Any]) -> Waiting:
 def _taken(
     connection: Connection, groups: Iterable[str]
 ) -> tuple[dict[str, list[Waiting]], Counter[str], dict[str, list[str]]]:
-    """Read the runs and targets of each group that are granted and not claimed, and count the running ones, in one
-    snapshot.
+    """Read, for each group and in one snapshot, the granted, unclaimed runs and targets, and count the running ones.
 
-    Also read the queues of the ones that were passed over.
+    Also read the queues of the runs and targets that were passed over.
     """
     dialect, running = dialect_of(connection), Counter[str]()
     unclaimed, passed = defaultdict[str, list[Waiting]](list), defaultdict[str, list[str]](list)
@@ -459,9 +456,9 @@ def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
 def first_in_line(
     connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False, quiet: Iterable[str] = ()
 ) -> list[Waiting]:
-    """Read the first runs and targets of a line that could start now; only targets where nothing may begin (`is_held`).
+    """Read the first runs and targets of a line that could start now; on a hold (`is_held`) only targets.
 
-    Runs of `quiet` queues (`features.limits.decide.quiet_queues`) come behind all others.
+    Runs of `quiet` queues (`features.limits.decide.quiet_queues`) come after all others.
     """
     given = {"group": group, "most": most, "now": now}
     if not (among := sorted(quiet)):
@@ -494,14 +491,17 @@ _FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
 def _are_free(
     connection: Connection, table: sa.Table, uids: Sequence[str], condition: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """Say which of these meet a condition and are held by no other transaction, and lock them."""
+    """Return the condition that a row is one of these, meets `condition` and is locked by no other transaction.
+
+    The rows are locked by it.
+    """
     dialect = dialect_of(connection)
     free = sa.select(table.c.uid).where(dialect.one_of(table.c.uid, uids), condition)
     return dialect.found_by(table.c.uid, free.with_for_update(key_share=True, skip_locked=True))
 
 
 def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
-    """Take back grants that nobody has claimed; returns how many. A run that is claimed just now keeps its grant."""
+    """Take back unclaimed grants; returns how many. A run that is being claimed now keeps its grant."""
     if not uids:
         return 0
     taken = sa.update(kind.table).where(_are_free(connection, kind.table, uids, kind.is_unclaimed))
@@ -511,9 +511,9 @@ def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: da
 def _give_runs(
     connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]
 ) -> tuple[list[Run], dict[str, tuple[str, str]]]:
-    """Grant these runs their places, except runs that another transaction holds; returns them in line.
+    """Grant these runs their places, except runs that another transaction holds; returns them in the order of the line.
 
-    Returns the namespaces and ids of their schedules by uid, too. The starts of runs of `rated` groups will count.
+    Also returns the namespace and id of each schedule, by uid. The starts of runs of `rated` groups will count.
     """
     if not uids:
         return [], {}
@@ -544,9 +544,9 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Execute the statements of an end and a grant, for a `uid` and a group of nothing, so that they are compiled.
+    """Execute the statements of an end and a grant, for a run and a group that do not exist, so that they are compiled.
 
-    The statements that give a place are those for runs, of a group without a rate.
+    These are the statements for runs of a group without a rate.
     """
     wants(connection, uid, now)
     lock(connection, [uid])
@@ -566,7 +566,7 @@ def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> b
 def wants(connection: Connection, group: str, now: datetime) -> int | None:
     """Return how many granted runs of a group wait for their claim; None if its line needs no look now.
 
-    It needs none if it is empty, too (`features.limits.decide.wants_grants`).
+    An empty line needs none either (`features.limits.decide.wants_grants`).
     """
     row = connection.execute(_STATE, {"group": group}).first()
     if row is None:
@@ -593,7 +593,10 @@ def _count_of(condition: _Condition) -> sa.ColumnElement[int]:
 
 
 def _is_line() -> sa.ColumnElement[bool]:
-    """Say whether a run or target waits in a group; an EXISTS of many groups may be planned as one scan of all."""
+    """Return the condition that a run or target waits in a group.
+
+    An EXISTS over many groups may be planned as one scan of all rows.
+    """
     first = (
         sa.select(sa.literal_column("1", sa.Integer))
         .where(kind.is_in_line, kind.table.c.limit_group == _OF_GROUP)
@@ -618,11 +621,11 @@ STATE = (
 )
 """The columns by which the statement of an end sees its `group`, as it was before the end."""
 STARTS_UNCOUNTED = ~runs.c.is_rated
-"""Whether the start of a run counts in no rate."""
+"""The condition that the start of a run counts in no rate."""
 
 
 def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the answer of `wants` for the group of a run that has ended, by the STATE that its end saw; empty if
+    """Return the answer of `wants` for the group of a run that has ended, from the STATE that its end saw; empty if
     unknown.
 
     The STATE still counts this run as running. A run that joins the line meanwhile counts it too, and this end may not
@@ -680,7 +683,7 @@ def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -
 
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Return groups with waiting runs and no row, each with the policies of a schedule that names it."""
+    """Return groups with waiting runs but without a row, each with the policies of a schedule that names it."""
     found = list[tuple[str, str]]()
     for kind in _KINDS:
         group = kind.table.c.limit_group
@@ -693,7 +696,7 @@ def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
 
 
 def describe(connection: Connection, groups: Iterable[str], now: datetime) -> list[LimitDescription]:
-    """Read groups by name, with how many of their runs run, wait, and started in the last window of their rate."""
+    """Read groups by name, with the numbers of running, waiting and recently started runs (in the rate's window)."""
     is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
     found = connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all()
     return _describe(connection, found, now)
@@ -702,7 +705,7 @@ def describe(connection: Connection, groups: Iterable[str], now: datetime) -> li
 def page(
     connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
 ) -> Page[LimitDescription]:
-    """Read a page of the groups of a namespace, by name; the cursor names the last one before it."""
+    """Read a page of the groups of a namespace, by name; the cursor is the last name of the previous page."""
     of = "limits", namespace
     after = limits.c.limit_group > key_of(namespace, unbind_cursor(cursor, *of) or "")
     found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
@@ -775,7 +778,7 @@ def busiest(connection: Connection, most: int, now: datetime, namespace: str | N
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count by queue the runs and targets whose grant nobody has claimed and that wait for a worker to ask for them."""
+    """Count by queue the runs and targets that lost an unclaimed grant and wait for a worker to ask for them."""
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue
@@ -786,7 +789,10 @@ def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str
 
 
 def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[bool]]:
-    """Say that an open row is of a group of a namespace, by the index of groups: there may be many more schedules."""
+    """Return the conditions that an open row is in a group of a namespace.
+
+    They use the index of groups, because there may be many more schedules than groups.
+    """
     if namespace is None:
         return [kind.is_open]
     first, group = key_of(namespace, ""), kind.table.c.limit_group

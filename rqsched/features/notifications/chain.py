@@ -1,12 +1,12 @@
 """Delivering: a process claims a notification, delivers it, and records whether it arrived.
 
 It happens in a job of its own, on a worker: never in the dispatcher, and never in the job of the run that it is about.
-An attempt that fails is repeated after a backoff, and the delivery is given up after the last one, visibly. A message
-may arrive twice (its process died after it had sent it); its `id` is the same then.
+A failed attempt is repeated after a backoff. After the last attempt the delivery is given up, which health checks show.
+A message may arrive twice, if its process died after sending it; both have the same `id`.
 
-The ping of a start is delivered beside the attempt, by the process that executes it: a separate job would wait for a
-second worker, and never tell of the start where there is none. The ping is a row like every notification: if this
-process does not deliver it, because it dies or its receiver is away, reconcile enqueues it.
+The ping of a start is delivered during the attempt, by the process that executes it: a separate job would wait for a
+second worker, and would come too late if there is none. The ping is a row like every notification. If this process does
+not deliver it, because it dies or the receiver does not answer, reconcile enqueues it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 ORDER_SECONDS = 2.0
-"""How long the end of a short run waits for the ping of its start, so that the receiver gets them in their order."""
+"""How long the end of a short run waits for the ping of its start, so that the receiver gets both in order."""
 MOST_THREADS = 4
-"""Pings that one process delivers at once; the next go where other notifications go, until one of these has ended."""
+"""The most pings that one process delivers at once; more pings are enqueued like other notifications."""
 _THREAD = "rqsched-start-pings"
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 
@@ -85,7 +85,7 @@ class Notifications(Feature):
         """Write the pings that the starts of runs owe."""
         owed: list[str] = []
         for run, schedule in started:
-            # If this process does not know the workflow, it may give the run back: then nothing has started.
+            # If this process does not know the workflow, it may give the run back, and then the run has not started.
             if run.executor != "rq" or self._parts.workflows.get(run.workflow) is not None:
                 owed += self._notifier.write_start(connection, schedule, run, at)
         return owed
@@ -108,11 +108,11 @@ class Notifications(Feature):
 
 
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
-    """Attempt one delivery from claim to recorded end; None when there was nothing to do.
+    """Attempt one delivery from claim to recorded end; return None if there was nothing to do.
 
-    A delivery that `is_beside` a run is made in a thread, where only the receiver's own time limit holds. The error of
-    an application's workflow is recorded and raised again, so that RQ's exception handlers see it too; a receiver that
-    does not answer is recorded and logged.
+    With `is_beside`, the attempt is made in a thread beside a run, where only the time limit of HTTP holds. The error
+    of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too. If a receiver
+    does not answer, that is recorded and logged.
     """
     token = new_uid(parts.now())
     delivery = parts.database.transact(partial(_claim, parts, job=job, token=token))
@@ -140,7 +140,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
 
 
 def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
-    """Claim a delivery unless a later one supersedes it; if its receiver is silent, put it off with the others."""
+    """Claim a delivery unless a later one supersedes it; while its receiver does not answer, put it off with others."""
     found = deliveries.find(connection, job.uid, locks=True)
     now = parts.now()
     if found is None or not parts.settings.notify:
@@ -202,7 +202,7 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
-    """Write the pings of a start that its claim could not write, because the workflow was found only afterwards."""
+    """Write the pings of a start if its claim could not, because the workflow was imported only afterwards."""
     if not Notifier(parts).owes_start(schedule, run, parts.now()):
         return ()
     try:
@@ -217,7 +217,7 @@ def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
 
 @contextmanager
 def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
-    """Deliver pings while the block runs: here, unless the settings name a queue or too many are delivered here."""
+    """Deliver pings while the block runs: in threads here, or as jobs if a queue is set or too many threads run."""
     if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
         Notifier(parts).dispatch(owed, parts.now())
         yield
@@ -231,7 +231,7 @@ def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
 
 
 def count_start_threads() -> int:
-    """Count the threads of this process that deliver pings; a counter would survive a fork, which they do not."""
+    """Count the threads of this process that deliver pings; unlike them, a counter would survive a fork."""
     return sum(thread.name == _THREAD for thread in threading.enumerate())
 
 
@@ -239,5 +239,5 @@ def _tell(parts: Parts, owed: Sequence[str]) -> None:
     for uid in owed:
         try:
             execute(parts, DeliveryJobId(uid, 1), is_beside=True)
-        except Exception:  # noqa: BLE001 - a thread's boundary; the row says what is left to do
+        except Exception:  # noqa: BLE001 - a thread's boundary; the row is still there for reconcile
             _log.exception("the start ping %s is left to reconcile", uid, extra={"action": "delivery_failed"})

@@ -1,7 +1,7 @@
 """Deliveries: the messages that a Change owes, as rows that its transaction writes and RQ jobs deliver. Pure.
 
-A delivery is computed from the Change alone, and so is its uid: the transaction that records an event writes its
-deliveries, and a process that publishes the Change, once or again, names the same ones (docs/notifications.md).
+A delivery and its uid are computed from the Change alone. The transaction that records an event writes its deliveries,
+and every process that publishes the Change, even again, computes the same uids (docs/notifications.md).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rqsched.when.spec import Cron
 MAX_MINUTES = 40_320
 """The longest margin and run time of a monitor at Sentry: 28 days."""
 MAX_ERROR = 600
-"""Characters of a failed attempt's error that are kept."""
+"""The most characters that are stored of a failed attempt's error."""
 NO_ANSWER = "no answer: "
-"""How the error of an attempt begins whose destination could not be reached or took too long: others wait with it."""
+"""The beginning of an error if the destination did not answer in time: other deliveries to it then wait, too."""
 STARTED, SUCCEEDED, FAILED = "started", "succeeded", "failed"
 """The states that a heartbeat or check-in reports; the `event_type` of its delivery."""
 
@@ -49,7 +49,8 @@ class DeliveryKind(StrEnum):
 
 
 PINGS = frozenset({DeliveryKind.HEARTBEAT, DeliveryKind.SENTRY})
-"""They tell a state, not an event: an older one that has not arrived is left out, and none is kept once it has."""
+"""The kinds that report a state, not an event: a newer ping replaces an older one that has not arrived, and a ping that
+has arrived is deleted."""
 
 
 class DeliveryStatus(StrEnum):
@@ -92,9 +93,9 @@ class Delivery:
     created_at: datetime
     """When its transaction wrote it."""
     due_at: datetime
-    """When it is to be attempted; while it is attempted, when it counts as lost."""
+    """When it is to be attempted; during an attempt, the instant after which the attempt counts as lost."""
     status: DeliveryStatus = DeliveryStatus.PENDING
-    """Where it is."""
+    """The status of the delivery."""
     attempt: int = 1
     """The current attempt, from 1."""
     queue: str | None = None
@@ -114,7 +115,7 @@ class Delivery:
 
 
 def shown_destination(delivery: Delivery) -> str:
-    """Return where a delivery goes, for people: of a URL, which may hold a secret, only the host."""
+    """Return the destination of a delivery for people: only the host of a URL, which may hold a secret."""
     is_url = delivery.kind in {DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT}
     return hidden(delivery.destination) if is_url else delivery.destination
 
@@ -123,17 +124,17 @@ class Configured(NamedTuple):
     """The destinations that the settings name for every schedule."""
 
     webhook: str | None = None
-    """The URL that ALARMS are posted to; None posts none."""
+    """The URL to which ALARMS are posted, or None."""
     heartbeat: str | None = None
-    """The URL that is pinged; `{namespace}` and `{schedule_id}` stand for the schedule's. None pings none."""
+    """The URL to ping, or None; `{namespace}` and `{schedule_id}` stand for those of the schedule."""
     sentry: bool = False
     """Whether each schedule's runs check in at Sentry, under the schedule's id."""
     queue: str | None = None
-    """The queue of deliveries; None delivers on the queue of the run, or of the workflow that is run."""
+    """The queue of deliveries; None means the queue of the run, or of the workflow that the message goes to."""
 
 
 def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
-    """Return what a Change owes: messages about its events, and pings about the runs that end in it."""
+    """Return the deliveries that a Change owes: messages about its events, and pings about the runs that end in it."""
     owed, first = list[Delivery](), change.after.event_sequence - len(change.events) + 1
     for sequence, event in enumerate(change.events, first):
         for kind, destination in _receivers(change, event, configured):
@@ -149,12 +150,12 @@ _ENDS = {RunStatus.SUCCEEDED: SUCCEEDED, RunStatus.FAILED: FAILED, RunStatus.LOS
 
 
 def deliveries_of_start(schedule: Schedule, run: Run, configured: Configured, now: datetime) -> list[Delivery]:
-    """Return what the start of an attempt owes: pings that say so."""
+    """Return the pings that the start of an attempt owes."""
     return list(_pings_of(schedule, run, STARTED, configured, now))
 
 
 def _receivers(change: Change, event: Event, configured: Configured) -> Iterator[tuple[DeliveryKind, str]]:
-    """Yield who gets an event: the workflow of a failure or a recovery, and the webhook."""
+    """Yield the receivers of an event: the workflow for failures or recoveries, and the webhook."""
     definition = change.after.definition
     wanted, defaults = definition.parsed_notifications, definition.parsed_defaults
     if event.type in {audit.RUN_FAILED, audit.RUN_LOST, audit.RUN_EXPIRED, audit.RUN_LONG, audit.OVERDUE}:
@@ -197,7 +198,7 @@ def _named(schedule: Schedule) -> dict[str, Any]:
 
 
 def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
-    """Yield the pings about a run; a backfilled one says nothing about whether the schedule works now."""
+    """Yield the pings about a run; a backfilled run causes none, as it does not show whether the schedule works now."""
     if run.kind is RunKind.BACKFILL:
         return
     wanted = schedule.definition.parsed_notifications
@@ -218,11 +219,11 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
 
 
 def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
-    """Return the configuration by which Sentry creates its monitor; only for one cron of five fields, as Sentry reads
-    no other.
+    """Return the configuration with which Sentry creates its monitor; only for a spec of one cron with five fields.
 
-    It has two values that Sentry would else guess: by how many minutes a fire may be delayed, and how many a run may
-    take. Sentry knows no exclusions: it would report each excluded occurrence as missed.
+    Sentry reads no other timing. The configuration has two values that Sentry would otherwise guess: by how many
+    minutes a fire may be delayed, and how many minutes a run may take. Sentry knows no exclusions: it would report each
+    excluded occurrence as missed.
     """
     members = schedule.spec.members
     is_plain = len(members) == 1 and not schedule.spec.exclude and not schedule.spec.newer
@@ -240,7 +241,7 @@ def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _longest(schedule: Schedule) -> timedelta | None:
-    """Return the longest duration of a run by its schedule: the expected one, else the timeout."""
+    """Return the longest duration of a schedule's runs: the expected duration, else the timeout."""
     definition = schedule.definition
     seconds = definition.timeout or definition.parsed_defaults.get("timeout")
     has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # these have timeouts instead
@@ -248,7 +249,7 @@ def _longest(schedule: Schedule) -> timedelta | None:
 
 
 def _minutes(span: timedelta) -> int:
-    """Return whole minutes of which a span is no longer, as many as Sentry takes."""
+    """Return a span in minutes, rounded up, and at most what Sentry takes."""
     return min(-(-span // timedelta(minutes=1)), MAX_MINUTES)
 
 
@@ -265,7 +266,7 @@ def _monitors(schedule: Schedule, wanted: Notifications, configured: Configured)
 
 
 def _filled_in(template: str | None, schedule: Schedule) -> str | None:
-    """Put a schedule's namespace and id into a URL; they cannot leave their place in the path."""
+    """Put a schedule's namespace and id into a URL, escaped so that they cannot change the rest of the path."""
     if template is None:
         return None
     named = {"namespace": schedule.namespace, "schedule_id": schedule.schedule_id}
@@ -285,7 +286,7 @@ def _delivery(
     configured: Configured,
     now: datetime,
 ) -> Delivery:
-    """Put a message on the queue of the settings, else on that of the run, which some worker serves."""
+    """Build the delivery of a message, on the queue of the settings, else of the run, which some worker serves."""
     definition, defaults = schedule.definition, schedule.definition.parsed_defaults
     queue = run.queue if run else definition.queue or defaults.get("queue")
     connection = run.connection if run else definition.connection or defaults.get("connection")

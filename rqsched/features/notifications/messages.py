@@ -49,7 +49,7 @@ def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, 
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Compute what a receiver compares: the HMAC-SHA256 of timestamp, a dot and the body, in hexadecimal."""
+    """Compute the signature that a receiver checks: the hexadecimal HMAC-SHA256 of timestamp, a dot and the body."""
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
@@ -68,7 +68,7 @@ def _signed(delivery: Delivery, settings: Settings, now: datetime) -> dict[str, 
 
 
 def _heartbeat_url(delivery: Delivery) -> str:
-    """Return the URL of a ping: that of a success itself, `/start` and `/fail` behind its path for the others."""
+    """Return the URL of a ping: the configured URL for a success, with `/start` or `/fail` after its path otherwise."""
     suffix = {STARTED: "/start", FAILED: "/fail"}.get(delivery.event_type, "")
     url, mark, query = delivery.destination.partition("?")
     return f"{url.rstrip('/')}{suffix}{mark}{query}" if suffix else delivery.destination

@@ -1,4 +1,4 @@
-"""The notifier: the deliveries of Changes are written in their transactions, and put on queues after the commit."""
+"""The notifier: write the deliveries of Changes in their transactions, and put them on queues after the commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rqsched.workflows import Registry
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60
-"""How long an attempt may take to record its end beyond its timeout, before it counts as lost."""
+"""The seconds after its timeout in which an attempt may record its end, before it counts as lost."""
 
 
 class Parts(Protocol):
@@ -35,9 +35,9 @@ class Parts(Protocol):
     settings: Settings
     """The notifications of every schedule, and the default queue and timeouts."""
     database: Database
-    """Where deliveries are recorded."""
+    """The database of deliveries."""
     transport: Transport
-    """Where their jobs go."""
+    """Puts their jobs on queues."""
     workflows: Registry
     """The workflows that this process knows, which notifications may run."""
 
@@ -76,7 +76,7 @@ class Notifier:
         return [delivery.uid for delivery in owed]
 
     def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:
-        """Send a workflow's message where the workflow runs, when it names a place itself."""
+        """Return a workflow's message with the queue and Redis of that workflow, if it names them."""
         if delivery.kind is not DeliveryKind.WORKFLOW:
             return delivery
         known = self._parts.workflows.get(delivery.destination)
@@ -96,7 +96,7 @@ class Notifier:
         return [delivery for change in told for delivery in deliveries_of(change, self._configured)]
 
     def _tells_of(self, schedule: Schedule) -> bool:
-        """Return whether somebody may be told of a schedule: by its options, its workflow's or the settings."""
+        """Return whether a schedule may have a receiver: by its options, its workflow's options or the settings."""
         if not self._parts.settings.notify:
             return False
         definition = schedule.definition
@@ -105,7 +105,7 @@ class Notifier:
         return "on_failure" in definition.parsed_defaults or "on_recovery" in definition.parsed_defaults
 
     def dispatch(self, uids: Sequence[str], now: datetime) -> None:
-        """Put deliveries on their queues; reconcile enqueues the ones that cannot be put there now."""
+        """Put deliveries on their queues; reconcile enqueues deliveries that cannot be put there now."""
         if not uids:
             return
         try:

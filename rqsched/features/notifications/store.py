@@ -1,7 +1,7 @@
 """Deliveries of notifications, one row each. This module knows neither Redis nor what a message says.
 
 Every function works inside the caller's transaction. A delivery is attempted by one process at a time because `claim`
-is one conditional UPDATE; what a process says about it later counts only while its token is the row's.
+is one conditional UPDATE. The process's later writes count only while the row has its token.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def record(connection: Connection, owed: Sequence[Delivery]) -> None:
 
 
 def find(connection: Connection, uid: str, *, locks: bool = False) -> Delivery | None:
-    """Read one delivery, and lock it with `locks`; None when there is none (any more)."""
+    """Read one delivery, and lock it with `locks`; None if it does not exist (any more)."""
     found = _SELECT.where(deliveries.c.uid == uid)
     row = connection.execute(found.with_for_update() if locks else found).first()
     return None if row is None else _read(row)
 
 
 def pending(connection: Connection, uids: Sequence[str]) -> list[Delivery]:
-    """Read those of these deliveries that still wait."""
+    """Read the pending ones of these deliveries."""
     waits = deliveries.c.status == constant(DeliveryStatus.PENDING)
     statement = _SELECT.where(dialect_of(connection).one_of(deliveries.c.uid, uids), waits).order_by(deliveries.c.uid)
     return [_read(row) for row in connection.execute(statement)]
@@ -75,7 +75,7 @@ def pending(connection: Connection, uids: Sequence[str]) -> list[Delivery]:
 def claim(
     connection: Connection, job: DeliveryJobId, token: str, *, worker: str, now: datetime, until: datetime
 ) -> Delivery | None:
-    """Make a pending attempt running, held by `token` until `until`; None when it could not be claimed."""
+    """Make a pending attempt running, held by `token` until `until`; return None if it could not be claimed."""
     values = {"status": DeliveryStatus.RUNNING.value, "token": token, "worker": worker, "started_at": now}
     statement = (
         sa.update(deliveries)
@@ -86,7 +86,7 @@ def claim(
 
 
 def is_superseded(connection: Connection, delivery: Delivery) -> bool:
-    """Return whether a later ping to the same monitor, which has not arrived yet, says how a run ended."""
+    """Return whether a later ping to the same monitor, which has not arrived yet, reports the end of a run."""
     at = deliveries.c.created_at
     is_later = at >= delivery.created_at if delivery.event_type == STARTED else at > delivery.created_at
     later = sa.select(deliveries.c.uid).where(
@@ -105,7 +105,7 @@ def _same_monitor(delivery: Delivery) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def silent_until(connection: Connection, delivery: Delivery, now: datetime) -> datetime | None:
-    """Return when the destination is tried again that did not answer another delivery; None when it is not known to."""
+    """Return when a destination that did not answer another delivery is tried again; None without such a delivery."""
     statement = sa.select(sa.func.min(deliveries.c.due_at, type_=deliveries.c.due_at.type)).where(
         IS_OPEN_DELIVERY,
         deliveries.c.due_at > now,
@@ -119,7 +119,7 @@ def silent_until(connection: Connection, delivery: Delivery, now: datetime) -> d
 
 
 def put_off(connection: Connection, delivery: Delivery, token: str, due_at: datetime) -> None:
-    """Let a claimed attempt wait again, uncounted."""
+    """Make a claimed attempt pending again without counting it."""
     values = {"status": DeliveryStatus.PENDING.value, "token": None, "due_at": due_at}
     connection.execute(_held(delivery.uid, token).values(**values))
 
@@ -127,8 +127,8 @@ def put_off(connection: Connection, delivery: Delivery, token: str, due_at: date
 def succeed(connection: Connection, delivery: Delivery, token: str, now: datetime) -> bool:
     """Record that a delivery arrived, if `token` still holds it.
 
-    A ping leaves no row, and older pings to the same monitor that have not arrived are dropped with it: they would
-    report a state that is no longer true, also when one is repeated because its process has vanished.
+    The row of a ping is deleted, and with it the older pings to the same monitor that have not arrived: they would
+    report a state that is no longer true, for example in a repetition after a process has vanished.
     """
     if delivery.kind in PINGS:
         if delivery.event_type != STARTED:
@@ -143,14 +143,14 @@ def succeed(connection: Connection, delivery: Delivery, token: str, now: datetim
 def fail(
     connection: Connection, delivery: Delivery, token: str, error: str, now: datetime, *, is_final: bool = False
 ) -> datetime | None:
-    """Record that an attempt failed, if `token` still holds it; returns when the next one is, None for none."""
+    """Record that an attempt failed, if `token` still holds it; returns when the next attempt is due, or None."""
     again_at = None if is_final else next_attempt_at(delivery, now)
     is_ours = connection.execute(_held(delivery.uid, token).values(**_failed(delivery, error, again_at, now))).rowcount
     return again_at if is_ours else None
 
 
 def drop_open(connection: Connection) -> int:
-    """Delete the deliveries that wait or are under way; returns how many."""
+    """Delete the pending and running deliveries; returns how many."""
     return connection.execute(sa.delete(deliveries).where(IS_OPEN_DELIVERY)).rowcount
 
 
@@ -201,7 +201,7 @@ def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> i
 def newest(
     connection: Connection, schedule_uid: str, *, status: str | None = None, before: str | None = None, limit: int
 ) -> list[Delivery]:
-    """Read a schedule's deliveries, the newest first, those before a uid."""
+    """Read a schedule's deliveries before a uid, newest first."""
     statement = _SELECT.where(deliveries.c.schedule_uid == schedule_uid)
     if status is not None:
         statement = statement.where(deliveries.c.status == status)
@@ -217,7 +217,7 @@ def failed_since(connection: Connection, namespace: str | None, since: datetime,
 
 
 def count_open(connection: Connection, namespace: str | None, now: datetime, late: timedelta) -> tuple[int, int]:
-    """Count the deliveries that wait or are attempted, and those of them that are late by more than `late`."""
+    """Count the pending and running deliveries, and those of them that are late by more than `late`."""
     is_late = sa.case((deliveries.c.due_at < now - late, 1), else_=0)
     counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0))
     row = connection.execute(counts.where(IS_OPEN_DELIVERY, *_is_of(namespace))).one()

@@ -1,7 +1,7 @@
-"""HTTP within one deadline: connecting, sending and all that a receiver sends share it.
+"""HTTP within one deadline for connecting, sending and reading the answer.
 
-A time limit for each read, as the standard library has it, lets a receiver that sends a byte now and then, or
-`100 Continue` again and again, hold its thread for ever.
+The standard library limits each read on its own. So a receiver that sends a byte now and then, or `100 Continue` again
+and again, could occupy a thread without end.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from time import monotonic
 from typing import Any
 
 ANSWER_BYTES = 65_536
-"""Bytes that are read of all that a receiver sends."""
+"""The most bytes that are read from a receiver."""
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect to be an error: it could lead where no URL may lead."""
+    """Makes a redirect an error, because it could lead to an address that is not allowed."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Follow nothing."""
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Return an opener of URLs with one `timeout` for everything, which follows no redirect.
+    """Return an opener of URLs that follows no redirect and has one `timeout` for everything except name resolution.
 
-    Only the resolver of the system has a time limit of its own, which resolv.conf sets.
+    The system's resolver has its own time limit, which resolv.conf sets.
     """
     return urllib.request.build_opener(NoRedirect, _Http, _Https)
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes that a receiver sends, read until the deadline, and no more than a whole answer takes."""
+    """The bytes that a receiver sends, read until the deadline and up to ANSWER_BYTES."""
 
     def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
         self._sock, self._left, self._file, self._bytes = sock, left, sock.makefile("rb", buffering=0), 0
