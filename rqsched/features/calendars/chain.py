@@ -1,8 +1,9 @@
 """Calendars: changing one is a transaction of its own; then every schedule that names it is planned again, in batches.
 
-Planning may take long, so nothing is locked meanwhile; a plan is written where the schedule is as it was read.
-A process that dies between the two leaves nothing that fires on an excluded day: a fire, and every operation, compares
-the calendars with those that the schedule was planned with, and plans first. A pass of reconcile ends what is left.
+Planning may take long, so nothing is locked meanwhile; a plan is written only if its schedule is still as it was read.
+If a process dies after the change of a calendar, no schedule fires on an excluded day: each fire and each operation
+compares the calendars with those of the schedule's last planning, and plans again first. A pass of reconcile plans the
+schedules that are left.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BATCH = 100
 PAGE = 1_000
 """The most schedules read at once to find the ones to plan again."""
 MAX_CALENDARS = 500
-"""The most calendars of a namespace, and of those that are shared."""
+"""The most calendars of a namespace, and the most shared calendars."""
 MOVES = '"on_excluded":'
 """The text of a spec contains this if the spec moves its excluded occurrences."""
 MAX_TOLD = 20
@@ -59,9 +60,9 @@ class Planned(NamedTuple):
     """One batch of schedules that were planned again."""
 
     checked: int
-    """Schedules that were looked at."""
+    """The schedules that were looked at."""
     moved: int
-    """Schedules with another next time than before."""
+    """The schedules whose next time changed."""
     failed: int = 0
     """Schedules that could not be planned now; the log says why."""
 
@@ -73,14 +74,14 @@ class Calendars(Feature):
         self._runtime = runtime
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at every changed calendar
-        """Plan what a process that died has left."""
+        """Plan the schedules that a dead process has left."""
         return [Section(Stage.TIMES, apply_changed_calendars(self._runtime))]
 
 
 def set_calendar(
     runtime: Runtime, wanted: Calendar, context: CommandContext, *, revision: int | None = None
 ) -> tuple[Calendar, str]:
-    """Create or replace a calendar, and plan again what names it; returns it, and `created`, `updated` or `unchanged`.
+    """Create or replace a calendar, and plan its schedules again; return it with `created`, `updated` or `unchanged`.
 
     With `revision`, only that revision is replaced; 0 means that there is no calendar yet. Raises CalendarChangedError,
     TooMuchWorkError if a schedule that names the calendar could not be planned with it, and CalendarBusyError if the
@@ -102,9 +103,9 @@ def set_calendar(
 def _set(
     runtime: Runtime, wanted: Calendar, context: CommandContext, edit: str, revision: int | None
 ) -> tuple[Calendar | None, Calendar, str]:
-    """Check that schedules can be planned with a calendar, and write it; raises CalendarsMoved where it changed.
+    """Check that schedules can be planned with a calendar, and write it; raises CalendarsMoved if it changed meanwhile.
 
-    Returns the calendar as it was and as it is, and what was done.
+    Returns the calendar before and after, and `created`, `updated` or `unchanged`.
     """
     checked = runtime.database.read(partial(calendars.find, namespace=wanted.namespace, name=wanted.name))
     if checked is not None and _holds(checked) != _holds(wanted):
@@ -133,9 +134,9 @@ def _set(
 
 
 def _require_plannable(runtime: Runtime, new: Calendar, before: Calendar) -> None:
-    """Refuse a calendar with which a schedule that names it takes too many steps to plan; raises TooMuchWorkError.
+    """Refuse a calendar that makes planning one of its schedules take too many steps; raises TooMuchWorkError.
 
-    The first schedules are planned, until all of them together have taken as many steps as one of them may.
+    The first schedules are planned, until together they have taken as many steps as a single schedule may take.
     """
 
     def check(connection: Connection) -> None:
@@ -194,7 +195,7 @@ def _require_revision(name: str, before: Calendar | None, revision: int | None) 
 
 
 def _require_room(connection: Connection, wanted: Calendar) -> None:
-    """Refuse one more than there may be, and a name that means two calendars to the same schedule."""
+    """Refuse a calendar beyond MAX_CALENDARS, and a name that would mean two calendars to the same schedule."""
     if calendars.count(connection, wanted.namespace) >= MAX_CALENDARS:
         raise InvalidLimitError("name", f"there are {MAX_CALENDARS} calendars already; delete one that nothing names")
     twin = calendars.find_twin(connection, wanted.namespace, wanted.name)
@@ -204,7 +205,7 @@ def _require_room(connection: Connection, wanted: Calendar) -> None:
 
 
 def _require_movable(connection: Connection, wanted: Calendar) -> None:
-    """Refuse parts of days if a schedule that names the calendar moves excluded occurrences: it moves by whole days."""
+    """Refuse parts of days if a schedule of the calendar moves excluded occurrences, which needs whole days."""
     try:
         require_whole_days(wanted.exclude, "on_excluded")
     except InvalidSpecError:
@@ -247,10 +248,10 @@ def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = None) -> Iterator[Planned]:
-    """Plan every schedule again that names a calendar and was planned before its change, a batch a transaction.
+    """Plan again every schedule that names a calendar and was planned before its change, one transaction per batch.
 
-    `before` is the calendar as it was, where that is known. Once all are planned this is noted, unless one of them
-    could not be or is of a newer release: then passes of reconcile try again.
+    `before` is the calendar before its change, if known. When all schedules are planned, this is noted. If one could
+    not be planned or is of a newer release, it is not noted, and passes of reconcile try again.
     """
     was = () if before is None else (before,)
     is_whole = True
@@ -277,7 +278,7 @@ def _page(runtime: Runtime, calendar: Calendar, after: str | None) -> tuple[list
 
 
 def _left(runtime: Runtime, calendar: Calendar) -> bool:
-    """Return whether schedules are left to plan: the ones of a newer release, which its processes plan."""
+    """Return whether schedules are left to plan, as those of a newer release are, which its processes plan."""
     uids, cursor = _page(runtime, calendar, None)
     while not uids and cursor is not None:
         uids, cursor = _page(runtime, calendar, cursor)
@@ -317,7 +318,7 @@ def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar])
 
 
 def _write_plans(runtime: Runtime, plans: _Plans) -> dict[str, Change]:
-    """Write the plan of each schedule that is as it was read; returns these Changes, by uid."""
+    """Write the plan of each schedule that has not changed since it was read; return these Changes, by uid."""
 
     def decide(connection: Connection, tried: Decided[dict[str, Change]] | None) -> Decided[dict[str, Change]]:
         locked = changes.lock(connection, plans)

@@ -1,7 +1,7 @@
 """Sources of calendars: iCalendar files with recurrences, and public holidays. Needs the extra `calendars`.
 
-A file is untrusted: its recurrences are followed in a bounded number of steps, and only whole days are taken. An event
-that cannot be read is left out and named; the others are read.
+A file is untrusted: its recurrences are followed in a bounded number of steps, and only whole days are imported. An
+event that cannot be read is left out and reported; the other events are still read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MAX_BYTES = 5 * 1024 * 1024
 MAX_EVENTS = 20_000
 """The most events of one file."""
 MAX_OCCURRENCES = 50_000
-"""The most days on which they may occur, all together."""
+"""The most days on which the events of a file may occur, all together."""
 MAX_STEPS = 250_000
-"""The most days that are examined to find these, all together."""
+"""The most days that are examined to find these days, all together."""
 HORIZON = timedelta(days=5 * 366)
 """How far ahead recurrences are followed by default."""
 MAX_YEARS = 50

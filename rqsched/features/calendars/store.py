@@ -1,4 +1,4 @@
-"""Calendars: what changes their rows and plans schedules again; `named_calendars` reads what schedules name."""
+"""SQL that changes calendars and finds schedules to plan again; `named_calendars` reads the calendars of schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rqsched.kernel.store.tables import IS_LIVE, NAMES_CALENDARS, calendars, con
 from rqsched.when.calendars import Calendar
 
 MAX_CHANGES = 50
-"""How many of its changes a calendar remembers."""
+"""The most of its changes that a calendar stores."""
 _IS_PLANNED = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
 
 
@@ -33,14 +33,14 @@ def find(connection: Connection, namespace: str | None, name: str, *, locks: boo
 
 
 def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
-    """Read a calendar of the same name: the shared one for a namespace's, a namespace's for a shared one."""
+    """Read the calendar with which a name clashes: the shared one, or for a shared calendar (None) any other."""
     of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
     row = connection.execute(sa.select(*CALENDAR_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
     return None if row is None else to_calendar(row)
 
 
 def find_all(connection: Connection, namespace: str | None, limit: int) -> list[Calendar]:
-    """Read the calendars that schedules of a namespace may name, or all there are (None), by name."""
+    """Read the calendars that schedules of a namespace may name, or (None) all calendars, by name."""
     statement = sa.select(*CALENDAR_COLUMNS).order_by(calendars.c.name, calendars.c.namespace).limit(limit)
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
@@ -48,7 +48,7 @@ def find_all(connection: Connection, namespace: str | None, limit: int) -> list[
 
 
 def ending(connection: Connection, namespace: str | None, until: date, limit: int) -> list[Calendar]:
-    """Read the calendars that say nothing after a day, up to one, and that a schedule names; those of all for None."""
+    """Read the calendars in use that cover no day after `until`: of a namespace with shared ones, or (None) all."""
     statement = sa.select(*CALENDAR_COLUMNS).where(calendars.c.reaches <= until.isoformat())
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
@@ -63,15 +63,15 @@ def count(connection: Connection, namespace: str | None) -> int:
 
 
 def changes_of(connection: Connection, namespace: str | None, name: str) -> list[dict[str, Any]]:
-    """Read the newest changes of a calendar, the newest first: its revision, when, who and why, and what changed."""
+    """Read the newest changes of a calendar, newest first: revision, time, actor, reason and changed entries."""
     text = connection.execute(sa.select(calendars.c.changes).where(*_is(namespace, name))).scalar_one_or_none()
     return [] if text is None else json.loads(text)[::-1]
 
 
 def as_of(connection: Connection, namespace: str, names: Sequence[str], at: datetime) -> tuple[Calendar, ...]:
-    """Return the existing ones of these calendars for a namespace, as they were at an instant.
+    """Return those of these calendars that exist for a namespace, as they were at an instant.
 
-    Before their oldest remembered change, they are as that change found them.
+    For an instant before its oldest stored change, a calendar is returned as it was before that change.
     """
     found = named(connection, namespace, names)
     return tuple(_undone(one, changes_of(connection, one.namespace, one.name), at) for one in found)
@@ -89,7 +89,7 @@ def _undone(calendar: Calendar, told: Iterable[Mapping[str, Any]], at: datetime)
 def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:
     """Write a locked or a new calendar; returns False if another transaction created it first.
 
-    `since` stays the time of an earlier change if not every schedule is planned with that yet; else it is now.
+    `since` stays the time of an earlier change if some schedule is not planned with that change yet; else it is now.
     """
     now = wanted.changed_at
     values = {
@@ -117,7 +117,7 @@ def write(connection: Connection, wanted: Calendar, before: Calendar | None, cha
 
 
 def lock_calendars(connection: Connection) -> None:
-    """Let nobody else create a calendar, of any namespace, until the transaction ends."""
+    """Keep other transactions from creating a calendar, in any namespace, until this one ends."""
     lock_of(connection, "calendars", "")
 
 
@@ -127,7 +127,7 @@ def remove(connection: Connection, namespace: str | None, name: str) -> None:
 
 
 def set_planned(connection: Connection, calendar: Calendar) -> None:
-    """Note that every schedule was planned with a change, unless there is another one by now."""
+    """Note that every schedule was planned with the last change of a calendar, unless it has changed again."""
     is_it = calendars.c.edit == calendar.edit
     connection.execute(
         sa.update(calendars).where(*_is(calendar.namespace, calendar.name), is_it).values(is_planned=True)
@@ -135,13 +135,13 @@ def set_planned(connection: Connection, calendar: Calendar) -> None:
 
 
 def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
-    """Read the calendars whose last change, made up to an instant, not every schedule may be planned with."""
+    """Read the calendars with a change up to an instant with which some schedule may not be planned yet."""
     statement = sa.select(*CALENDAR_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
     return [to_calendar(row) for row in connection.execute(statement.order_by(calendars.c.name, calendars.c.namespace))]
 
 
 def to_plan(connection: Connection, calendar: Calendar, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read a page of the active and paused schedules that name a calendar and are not planned with it as it is."""
+    """Read a page of the active and paused schedules that name a calendar and are not planned with its last change."""
     rows, cursor = _page(connection, calendar.namespace, calendar.name, after, limit, _IS_PLANNED)
     return [row.uid for row in rows if calendar.edit not in row.calendars.split()], cursor
 
@@ -155,9 +155,9 @@ def users(
     only: str = "",
     among: Collection[str] | None = None,
 ) -> list[tuple[str, str]]:
-    """Read the namespace and id of the first schedules that name a calendar, deleted ones left out.
+    """Read the namespace and id of the first schedules that name a calendar, without deleted schedules.
 
-    `only` restricts them to specs that have a text, `among` to some namespaces.
+    `only` restricts them to specs that contain a text, `among` to some namespaces.
     """
     found, after = list[tuple[str, str]](), None
     is_meant = IS_LIVE & schedules.c.spec.contains(only, autoescape=True)
@@ -171,7 +171,7 @@ def users(
 
 
 def lacking(connection: Connection, namespace: str | None, limit: int) -> list[tuple[str, str, str]]:
-    """Read the namespace and id of active and paused schedules that name a calendar that is gone, and its name."""
+    """Read the active and paused schedules that name a missing calendar: namespace, id and name of the calendar."""
     there = {
         (row.namespace, row.name) for row in connection.execute(sa.select(calendars.c.namespace, calendars.c.name))
     }
@@ -216,7 +216,7 @@ def _is(namespace: str | None, name: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def change_of(calendar: Calendar, before: Calendar | None, reason: str | None) -> dict[str, Any]:
-    """Return how a calendar remembers a change: of many dates the first hundred."""
+    """Return a change in the form that a calendar stores, with at most the first hundred dates."""
     added, removed = calendar.without(before), () if before is None else before.without(calendar)
     told = {
         "revision": calendar.revision,
