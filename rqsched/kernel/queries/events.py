@@ -1,7 +1,7 @@
-"""Audit events: the history of a schedule, and those of all schedules in the order they were recorded.
+"""Audit events: the history of one schedule, and the events of all schedules in the order in which they were recorded.
 
 A position is the instant, the schedule and the sequence of an event. Transactions commit in another order than they
-read the clock, so an event may appear behind a position that was read already; it does so within `SETTLING`.
+read the clock, so an event may appear before a position that was already read, but only within `SETTLING`.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
 
 
 def sequence_at(connection: Connection, schedule_uid: str, instant: datetime, *, newest: int) -> int:
-    """Return the sequence of the newest event of a schedule that was recorded up to an instant; 0 when none was.
+    """Return the sequence of the newest event of a schedule that was recorded up to an instant; 0 if there is none.
 
-    `newest` is the schedule's newest. Halves the sequences: as many reads of one row as their number has digits in
-    binary, however long the history is.
+    `newest` is the sequence of the schedule's newest event. This is a binary search, so it reads few rows even in a
+    long history.
     """
     low, high = 0, newest
     columns = sa.select(audit_events.c.sequence, audit_events.c.recorded_at)
@@ -146,7 +146,7 @@ def next_of_types(
 
 
 def oldest_event(connection: Connection, schedule_uid: str) -> AuditRecord | None:
-    """Read the oldest event of a schedule that is kept."""
+    """Read the oldest event of a schedule that was not pruned."""
     return next(iter(history(connection, schedule_uid, limit=1, after_sequence=0).items), None)
 
 
@@ -187,7 +187,7 @@ class Position(NamedTuple):
     recorded_at: datetime
     """When it was recorded."""
     schedule_uid: str
-    """The incarnation of its schedule; empty is before all of them."""
+    """The incarnation of its schedule; empty is before all schedules."""
     sequence: int
     """Its number in the schedule's history."""
 
@@ -222,7 +222,7 @@ class FoundEvent:
     namespace: str
     """The namespace of its schedule."""
     size: int = 0
-    """How long its payload is, as text."""
+    """The length of its payload as text."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -275,16 +275,16 @@ def read_after(
 
 
 def _is_of(dialect: Dialect, principal: str) -> sa.ColumnElement[bool]:
-    """Return the condition that the name of the principal has that part, in upper or lower case."""
+    """Return the condition that the name of the principal contains the given text, in upper or lower case."""
     payload = audit_events.c.payload
     is_named = dialect.text_at(payload, "command_context", "principal").icontains(principal, autoescape=True)
     if not (principal.isascii() and principal.isprintable()) or {'"', "\\"} & {*principal}:
         return is_named
-    return payload.icontains(principal, autoescape=True) & is_named  # what JSON has as it is: most are not parsed
+    return payload.icontains(principal, autoescape=True) & is_named  # by text first: most are not parsed
 
 
 MOST_LOOKED_AT = 5_000
-"""How many events one page looks at for those that match."""
+"""How many events one page searches for events that match."""
 
 
 class AskedFilters(NamedTuple):
@@ -293,7 +293,7 @@ class AskedFilters(NamedTuple):
     namespace: str
     """The namespace of their schedules."""
     principal: str | None = None
-    """A part of the name of who asked, in upper or lower case; None is anybody."""
+    """A part of the actor's name, in upper or lower case; None is anybody."""
     event_type: str | None = None
     """Of this type; None is any."""
     schedule_id: str | None = None
@@ -312,7 +312,7 @@ class FoundEvents(NamedTuple):
     following: Position | None
     """The place before which the next page begins; None after the last one."""
     is_cut: bool
-    """Whether it has looked at as many events as it may and more may match: the page may be short, or empty."""
+    """Whether the page has searched the most events allowed and more may match: then it may be short, or empty."""
 
 
 def search_asked(
@@ -323,7 +323,7 @@ def search_asked(
     limit: int,
     most_looked_at: int = MOST_LOOKED_AT,
 ) -> FoundEvents:
-    """Read a page of the events that somebody asked for, newest first, along the index of these."""
+    """Read a page of the events of requests, newest first, along the index of such events."""
     events = audit_events.c
     within: list[sa.ColumnElement[bool]] = [IS_ASKED]
     within += [] if filters.since is None else [events.recorded_at >= filters.since]
@@ -340,7 +340,7 @@ def search_asked(
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
-        # Read their uids first and compare them without an index: by the index of uids all their fires would be read.
+        # Read the schedules' uids first and compare without an index: by the index of uids all fires would be read.
         uids = [*connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars()]
         wanted = [dialect_of(connection).one_of(events.schedule_uid.concat(""), uids), *wanted[1:]]
     columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))
@@ -352,7 +352,7 @@ def search_asked(
 
 
 class RecordedEvent(NamedTuple):
-    """One audit event, with what metrics need of its schedule and its run."""
+    """One audit event, with the values of its schedule and its run that metrics need."""
 
     recorded_at: datetime
     """When it was recorded."""

@@ -1,4 +1,4 @@
-"""Pages of lists: where one ends, as an opaque text, and how much of what is stored one request may hold in memory."""
+"""Pages of lists: cursors as opaque texts, and a limit for the stored text that one request reads into memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE_CHARACTERS = 2_000_000
 
 
 def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:
-    """Return the statement that reads how large the rows of another one are."""
+    """Return a statement that reads the sizes of the rows of the given statement."""
     texts = tuple(column for column in statement.selected_columns if isinstance(column.type, sa.Text))
     return statement.with_only_columns(_size(texts, dialect))
 
@@ -38,10 +38,10 @@ def cut_to_size(
     sizes: sa.Select[Any] | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[sa.Select[Row], int | None]:
-    """Cut a statement to the rows whose texts fit into so many characters, the first one in any case.
+    """Cut a statement to the first rows whose texts fit into `most` characters, and to at least one row.
 
-    Asks the database for lengths only; also returns to how many rows it was cut, None when all fit. `sizes` is what
-    `measuring` built of the statement before, and `given` what is bound in it.
+    Only lengths are read. Also returns the number of rows that are left, or None if all rows fit. `sizes` is the result
+    of `measuring` for the statement, if it was built before; `given` has its parameters.
     """
     if most is None:
         return statement, None
@@ -56,7 +56,7 @@ def cut_to_size(
 
 @lru_cache(maxsize=64)
 def _size(texts: tuple[sa.ColumnElement[Any], ...], dialect: Dialect) -> sa.ColumnElement[int]:
-    """Return how long some texts are together."""
+    """Return the total length of some texts."""
     found: sa.ColumnElement[int] = sa.literal(0)
     for text in texts:
         found = found + sa.func.coalesce(dialect.text_size(text), 0)
@@ -100,7 +100,7 @@ def read_number(text: str) -> int:
 
 
 def bind_cursor(cursor: str | None, *of: object) -> str | None:
-    """Return a cursor that only the next page `of` the same list accepts: of its order, namespace or schedule."""
+    """Return a cursor that only the same list accepts; `of` are the values that identify it, such as its order."""
     return None if cursor is None else f"{cursor}~{_digest(of)}"
 
 
@@ -133,12 +133,12 @@ def _digest(of: tuple[object, ...]) -> str:
 
 
 def malformed_cursor() -> InvalidLimitError:
-    """Return the error of a cursor that no page has given."""
+    """Return the error for a cursor that no page has returned."""
     return InvalidLimitError("cursor", "is malformed; pass the next_cursor of the page before")
 
 
 def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
-    """Return a page; `cut` says that more follow than were read."""
+    """Return a page; if `cut` is not None, more rows follow than were read."""
     items = found[:limit]
     return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
 
@@ -146,9 +146,9 @@ def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) 
 def page_by_uid(
     connection: Connection, statement: sa.Select[Any], uid: sa.ColumnElement[str], after: str | None, limit: int
 ) -> tuple[Sequence[Any], str | None]:
-    """Read the rows behind a uid in the order of uids; also the uid behind which the next page begins, None for none.
+    """Read the rows after a uid, in the order of uids; also return the last uid of the page, or None after the last.
 
-    The statement selects the uid under that name.
+    The statement selects the uid as `uid`.
     """
     if after is not None:
         statement = statement.where(uid > after)
@@ -163,8 +163,7 @@ def page_by_due_time(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> tuple[Sequence[Any], tuple[datetime, str] | None]:
-    """Read the rows of a table after a due time and uid, in that order; also return the place after which the next page
-    begins.
+    """Read the rows of a table after a due time and uid, in this order; also return the cursor of the next page.
 
     The statement selects `due_at` and `uid` under these names.
     """
@@ -176,16 +175,16 @@ def page_by_due_time(
 
 
 def bound_to(columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.Tuple:
-    """Return the values of some columns as one that is compared with the tuple of these."""
+    """Return a tuple of values to compare with the tuple of the columns."""
     return sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(values, columns, strict=True)))
 
 
 def newest_since(
     connection: Connection, table: sa.Table, start: datetime, most: int
 ) -> tuple[sa.ColumnElement[bool], datetime]:
-    """Return the condition of the `most` newest rows of a table since `start`, and since when these are.
+    """Return the condition of the `most` newest rows of a table since `start`, and when the oldest of them was created.
 
-    Uids begin with the time: the primary key is in the order of creation.
+    Uids begin with the time, so the primary key is in the order of creation.
     """
     newest = sa.select(table.c.uid, table.c.created_at).where(table.c.uid >= first_uid_at(start))
     first = connection.execute(newest.order_by(table.c.uid.desc()).offset(most - 1).limit(1)).first()

@@ -1,7 +1,7 @@
-"""What reconcile reads: pages of rows that may need a repair, by keyset, each through an index of its own.
+"""The reads of reconcile: pages of rows that may need a repair, by keyset, each through its own index.
 
-A page function takes the cursor of the page before (None at first) and returns its rows and the next cursor, None on
-the last page. `frozen` are namespaces whose rows are left out.
+A page function takes the cursor of the page before (None at first). It returns the rows, and the next cursor or None
+after the last page. Rows of the namespaces in `frozen` are left out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def due_links(
     limit: int,
     frozen: Collection[str] = (),
 ) -> tuple[list[tuple[LinkId, datetime]], tuple[datetime, str] | None]:
-    """Read the links of active schedules in the order they are due, up to `until` or all."""
+    """Read the links of active schedules in the order of their due times: up to `until`, or all."""
     columns = schedules.c.uid, schedules.c.n, schedules.c.due_at
     statement = sa.select(*columns).where(IS_ACTIVE, schedules.c.due_at.is_not(None), *is_outside(frozen))
     if until is not None:
@@ -61,15 +61,15 @@ def due_links(
 
 
 def without_next_time(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read active schedules without a next time; those that wait for a run only when that run has ended.
+    """Read active schedules without a next time, unless they wait for a run that has not ended.
 
-    Schedules that come after others are left out: they have no next time.
+    Schedules that have an upstream are left out: they never have a next time.
     """
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     statement = statement.where(schedules.c.upstream_id.is_(None))
-    # Use the order of their index: where many are paused, PostgreSQL expects many rows and would walk all by uid.
+    # Use the order of the index: if many schedules are paused, PostgreSQL expects many rows and would walk all by uid.
     return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 
 
@@ -83,7 +83,7 @@ def resuming(connection: Connection, until: datetime, after: str | None, limit: 
 def overdue(
     connection: Connection, until: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read schedules that were to have a success up to `until` and had none; each is to be told once."""
+    """Read schedules that should have had a success by `until` and had none, and for which this is not reported yet."""
     is_meant = IS_WATCHED, schedules.c.overdue_at <= until, *is_outside(frozen)
     return _uids(connection, sa.select(schedules.c.uid).where(*is_meant), after, limit)
 
@@ -96,9 +96,9 @@ def with_old_tzdata(connection: Connection, tzdata: str, after: str | None, limi
 def waiting(
     connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read schedules with waiting runs that might start: active ones, deleted ones, and any whose backfill waits.
+    """Read schedules with waiting runs that may start: active ones, deleted ones, and any with a waiting backfill.
 
-    A deleted schedule has waiting runs only when it keeps them.
+    A deleted schedule has waiting runs only if it keeps its runs.
     """
     can_start = IS_ACTIVE | ~IS_LIVE | (schedules.c.backfill_waiting > 0)
     is_meant = HAS_WAITING, can_start, *is_outside(frozen)
@@ -134,7 +134,7 @@ def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[s
 def blocked(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
-    """Read pending runs that are blocked since `before`, and for which a worker may come: none can while in line."""
+    """Read pending runs that are blocked since `before` and not in line: no worker can take a run in line."""
     found = WAITS_FOR_CODE, HAS_JOB, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
     return _runs(connection, found, after, limit)
 
@@ -164,9 +164,9 @@ def _runs(
 def expected_to_end(
     connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[tuple[str, datetime, str]], str | None]:
-    """Read running live runs whose schedules say how long they may take and that were not told to take longer.
+    """Read running live runs whose schedule expects a duration, and that are not reported to take longer yet.
 
-    Returns of each its uid, when its attempt began, and the notifications of its schedule.
+    Returns the uid of each run, when its attempt began, and the notifications of its schedule.
     """
     columns = runs.c.uid, runs.c.started_at, schedules.c.notifications
     is_expected = schedules.c.notifications.contains('"expect_duration":', autoescape=True)
@@ -180,10 +180,10 @@ def expected_to_end(
 def compare_heartbeats(
     connection: Connection, now: datetime, before: datetime, after: str | None, limit: int
 ) -> tuple[list[str], str | None]:
-    """Compare the heartbeats of a page of running runs with those seen last; returns their uids.
+    """Compare the heartbeats of a page of running runs with the heartbeats seen last; returns the uids of the runs.
 
-    Skips runs that were seen after `before`, and those that another transaction holds, which the next pass compares.
-    `sightings` counts how often in a row a run was seen without a new heartbeat.
+    Runs that were seen after `before` are skipped. Runs that another transaction has locked are left to the next pass.
+    The column `sightings` counts how often in a row a run was seen without a new heartbeat.
     """
     is_ours = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.dispatched_at.is_(None)
     statement = sa.select(runs.c.uid).where(*is_ours)
@@ -208,7 +208,7 @@ def compare_heartbeats(
 def without_heartbeat(
     connection: Connection, sightings: int, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
-    """Read running runs that were seen so often without a new heartbeat, each with its number of heartbeats."""
+    """Read running runs that were seen `sightings` times without a new heartbeat, each with its heartbeat number."""
     is_ours = _has(RunStatus.RUNNING), runs.c.executor == "rq", runs.c.dispatched_at.is_(None)
     found = (*is_ours, runs.c.sightings >= sightings)
     return _running(connection, found, after, limit)
@@ -225,11 +225,11 @@ def dispatched(connection: Connection, after: str | None, limit: int) -> tuple[l
 def silent(
     connection: Connection, now: datetime, usual: timedelta, after: str | None, limit: int
 ) -> tuple[list[tuple[Run, int]], str | None]:
-    """Read external runs whose worker's time is over, each with its number of heartbeats.
+    """Read external runs whose worker's time is over, each with its heartbeat number.
 
-    A worker holds its run until `held_until`, or for the `usual` time after its last heartbeat when that is not
-    written: a release that does not know the column may have claimed the attempt, so a value older than the heartbeat
-    belongs to another attempt.
+    A worker holds its run until `held_until`. If the column is not written, it holds the run for the `usual` time after
+    its last heartbeat. A release that does not know the column may have claimed the attempt, so a value older than the
+    heartbeat belongs to another attempt and does not count.
     """
     heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
     is_known = sa.and_(runs.c.held_until.is_not(None), runs.c.held_until >= heard_at)
@@ -246,7 +246,7 @@ def _running(
 
 
 def count_to_compare(connection: Connection) -> int:
-    """Count about what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
+    """Count approximately what a deep pass compares: active schedules, and runs that wait for a worker or a retry."""
     active = sa.select(sa.func.count()).select_from(schedules).where(IS_ACTIVE)
     is_waiting = _has(RunStatus.PENDING) | _has(RunStatus.RETRYING)
     waiting = sa.select(sa.func.count()).select_from(runs).where(is_waiting)

@@ -44,13 +44,13 @@ from rqsched.kernel.store.tables import (
 )
 
 SORTS = ("created", "-created", "-ended")
-"""The orders of a list: by when runs were created, or failed and lost ones alone by when they ended."""
+"""The orders of a list: by creation, or, only for failed and lost runs, by their end."""
 MOST_LOOKED_AT = 5_000
-"""How many runs one page looks at for those that match."""
+"""How many runs one page searches for runs that match."""
 _MOST_AT_ONCE = 20_000
-"""How many runs one transaction of several looks at."""
+"""How many runs one transaction searches, if a page takes several."""
 _INCARNATIONS = 20
-"""In how many incarnations of an id one page looks."""
+"""How many incarnations of an id one page searches."""
 _BEYOND = 2**59
 """A number that no run has."""
 
@@ -67,9 +67,9 @@ class RunFilters(NamedTuple):
     workflow: str | None = None
     """The workflow they execute; None is any."""
     since: datetime | None = None
-    """Created then or later, or ended where the list is in that order; None is any time."""
+    """Created (or, in the order of ends, ended) then or later; None is any time."""
     until: datetime | None = None
-    """Created, or ended, before; None is any time."""
+    """Created (or ended) before; None is any time."""
     error: str | None = None
     """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
     run."""
@@ -83,7 +83,7 @@ class FoundRuns(NamedTuple):
     following: str | None
     """The cursor of the next page; None after the last one."""
     is_cut: bool
-    """Whether it has looked at as many runs as it may and more may match: the page may be short, or empty."""
+    """Whether the page has searched the most runs allowed and more may match: then it may be short, or empty."""
 
 
 def fill_runs(
@@ -155,7 +155,7 @@ def _shown(connection: Connection, items: Sequence[tuple[str, Run]]) -> list[tup
 
 
 def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
-    """Return what a run that is looked at must meet."""
+    """Return the conditions that a run must meet."""
     found = [of_schedule(schedules.c.namespace, runs) == filters.namespace]
     if filters.statuses:
         found.append(is_one_of(filters.statuses))
@@ -172,7 +172,7 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
 
 
 def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk, last: Sequence[Any]) -> bool:
-    """Return whether nothing that was created before, or after, the last run that was looked at can match."""
+    """Return whether no run beyond the last searched run can match."""
     bound = {"created": filters.until, "-created": filters.since}.get(sort)
     if bound is None:
         return False
@@ -181,18 +181,18 @@ def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk
 
 
 class _Walk(NamedTuple):
-    """An index along which runs are looked at, from a place on."""
+    """An index along which runs are searched, from a place on."""
 
     within: list[sa.ColumnElement[bool]]
-    """What bounds it: the condition of the index, the time, and where it begins."""
+    """The conditions that bound the walk: the condition of the index, the time, and the beginning."""
     order: tuple[sa.Column[Any], ...]
     """The columns of its order."""
     is_descending: bool
     """Whether it is walked backwards."""
     schedule_uid: str = ""
-    """The incarnation whose runs these are; empty of all."""
+    """The incarnation whose runs these are; empty for the runs of all schedules."""
     following: str | None = None
-    """The cursor of what follows at its end; None when nothing does, or the next walk does."""
+    """The cursor after the end of this walk; None if nothing follows, or if another walk follows."""
 
     @property
     def direction(self) -> list[sa.ColumnElement[Any]]:
@@ -215,7 +215,7 @@ class _Walk(NamedTuple):
         return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
 
     def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
-        """Read the place of the last of so many runs, in the index alone; None when there are fewer."""
+        """Read the place of the last of `most` runs, only in the index; None if there are fewer."""
         statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
         return connection.execute(statement.offset(most - 1).limit(1)).first()
 
@@ -238,7 +238,7 @@ class _Walk(NamedTuple):
 
 
 def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
-    """Yield the walks of a page, one after another; none for a text that no row can have and a driver refuses."""
+    """Yield the walks of a page, one after another; no walk for a text that no row can have and drivers refuse."""
     if sort not in SORTS:
         raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
     if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
@@ -260,10 +260,10 @@ def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
 
 
 def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
-    """Walk in the order of uids, which begin with the time; if the filters mean runs that have not ended, along the
-    index of these.
+    """Walk in the order of uids, which begin with the time.
 
-    SQLite would take an index of another order for a condition that is bound.
+    If the filters select only unfinished runs, walk along their index. For a condition with bound values SQLite would
+    take an index with another order.
     """
     meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
     is_open = len(meant) == 1 and meant <= UNFINISHED
@@ -288,7 +288,7 @@ def _last_uid_at(instant: datetime) -> str:
 def _by_number(
     connection: Connection, filters: RunFilters, cursor: str | None, *, is_descending: bool
 ) -> Iterator[_Walk]:
-    """Walk through the runs of each incarnation of an id: each was deleted before the next one was created."""
+    """Walk through the runs of each incarnation of an id: one was deleted before the next was created."""
     uid, _, number = (cursor or "").partition(".")
     if cursor is not None and not (is_uid(uid) and number.isascii() and number.isdigit() and len(number) <= 18):
         raise malformed_cursor()

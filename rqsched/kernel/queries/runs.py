@@ -63,7 +63,7 @@ from rqsched.kernel.store.tables import (
 from rqsched.when.moved import REACH
 
 MOST_AHEAD = 1_000
-"""How many in line ahead of a run are counted."""
+"""How many runs in line ahead of a run are counted at most."""
 
 
 def list_runs(
@@ -78,9 +78,9 @@ def list_runs(
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[Run]:
-    """Read runs of a schedule, newest first; `blocked` among the statuses takes those of the pending ones.
+    """Read runs of a schedule, newest first. The status `blocked` selects the pending runs that are blocked.
 
-    `is_live` leaves out the runs of backfills, and `backfill_uid` takes those of one alone.
+    `is_live` leaves out the runs of backfills, and `backfill_uid` selects the runs of one backfill.
     `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
@@ -100,14 +100,14 @@ def list_runs(
 
 
 def to_show(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs with the shown values that are in other rows: runs that need them cost one more query."""
+    """Return runs with the shown values that are in other rows. If a run needs such values, this costs a query."""
     return with_upstreams(connection, with_places(connection, found))
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, with the place of each that is in line; reads nothing if none is.
+    """Return runs, with their places in line; if no run is in line, nothing is read.
 
-    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` are ahead.
+    The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` runs are ahead.
     """
     groups = sorted({run.limit_group for run in found if run.limit_group is not None and run.is_in_line})
     places = dict[str, int]()
@@ -208,18 +208,18 @@ def failed_runs(connection: Connection, wanted: FailedRuns, limit: int) -> list[
 
 
 class FailureMark(NamedTuple):
-    """The facts by which failed and lost runs are grouped."""
+    """The values by which failed and lost runs are grouped."""
 
     schedule_uid: str
     """Its schedule."""
     uid: str
     """Its uid."""
     error: str
-    """The beginning of its error's text; for a traceback, whose end has the error, `Traceback` and the end."""
+    """The beginning of its error; for a traceback, which has the error at its end, `Traceback` and the end."""
 
 
 def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailureMark]:
-    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all of them."""
+    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all namespaces."""
     order = runs.c.ended_at.desc(), runs.c.uid.desc()
     last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
     begin = connection.execute(last.offset(_FAILED_AMONG - 1).limit(1)).scalar() or since
@@ -236,7 +236,7 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
 
 
 _FAILED_AMONG = 5_000
-"""How many of the newest failures of all namespaces are looked at for those of one."""
+"""How many of the newest failures of all namespaces are searched for the failures of one namespace."""
 _SHOWN_OF_ERROR = 300
 
 
@@ -263,7 +263,7 @@ def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, Failed
 
 
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
-    """Read the runs a namespace created last, newest first, each with the id of its schedule.
+    """Read the newest runs of a namespace, newest first, each with the id of its schedule.
 
     The runs of a busy namespace are among the newest of all; only for a quiet one its schedules are read.
     """
@@ -276,7 +276,7 @@ def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tupl
 
 
 _LOOKED_AT = 200
-"""How many of the newest runs of all namespaces are looked at for those of one."""
+"""How many of the newest runs of all namespaces are searched for the runs of one namespace."""
 
 
 class LatestRun(NamedTuple):
@@ -287,7 +287,7 @@ class LatestRun(NamedTuple):
     status: RunStatus
     """The status of the run."""
     attempt: int
-    """The attempt that was begun last."""
+    """The current attempt of the run."""
     blocked_at: datetime | None
     """When a worker could not find its workflow."""
     blocked_reason: str | None
@@ -305,7 +305,7 @@ _SELECT_LATEST = sa.select(
 
 
 def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
-    """Read what is said of the newest run of each schedule, by the schedule's uid."""
+    """Read the description of the newest run of each schedule, by the schedule's uid."""
     uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
     if not uids:
         return {}
@@ -314,7 +314,7 @@ def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, 
 
 
 class RunOutline(NamedTuple):
-    """One run, as much of it as a chart needs."""
+    """The values of one run that a chart needs."""
 
     uid: str
     """Its uid."""
@@ -342,7 +342,7 @@ _OUTLINE = [runs.c[name] for name in RunOutline._fields]
 
 
 def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
-    """Read the newest live runs of each schedule, oldest first, by the schedule's uid; those of backfills are none."""
+    """Read the newest live runs of each schedule, oldest first, by the schedule's uid; no runs of backfills."""
     if not uids:
         return {}
     each = []
@@ -356,7 +356,7 @@ def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict
 
 
 def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most: int) -> dict[str, dict[str, int]]:
-    """Count the runs of each backfill by status, of its first `most`; one without runs is left out."""
+    """Count the runs of each backfill by status, its first `most` runs; a backfill without runs is left out."""
     found: dict[str, dict[str, int]] = {}
     for uid in backfill_uids:
         first = sa.select(runs.c.status).where(runs.c.backfill_uid == uid).order_by(runs.c.number).limit(most)
@@ -376,7 +376,7 @@ def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime
 
 
 def run_standing_for(connection: Connection, schedule_uid: str, nominal: datetime) -> Run | None:
-    """Read the run on another day that stands for a nominal instant, which was moved to it."""
+    """Read the run on another day to which a nominal instant was moved."""
     near = runs.c.occurrence_at > nominal - REACH, runs.c.occurrence_at < nominal + REACH
     named = runs.c.nominals.contains(f'"{iso_utc(nominal)}"', autoescape=True)
     found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *near, named)
@@ -385,7 +385,7 @@ def run_standing_for(connection: Connection, schedule_uid: str, nominal: datetim
 
 
 def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[RunOutline | None, RunOutline | None]:
-    """Read the runs of a schedule before and after the one of a number; None where there is none (any more)."""
+    """Read the runs of a schedule before and after the run `number`, each None if it does not exist (any more)."""
     of_schedule, column = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid), runs.c.number
     before = of_schedule.where(column < number).order_by(column.desc())
     after = of_schedule.where(column > number).order_by(column.asc())
@@ -422,20 +422,20 @@ def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.Colum
 def outcomes(
     connection: Connection, namespace: str, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
 ) -> list[Outcome]:
-    """Count the runs of a namespace among some by what `key` says of each; SQL does, because rows are slow to read."""
+    """Count runs of a namespace by the values of `key`, among some runs. SQL counts, because rows are slow to read."""
     microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
     late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
     is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
     listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
     by = key, is_backfilled, SHOWN_STATUS
     statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed)
-    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would be another one
+    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would differ
     rows = connection.execute(statement.where(is_among, *_of_namespace(connection, namespace)).group_by(*names))
     return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one]) for row in rows]
 
 
 def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
-    """Say that runs are of a namespace; nothing where there is no other one, as asking for each run takes a third."""
+    """Return the condition that runs are of a namespace; none if there is no other, as it takes a third of the time."""
     # Compare both ends of the index: a plan made without the values would read all schedules for `<` and `>`.
     ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
     known = {*connection.execute(sa.select(*ends)).one()}
@@ -443,7 +443,7 @@ def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnEleme
 
 
 def slot_of_creation(connection: Connection, start: datetime, width: timedelta) -> sa.ColumnElement[int]:
-    """Say in which of some slots of whole seconds a run was made; before the first one it is negative."""
+    """Return the number of the slot, `width` long, in which a run was created; negative before the first slot."""
     since = dialect_of(connection).microseconds(runs.c.created_at) - int(start.timestamp()) * 1_000_000
     step = width // timedelta(microseconds=1)
     return sa.case((since < 0, -1), else_=since // step)
@@ -453,11 +453,11 @@ class Waiting(NamedTuple):
     """Runs or targets that wait on one queue of the main Redis."""
 
     queue: str | None
-    """Its name; None is the default one."""
+    """The name of the queue; None for the default queue."""
     number: int
-    """How many."""
+    """How many runs or targets wait."""
     since: datetime | None
-    """Since when the first of them waits for a worker; None where all wait for their code instead."""
+    """Since when the first of them waits for a worker; None if all are blocked."""
 
 
 def waiting_by_queue(
@@ -518,7 +518,7 @@ def running(connection: Connection, namespace: str | None, most: int) -> list[tu
 
 
 _IS_PENDING_IN_RQ = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "rq") & HAS_JOB
-"""On its queue: who is in line of a group waits for no worker yet."""
+"""Whether a run waits on its queue. A run in the line of a group does not wait for a worker yet."""
 _IS_PENDING_TARGET = (
     IS_OPEN_TARGET & (targets.c.status == constant(TargetStatus.PENDING)) & targets.c.queued_at.is_not(None)
 )
@@ -609,7 +609,7 @@ def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> b
 
 
 def take_off_dead_letters(connection: Connection, uids: Sequence[str]) -> None:
-    """Take runs off the dead letters that are run again; their schedule is locked."""
+    """Take runs that are run again off the dead letters; their schedule is locked."""
     retried = dialect_of(connection).one_of(runs.c.uid, uids)
     connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
 

@@ -1,8 +1,8 @@
-"""Pages of schedules in an order, and what else lists, counts and finds schedules.
+"""Pages of schedules in an order, and other queries that count and find schedules.
 
-No index holds a workflow, a label or a part of an id: each fire would write to it. A page that looks for one is read
-along the index of its order and ends after `most_looked_at` schedules, with what it found by then and where the next
-page begins. Keyset cursors: a page costs the same at any depth.
+No index holds a workflow, a label or a part of an id, because each fire would write to it. A page with such a filter is
+read along the index of its order. It ends after `most_looked_at` schedules, with the matches so far and the place where
+the next page begins. Cursors are keyset cursors: a page costs the same at any depth.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Filters:
     statuses: Sequence[str] = ()
     """The statuses; empty shows every schedule that is not deleted."""
     outcomes: Sequence[str] = ()
-    """The newest run ended in one of these ways (`LastOutcome`); empty is any way, and that none has ended."""
+    """The newest run ended in one of these ways (`LastOutcome`); empty is any schedule."""
     workflow: str | None = None
     """The name of the workflow."""
     owner: str | None = None
@@ -106,7 +106,7 @@ class Filters:
         return is_fixed and not (self.labels or self.search_attributes or any(times))
 
     def within(self, name: str) -> list[sa.ColumnElement[bool]]:
-        """Return what bounds an instant, `created` or `next`."""
+        """Return the bounds of an instant, `created` or `next`."""
         column, start, end = TIMES[name], getattr(self, f"{name}_since"), getattr(self, f"{name}_until")
         return [*([] if start is None else [column >= start]), *([] if end is None else [column < end])]
 
@@ -145,10 +145,10 @@ def conditions_of(
 def has_status(
     statuses: Sequence[str], column: sa.ColumnElement[Any] = schedules.c.status, *, is_named: bool
 ) -> sa.ColumnElement[bool]:
-    """Return the condition; `is_named` names the partial index that holds all it is true of.
+    """Return the condition that a schedule has one of these statuses; `is_named` repeats the condition of the index.
 
-    SQLite finds such an index only by its own words. PostgreSQL finds it by itself, and would take a condition that is
-    said twice for one that fewer rows meet.
+    SQLite uses a partial index only if the query repeats its condition. PostgreSQL finds the index by itself, and would
+    expect too few rows from a repeated condition.
     """
     found = _is_one_of(statuses, ScheduleStatus, column)
     if ScheduleStatus.DELETED not in statuses:
@@ -159,13 +159,13 @@ def has_status(
 def ended_so(
     outcomes: Sequence[str], column: sa.ColumnElement[Any] = schedules.c.last_outcome, *, is_named: bool
 ) -> sa.ColumnElement[bool]:
-    """Return the condition; `is_named` as in `has_status`."""
+    """Return the condition that the newest run ended in one of these ways; `is_named` as in `has_status`."""
     is_one = _is_one_of(outcomes, LastOutcome, column)
     return is_one & ENDED_BADLY if is_named and _ended_badly(outcomes) else is_one
 
 
 def _ended_badly(outcomes: Iterable[str]) -> bool:
-    """Return whether the index of what ended badly holds all that ended so."""
+    """Return whether the index of schedules that ended badly has all schedules with these outcomes."""
     return {*outcomes} <= {LastOutcome.FAILED, LastOutcome.LOST}
 
 
@@ -182,9 +182,9 @@ SORTS = {
 }
 """The orders of a list: by creation, by next fire (only schedules that have one), by id."""
 MOST_LOOKED_AT = 2_000
-"""How many schedules one page looks at for those that match a filter without an index."""
+"""How many schedules one page searches for matches of a filter without an index."""
 Position = tuple[datetime | str, str]
-"""A place in an order: what it goes by, and a uid."""
+"""A place in an order: the value of the order's column, and a uid."""
 
 
 class Found(NamedTuple):
@@ -195,7 +195,7 @@ class Found(NamedTuple):
     following: Position | None
     """The place after which the next page begins; None after the last one."""
     is_cut: bool
-    """Whether it has looked at as many schedules as it may and more may match: the page may be short, or empty."""
+    """Whether the page has searched the most schedules allowed and more may match: then it may be short, or empty."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -269,7 +269,7 @@ def fill_page(
 
 
 _MOST_AT_ONCE = 16_000
-"""How many schedules one transaction of several looks at."""
+"""How many schedules one transaction searches, if a page takes several."""
 
 
 def search_schedules(
@@ -305,7 +305,7 @@ def search_schedules(
 
 
 def place_of(schedule: Schedule, sort: str) -> Position:
-    """Return where a schedule stands in an order."""
+    """Return the place of a schedule in an order."""
     return getattr(schedule, SORTS[sort][0].name), schedule.uid
 
 
@@ -315,18 +315,18 @@ class _Way(Enum):
     ANY = auto()
     """The plan of the database: an index has the matching rows in the order."""
     WALKED = auto()
-    """Along the index of the order, past what does not match."""
+    """Along the index of the order, past schedules that do not match."""
     SORTED = auto()
     """An index that few schedules match, which are then sorted."""
     DUE = auto()
-    """By the index of next fires, because few of all namespaces are within the times that are asked for."""
+    """By the index of next fires, because few schedules of all namespaces are within the requested times."""
 
 
 class _Plan(NamedTuple):
     """How a page is read, and where it ends."""
 
     way: _Way = _Way.ANY
-    """How."""
+    """The way to read it."""
     end: Position | None = None
     """The last place to look at; None reads to the end."""
 
@@ -393,7 +393,7 @@ def _direction(sort: str, order: Sequence[sa.ColumnElement[Any]]) -> list[sa.Col
 
 
 def _has_place(sort: str, filters: Filters) -> list[sa.ColumnElement[bool]]:
-    """Return what a schedule must be to have a place in the order."""
+    """Return the condition that a schedule has a place in the order."""
     column, _ = SORTS[sort]
     if column is not schedules.c.due_at:
         return []
@@ -402,9 +402,9 @@ def _has_place(sort: str, filters: Filters) -> list[sa.ColumnElement[bool]]:
 
 
 def _plan(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> _Plan:
-    """Decide how to read a page: what few schedules can match is sorted, what many can match is looked for in order.
+    """Decide how to read a page: if few schedules can match, they are sorted; if many can, they are searched in order.
 
-    SQLite without statistics takes a namespace for few schedules and sorts them all for the order of their next fires.
+    SQLite, without statistics, would expect few schedules in a namespace and sort them all by their next fires.
     """
     if filters.namespace is None:
         return _Plan()
@@ -425,12 +425,12 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
 
 
 def _is_by_hand(connection: Connection, sort: str) -> bool:
-    """Return whether SQLite has to be told the index of next fires."""
+    """Return whether SQLite needs a hint to use the index of next fires."""
     return SORTS[sort][0] is schedules.c.due_at and not dialect_of(connection).has_statistics
 
 
 def _is_in_order(filters: Filters, sort: str) -> bool:
-    """Return whether an index holds in this order just what matches: nothing else is looked at."""
+    """Return whether an index has exactly the matching schedules in this order."""
     name = sort.removeprefix("-")
     own: dict[str, Any] = {} if name == "id" else {f"{name}_since": None, f"{name}_until": None}
     rest = replace(filters, namespace=None, statuses=(), outcomes=(), **own)
@@ -438,7 +438,7 @@ def _is_in_order(filters: Filters, sort: str) -> bool:
         return False
     statuses, outcomes = {*filters.statuses}, {*filters.outcomes}
     if name == "next" and statuses and ScheduleStatus.ACTIVE not in statuses:
-        return True  # none has a place
+        return True  # no schedule has a place
     if outcomes:
         return name == "id" and not statuses and len(outcomes) == 1 and _ended_badly(outcomes)
     is_one_resting = len(statuses) == 1 and statuses <= {*RESTING} and name != "next"
@@ -449,9 +449,9 @@ _Few = tuple[sa.ColumnElement[bool], tuple[sa.Column[Any], ...]]
 
 
 def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
-    """Return what an index of exceptions holds of the filters, or what bounds an instant; each with the index's order.
+    """Return the filters that an index of exceptions covers, or that bound an instant, each with the index's order.
 
-    Asked for this order, PostgreSQL counts in the index and reads no row.
+    In the order of the index, PostgreSQL counts without reading a row.
     """
     uid, schedule_id, found = schedules.c.uid, schedules.c.schedule_id, list[_Few]()
     statuses = {*filters.statuses}
@@ -484,7 +484,7 @@ def _has_fewer(
 
 
 def _end(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> Position | None:
-    """Find the last of so many schedules after a place; None when there are fewer."""
+    """Return the last of the next `most` schedules after a place; None if there are fewer."""
     column, is_descending = SORTS[sort]
     owner: sa.ColumnElement[Any] = schedules.c.namespace
     if column is schedules.c.due_at:
@@ -528,7 +528,7 @@ def _count(connection: Connection, *conditions: sa.ColumnElement[bool]) -> int:
 
 
 def count_up_to(connection: Connection, filters: Filters, most: int) -> int:
-    """Count those that an index of exceptions holds, such as failing ones, up to `most`."""
+    """Count schedules that an index of exceptions has, such as failing ones, up to `most`."""
     dialect = dialect_of(connection)
     few = _exceptions(filters, is_named=not dialect.has_statistics)
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules)
@@ -546,7 +546,7 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     ]
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
     active = _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
-    if active < most and max(exceptions) >= most:  # what is active may be far behind them: no row of theirs is read
+    if active < most and max(exceptions) >= most:  # active ones may come far behind these, whose rows are not read
         others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
         active = max(0, _count_up_to(connection, others + most, owner) - others)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
@@ -560,13 +560,13 @@ def count_active(connection: Connection, namespace: str | None, most: int) -> in
 
 
 _LOOKED_AT = 5
-"""Times as many schedules as are counted are looked at: all of them where no other status has as many."""
+"""This many times the counted schedules are searched: that is all of them unless another status has as many."""
 
 
 def _count_up_to(
     connection: Connection, most: int, *conditions: sa.ColumnElement[bool], order: Sequence[sa.Column[Any]] = ()
 ) -> int:
-    """Count the rows of what the conditions are about."""
+    """Count the rows that meet the conditions."""
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions).order_by(*order)
     counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
     return connection.execute(counted).scalar_one()
@@ -630,7 +630,7 @@ def late(
 def count_late(
     connection: Connection, namespace: str | None, since: datetime, most: int, frozen: Collection[str] = ()
 ) -> int:
-    """Count those, up to `most`, the earliest first: without an order, a plan for any time would read all schedules."""
+    """Count these schedules, up to `most`, the earliest first: without an order, a plan could read all schedules."""
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
     is_meant = IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen)
     return _count_up_to(connection, most, *is_meant, order=(schedules.c.due_at, schedules.c.uid))
@@ -669,7 +669,7 @@ def due_uids(connection: Connection, now: datetime, limit: int, frozen: Collecti
 def _may_fire(spec: str) -> bool:
     try:
         return not parse_spec(spec).newer
-    except ValueError:  # its fire records what is wrong with it
+    except ValueError:  # the fire of this schedule records the error
         return True
 
 
@@ -706,7 +706,7 @@ def limited_to_environments(connection: Connection, namespace: str | None, limit
 
 
 def excluding_without_next(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
-    """Read active schedules of a namespace, or of all, that exclude times, have no next one and wait for no run."""
+    """Read active schedules of a namespace, or of all, that exclude times, have no next time and wait for no run."""
     excludes = schedules.c.spec.contains('"exclude":', autoescape=True) | NAMES_CALENDARS
     is_idle = schedules.c.due_at.is_(None) & schedules.c.awaiting_run_uid.is_(None)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_idle, excludes).order_by(schedules.c.uid)
@@ -715,7 +715,7 @@ def excluding_without_next(connection: Connection, namespace: str | None, limit:
 
 
 def namespaces(connection: Connection, most: int) -> list[str]:
-    """Return the namespaces that hold schedules, in order; each costs one step in an index, however many it holds."""
+    """Return the namespaces that have schedules, in order; each costs one step in an index, however large it is."""
     found: list[str] = []
     while len(found) < most:
         least = sa.select(sa.func.min(schedules.c.namespace))

@@ -1,4 +1,4 @@
-"""What namespaces hold: counts for metrics."""
+"""Counts for metrics, by namespace."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def count_open_targets_by_status(connection: Connection) -> list[tuple[str, str,
 
 
 def count_blocked_runs(connection: Connection) -> list[tuple[str, int]]:
-    """Count the pending runs whose code no worker had yet; returns (namespace, count)."""
+    """Count the blocked runs, which wait for a worker that has their workflow; returns (namespace, count)."""
     return _counted(connection, _with_schedules(runs), [], WAITS_FOR_CODE)
 
 
@@ -102,7 +102,7 @@ def namespaces_of_open_runs(connection: Connection, limit: int) -> dict[str, str
 
 
 def statuses_of_runs(connection: Connection, uids: Sequence[str]) -> dict[str, str]:
-    """Read the statuses of runs, by uid; purged ones are left out."""
+    """Read the statuses of runs, by uid; purged runs are left out."""
     statement = sa.select(runs.c.uid, runs.c.status).where(dialect_of(connection).one_of(runs.c.uid, uids))
     return {row.uid: row.status for row in connection.execute(statement)}
 
@@ -117,9 +117,9 @@ class EndedRun(NamedTuple):
     kind: str
     """The origin of the run."""
     queue: str | None
-    """The queue it names; None for the default."""
+    """The run's own queue; None for the default queue."""
     workflow: str
-    """What it executed."""
+    """The workflow that it executed."""
     attempt: int
     """Its last attempt."""
     due_at: datetime | None
@@ -127,9 +127,9 @@ class EndedRun(NamedTuple):
     queued_at: datetime | None
     """When its last attempt was put on its queue."""
     started_at: datetime | None
-    """When that began; None when none did."""
+    """When its last attempt began; None if none began."""
     ended_at: datetime | None
-    """When it ended; None when it was run again since."""
+    """When it ended; None if it was run again since."""
 
 
 def ended_runs(connection: Connection, uids: Sequence[str]) -> list[EndedRun]:
