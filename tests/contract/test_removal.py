@@ -42,8 +42,18 @@ GONE = {
 ON_PURPOSE = {
     "tests/kernel/chain/test_unexecuted_results.py::"
     "test_generator_names_targets_and_a_target_that_yields_fails_without_retries": "fan_out",
+    "tests/kernel/chain/test_endless_answers.py::"
+    "test_pings_beyond_the_threads_of_a_process_go_to_their_queue": "notifications",
+    **{
+        f"tests/kernel/chain/test_reconcile_passes.py::{name}": "backfill"
+        for name in (
+            "test_an_interrupted_backfill_is_continued",
+            "test_each_chunk_of_a_resumed_backfill_is_a_batch_of_its_own",
+            "test_full_pass_records_that_redis_holds_everything_before_it_continues_a_backfill",
+        )
+    },
 }
-"""Test of the kernel: the feature that it uses on purpose, although it calls nothing of it."""
+"""Test of the kernel: the feature that it uses on purpose, although it calls no function of it."""
 ALL = ",".join(FEATURES)
 
 

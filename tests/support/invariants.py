@@ -149,8 +149,8 @@ def _was_dropped(run: Run) -> bool:
 
 def read_ends(connection: sa.Connection) -> list[UpstreamEnd]:
     """Read the ends that are or were owed to downstream schedules."""
-    names = [*UpstreamEnd.__dataclass_fields__]
-    return [UpstreamEnd(*row) for row in connection.execute(sa.select(*(upstream_ends.c[name] for name in names)))]
+    rows = connection.execute(sa.select(upstream_ends)).mappings()
+    return [UpstreamEnd(**{name: row[name] for name in UpstreamEnd.__dataclass_fields__}) for row in rows]
 
 
 def i1_one_outcome(story: Story) -> Iterator[str]:
