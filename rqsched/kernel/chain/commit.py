@@ -123,7 +123,9 @@ def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SE
     Logged are runs that end, schedules with more than two waiting runs (Open Job Spec), and schedules that die.
     """
     involved = parts.features.involved_in(changes)
-    _let_follow([one for one in involved if one.follows_first], changes, seen, skip_locked)
+    for feature in involved:
+        if feature.follows_first:
+            _let_follow(feature, changes, seen, skip_locked)
     for change in changes:
         schedule, events = change.after, {event.type: event for event in change.events}
         if BUFFERED in events and schedule.buffer_depth > MANY_WAITING:
@@ -139,15 +141,16 @@ def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SE
                 call_in_this_process(subscriber, change, event)
             except Exception:  # noqa: BLE001 - a subscriber that raises harms nothing
                 _log.exception("a subscriber failed on %s", event.type, extra={"action": "subscriber_failed"})
-    _let_follow([one for one in involved if not one.follows_first], changes, seen, skip_locked)
-
-
-def _let_follow(involved: Sequence[Feature], changes: Sequence[Change], seen: Seen, skip_locked: bool) -> None:
     for feature in involved:
-        try:
-            feature.follow(changes, seen=seen, skip_locked=skip_locked)
-        except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
-            _log.exception("%s did not follow", type(feature).__name__, extra={"action": "feature_failed"})
+        if not feature.follows_first:
+            _let_follow(feature, changes, seen, skip_locked)
+
+
+def _let_follow(feature: Feature, changes: Sequence[Change], seen: Seen, skip_locked: bool) -> None:
+    try:
+        feature.follow(changes, seen=seen, skip_locked=skip_locked)
+    except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
+        _log.exception("%s did not follow", type(feature).__name__, extra={"action": "feature_failed"})
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
