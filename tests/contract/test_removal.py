@@ -42,8 +42,6 @@ GONE = {
 ON_PURPOSE = {
     "tests/kernel/chain/test_unexecuted_results.py::"
     "test_generator_names_targets_and_a_target_that_yields_fails_without_retries": "fan_out",
-    "tests/kernel/chain/test_endless_answers.py::"
-    "test_pings_beyond_the_threads_of_a_process_go_to_their_queue": "notifications",
     **{
         f"tests/kernel/chain/test_reconcile_passes.py::{name}": "backfill"
         for name in (
