@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, ViewportSize, expect
 
 import rqsched
 from rqsched import Every, RetryPolicy
@@ -364,6 +364,35 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
         expect(progress).to_contain_text("Done.")
         require_accessible(page, "a finished action")
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
+
+
+@pytest.mark.once
+def test_action_whose_server_does_not_answer_is_interrupted_after_a_minute_and_goes_on(
+    browser: Browser, pages: LivePages
+) -> None:
+    copy_schedule(pages.live.scheduler.runtime, pages.live.note_every("model", "0 2 * * *"), 2 * CHUNK)
+    with pages.viewer(browser) as page:
+        page.add_init_script(  # the first wait of a page takes 600 ms
+            """const wait = AbortSignal.timeout.bind(AbortSignal);
+            AbortSignal.timeout = (ms) => { AbortSignal.timeout = wait; return wait(ms / 100); };"""
+        )
+        page.goto("/schedules")
+        page.get_by_label("all that match").check()
+        page.get_by_role("button", name="Pause").click()
+        sent = list[str]()
+
+        def keep_silent(route: Route) -> None:
+            sent.append(route.request.url)
+            if len(sent) == 1:
+                route.continue_()  # the form; the next request is the script's
+
+        page.route("**/bulk", keep_silent)
+        told = page.locator("#chunks-told")
+        page.get_by_role("button", name="Pause").click()
+        expect(told).to_contain_text("Interrupted: the server has not answered for a minute.")
+        page.unroute("**/bulk")
+        page.get_by_role("button", name="Go on").click()
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
 
 
 def every_page(run: RunHandle) -> list[str]:
