@@ -56,6 +56,15 @@ def interrupted_by(number: int) -> Iterator[None]:
         sa.event.remove(sa.Engine, "after_cursor_execute", press)
 
 
+@pytest.fixture
+def takes_ctrl_c() -> Iterator[None]:
+    """Python's handler of SIGINT, which a shell's background job ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("takes_ctrl_c")
 def test_ctrl_c_stops_bulk_between_two_chunks_and_the_told_token_goes_on(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +124,7 @@ def test_a_chunk_that_fails_leaves_the_outcomes_of_the_ones_before_and_the_token
     assert "To go on" not in cli("bulk", "pause", "--page-token", "x", code=2).err
 
 
+@pytest.mark.usefixtures("takes_ctrl_c")
 def test_a_dry_run_that_is_stopped_does_not_say_that_something_is_done(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
