@@ -151,7 +151,7 @@ def test_a_wrong_import_is_logged_by_the_web_process_and_ends_workers_and_comman
         for command in (
             rqsched_command("worker"),
             rqsched_command("sync"),
-            rqsched_command("list"),
+            rqsched_command("runs"),
             rqsched_command("web", "--port", "0"),
             rq_worker_command(layout.environment["RQSCHED_REDIS_URL"], "rqsched", "default"),
         )
