@@ -65,6 +65,7 @@ from rqsched.kernel.store.tables import (
     is_late,
     limit_starts,
     limits,
+    line_order,
     of_schedule,
     runs,
     schedules,
@@ -103,7 +104,7 @@ class _Kind:
         self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
         self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
         self.needs_grant = is_open & is_pending & table.c.granted_at.is_(None)
-        self.order = table.c.limit_at, table.c.number, table.c.uid
+        self.order = line_order(table)
         is_target = sa.literal_column(str(int(table is targets)), sa.Integer).label("is_target")
         connection, queue = (sa.func.coalesce(column, "") for column in (table.c.connection, table.c.queue))
         self.queue = (executor + ":" + connection + ":" + queue).label("queue")
@@ -480,7 +481,7 @@ _FIRST_TARGETS = _TARGETS.first()
 
 def _in_order(first_runs: sa.Select[Any], first_targets: sa.Select[Any] = _FIRST_TARGETS) -> sa.Select[Any]:
     both = sa.union_all(*(sa.select(one.subquery()) for one in (first_runs, first_targets))).subquery()
-    return sa.select(both).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(_MOST)
+    return sa.select(both).order_by(*line_order(both)).limit(_MOST)
 
 
 # A blocked run is offered again later.

@@ -55,6 +55,7 @@ from rqsched.kernel.store.tables import (
     WAITS_FOR_CODE,
     constant,
     is_outside,
+    line_order,
     of_schedule,
     runs,
     schedules,
@@ -119,7 +120,7 @@ def with_places(connection: Connection, found: list[Run]) -> list[Run]:
 
 
 def _first_in_line(table: sa.Table, is_in_line: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    order = table.c.limit_at, table.c.number, table.c.uid
+    order = line_order(table)
     group = table.c.limit_group == sa.bindparam("group", type_=table.c.limit_group.type)
     first = sa.select(table.c.uid, *order[:2]).where(is_in_line, group).order_by(*order).limit(MOST_AHEAD)
     return sa.select(first.subquery())
@@ -127,7 +128,7 @@ def _first_in_line(table: sa.Table, is_in_line: sa.ColumnElement[bool]) -> sa.Se
 
 def _line() -> sa.Select[Any]:
     both = sa.union_all(_first_in_line(runs, IS_IN_LINE), _first_in_line(targets, IS_TARGET_IN_LINE)).subquery()
-    return sa.select(both.c.uid).order_by(both.c.limit_at, both.c.number, both.c.uid).limit(MOST_AHEAD)
+    return sa.select(both.c.uid).order_by(*line_order(both)).limit(MOST_AHEAD)
 
 
 _LINE = _line()

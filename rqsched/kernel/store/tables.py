@@ -87,7 +87,7 @@ class PartialIndex(sa.Index):
 
     inherit_cache = True
 
-    def __init__(self, name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool], unique: bool = False):
+    def __init__(self, name: str, *columns: sa.ColumnElement[Any], where: sa.ColumnElement[bool], unique: bool = False):
         self._condition = where
         super().__init__(name, *columns, unique=unique)
 
@@ -154,6 +154,11 @@ def _is_in_line(table: sa.Table) -> sa.ColumnElement[bool]:
         & table.c.granted_at.is_(None)
         & table.c.passed_at.is_(None)
     )
+
+
+def line_order(rows: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the columns that order the line of a group: of runs, of targets, or of a selection of both."""
+    return rows.c.limit_at, rows.c.number, rows.c.uid
 
 
 def _had_place(table: sa.Table, *keeps: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -410,7 +415,7 @@ MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
 run without its grant must not start."""
 PartialIndex("ix_rqsched_runs_limit", runs.c.limit_group, runs.c.status, where=IS_LIMITED)
 PartialIndex("ix_rqsched_runs_place", runs.c.limit_group, runs.c.status, runs.c.passed_at, where=HAD_PLACE)
-PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, runs.c.limit_at, runs.c.number, runs.c.uid, where=IS_IN_LINE)
+PartialIndex("ix_rqsched_runs_line", runs.c.limit_group, *line_order(runs), where=IS_IN_LINE)
 IS_AFTER = runs.c.upstream_run_uid.is_not(None)
 PartialIndex("uq_rqsched_runs_upstream", runs.c.upstream_run_uid, runs.c.schedule_uid, unique=True, where=IS_AFTER)
 
@@ -579,10 +584,7 @@ PartialIndex("ix_rqsched_targets_limit", targets.c.limit_group, targets.c.status
 PartialIndex(
     "ix_rqsched_targets_place", targets.c.limit_group, targets.c.status, targets.c.passed_at, where=TARGET_HAD_PLACE
 )
-PartialIndex(
-    "ix_rqsched_targets_line", targets.c.limit_group, targets.c.limit_at, targets.c.number, targets.c.uid,
-    where=IS_TARGET_IN_LINE,
-)  # fmt: skip
+PartialIndex("ix_rqsched_targets_line", targets.c.limit_group, *line_order(targets), where=IS_TARGET_IN_LINE)
 
 machine_states = sa.Table(
     "rqsched_machine_states",
