@@ -151,12 +151,12 @@ class _Place(NamedTuple):
         """Return the cursor, which only a request for a chunk `of` the same is accepted with."""
         after = "" if self.after is None else write_cursor(*self.after)
         parts = (self.uid, self.end_at.isoformat(), self.matched, self.done, after)
-        return f"{bind_cursor('~'.join(map(str, parts)), 'bulk', of)}"
+        return bind_cursor("~".join(map(str, parts)), "bulk", of)
 
     @classmethod
     def read(cls, cursor: str, of: object) -> _Place:
         """Read a cursor back; raises InvalidLimitError."""
-        parts = (unbind_cursor(cursor, "bulk", of, other=_OTHER) or "").split("~")
+        parts = unbind_cursor(cursor, "bulk", of, other=_OTHER).split("~")
         if len(parts) != len(cls._fields) or not is_uid(parts[0]):
             raise malformed_cursor()
         uid, at, matched, done, after = parts

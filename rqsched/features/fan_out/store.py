@@ -441,10 +441,6 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
     return {row[0]: row[1] for row in rows}, sum(int(row[2]) for row in rows)
 
 
-_MOST_MEASURED = 1_000
-"""The most targets of a run that are read to describe them."""
-
-
 def describe_page(
     connection: Connection, run_uid: str, *, status: str | None, after: int, limit: int
 ) -> list[TargetDescription]:

@@ -30,8 +30,6 @@ class Parts(Protocol):
 class Quotas(Feature):
     """Refuses what would take a namespace beyond its quota."""
 
-    columns = ()
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.is_always_involved = not all(quota.is_unlimited for quota in parts.settings.quotas.values())

@@ -43,8 +43,6 @@ DEFAULT_BOUND = 1_000
 class RetryOnRequest(Feature):
     """A failed job that a person requeues in RQ asks for another attempt of its run."""
 
-    columns = ()
-
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -99,6 +99,10 @@ def read_number(text: str) -> int:
     return int(text)
 
 
+@overload
+def bind_cursor(cursor: str, *of: object) -> str: ...
+@overload
+def bind_cursor(cursor: str | None, *of: object) -> str | None: ...
 def bind_cursor(cursor: str | None, *of: object) -> str | None:
     """Return a cursor that only the same list accepts; `of` are the values that identify it, such as its order."""
     return None if cursor is None else f"{cursor}~{_digest(of)}"
@@ -107,6 +111,10 @@ def bind_cursor(cursor: str | None, *of: object) -> str | None:
 _OTHER_LIST = "is of another list; pass the next_cursor of the page before, with the same sort and namespace"
 
 
+@overload
+def unbind_cursor(cursor: str, *of: object, other: str = ...) -> str: ...
+@overload
+def unbind_cursor(cursor: str | None, *of: object, other: str = ...) -> str | None: ...
 def unbind_cursor(cursor: str | None, *of: object, other: str = _OTHER_LIST) -> str | None:
     """Return what `bind_cursor` bound; raises InvalidLimitError, with `other` for a cursor of something else."""
     if cursor is None:
