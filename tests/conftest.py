@@ -176,11 +176,17 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+def fresh_postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
     """A fresh PostgreSQL database with every table."""
     url = postgres_server.create_database(template=postgres_template)
     yield url
     postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def postgres_url(fresh_postgres_url: str) -> str:
+    """The PostgreSQL database of a test; folders of tests that share one override this."""
+    return fresh_postgres_url
 
 
 @pytest.fixture

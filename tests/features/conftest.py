@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.api.conftest import app, emptied, postgres_app, surface_postgres
@@ -11,7 +9,6 @@ from tests.cli.conftest import cli
 from tests.dashboard.conftest import any_pages, pages
 from tests.http.conftest import any_web, control_plane, make_web, ojs, unlimited, url, web
 from tests.kernel.chain.conftest import silent
-from tests.support.servers import PostgresServer
 
 __all__ = [
     "any_pages",
@@ -33,13 +30,9 @@ _SURFACES = ("test_api", "test_http", "test_page")
 
 
 @pytest.fixture
-def postgres_url(
-    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_template: str
-) -> Iterator[str]:
+def postgres_url(request: pytest.FixtureRequest) -> str:
     """The shared PostgreSQL database of the surfaces, with no rows; a fresh one for the tests of the layers below."""
     if request.path.name.startswith(_SURFACES):
-        yield emptied(request.getfixturevalue("surface_postgres"))
-        return
-    fresh = postgres_server.create_database(template=postgres_template)
-    yield fresh
-    postgres_server.drop_database(fresh)
+        return emptied(request.getfixturevalue("surface_postgres"))
+    fresh: str = request.getfixturevalue("fresh_postgres_url")
+    return fresh
