@@ -1,8 +1,8 @@
 """The page of workers and queues: live workers and their jobs, the depth of queues, and the last hour.
 
-Queues and workers belong to no namespace. A viewer who may see only some namespaces sees the queues that runs of the
-shown namespace wait on or ran on, how many of these runs wait, the workers that listen on these queues, and their jobs
-that are runs of that namespace. The full depth of a queue is shown to viewers of all namespaces.
+Queues and workers belong to no namespace. A viewer who may see only some namespaces sees the queues on which runs of
+the shown namespace wait or ran, and the number of those runs that wait. The page shows the workers that listen on these
+queues, and of their jobs the runs of that namespace. Only a viewer of all namespaces sees the full depth of a queue.
 """
 
 from __future__ import annotations

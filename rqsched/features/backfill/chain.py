@@ -87,7 +87,7 @@ class BackfillRange(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None records neither."""
     rerun: Rerun | None = None
-    """Which occurrences with a run are run again; None means none."""
+    """Whether occurrences that have a run already are run again, and which; None runs none again."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:

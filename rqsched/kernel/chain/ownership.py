@@ -1,4 +1,4 @@
-"""Ownership: to which database a control queue belongs, and to which a job belongs.
+"""Ownership: tell which database a control queue belongs to, and which database a job belongs to.
 
 A key in Redis names the database that owns the control queue; it is missing after a flush. A worker whose database does
 not know a run or target reports that, and says what to set. This is checked only if a claim fails: a job that can be
