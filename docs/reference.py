@@ -34,7 +34,8 @@ from rqsched.metrics.counters import Counts
 
 PACKAGE = Path(errors.__file__).parent
 MODULES = {
-    "rqsched": "what an application imports",
+    "rqsched": "what an application constructs and calls",
+    "rqsched.types": "the types of results and arguments, for annotations",
     "rqsched.workflows": "what a workflow may use around and inside a run",
     "rqsched.signals": "what an application may listen to",
     "rqsched.client": "the typed client of the HTTP API",

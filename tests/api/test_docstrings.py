@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import rqsched
+from rqsched import types
 from rqsched.workflows import make_workflow, registry
 from tests.support.env import Env
 
@@ -46,7 +47,7 @@ def test_the_example_of_a_docstring_runs(env: Env, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RQSCHED_REDIS_URL", str(settings.redis_url))
     if "create(" not in (example.docstring or ""):
         env.create("nightly", rqsched.Cron("0 2 * * *"), "invoice-sync")
-    names = {name: getattr(rqsched, name) for name in rqsched.__all__}
+    names = {name: getattr(module, name) for module in (rqsched, types) for name in module.__all__}
     example.globs = {**names, **example.globs, "scheduler": env.scheduler}
     told: list[str] = []
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rqsched import Answer, CommandContext, Cron, Every, ScheduleHandle, Spec
+from rqsched import CommandContext, Cron, Every, ScheduleHandle, Spec
 from rqsched.errors import InvalidSpecError
+from rqsched.types import Answer
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, SECOND, Env, newest
 
 HOURLY = Cron("0 * * * *")

@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from rqsched import Cron, Declaration, Every, ListFilters, Options, OverlapPolicy, RetryPolicy, errors
+from rqsched import Cron, Declaration, Every, OverlapPolicy, RetryPolicy, errors
 from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
 from rqsched.client.http import error_of
 from rqsched.http import Limits
 from rqsched.http.errors import HttpError, problem_of
 from rqsched.http.native import router as native
+from rqsched.types import ListFilters, Options
 from tests.contract.test_errors import OWN
 from tests.support.client import InProcess, asynchronous, client_of
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, block

@@ -20,7 +20,7 @@ LAYERS = (
     {"kernel.store", "kernel.queries", "kernel.transport", "store"},
     {"features", "features.list", "kernel.chain", "chain"},
     {"api", "simulate", "run"},
-    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables"},
+    {"aio", "testing", "pytest_plugin", "jobs", "preload", "rq", "tables", "types"},
     {"importers"},
     {"__init__", "__main__", "machines", "client", "http", "ojs", "durable_workflow", "metrics", "dashboard", "dev"}
     | {"cli", "contrib", "surface"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -12,116 +13,128 @@ from types import ModuleType
 import pytest
 
 import rqsched
-from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, dashboard, http, machines, testing
+from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, dashboard, http, machines, testing, types
 from rqsched.kernel.decide.option_table import Options
-from tests.contract.sources import modules
+from tests.contract.sources import imports_of, modules
 
 PUBLIC_NAMES = {
     "After",
+    "BackfillRange",
+    "Calendar",
+    "CatchUp",
+    "CommandContext",
+    "Cron",
+    "Declaration",
+    "Every",
+    "FailurePolicy",
+    "FanOutPolicy",
+    "Gap",
+    "MissedPolicy",
+    "Once",
+    "OverlapPolicy",
+    "OverlapUntil",
+    "Quota",
+    "Registry",
+    "Rerun",
+    "RetryPolicy",
+    "RqschedError",
+    "RunCancelled",
+    "RunContext",
+    "RunHandle",
+    "ScheduleHandle",
+    "Scheduler",
+    "Settings",
+    "Spec",
+    "current_run",
+    "workflow",
+}
+"""What an application constructs, calls or names: 30 names at most."""
+TYPES = {
     "Answer",
     "AuditRecord",
     "BackfillProgress",
-    "BackfillRange",
     "BackfillRow",
     "BulkProgress",
     "BulkRow",
-    "Calendar",
     "Calendars",
-    "CatchUp",
     "ClockEffect",
     "ClockNight",
-    "CommandContext",
     "ConnectionLike",
     "Count",
-    "Cron",
-    "Declaration",
     "DeclarationOptions",
     "DeliveryDescription",
     "Description",
     "ErrorsLike",
-    "Every",
     "ExcludeLike",
     "Excluded",
-    "FailurePolicy",
-    "FanOutPolicy",
-    "Gap",
     "HeldRun",
     "HeldSchedule",
     "Hold",
-    "ListFilters",
     "LimitDescription",
     "LimitOutcome",
+    "ListFilters",
     "Load",
     "MemberLike",
-    "MissedPolicy",
     "NamespaceData",
     "NotSimulated",
-    "Once",
     "Options",
-    "OverlapPolicy",
-    "OverlapUntil",
     "Page",
     "Peak",
     "Pruned",
     "QueueBehind",
     "QueueLoad",
     "QueueOutcome",
-    "Quota",
     "Recovered",
-    "Registry",
     "ReleasePreview",
     "Released",
-    "Rerun",
-    "RetryPolicy",
     "RetryRow",
-    "RqschedError",
-    "RunCancelled",
-    "RunContext",
     "RunDescription",
-    "RunHandle",
-    "ScheduleHandle",
     "ScheduleOutcome",
-    "Scheduler",
     "SessionLike",
-    "Settings",
     "SimulatedDay",
     "SimulatedSchedule",
     "Simulation",
     "SimulationOutcome",
     "SpanLike",
-    "Spec",
     "SpecLike",
     "Synced",
     "TargetDescription",
     "TargetProgress",
-    "Timing",
     "TriggerResult",
     "Usage",
     "When",
     "Why",
     "WritingOptions",
-    "current_run",
-    "workflow",
 }
+"""What only annotations name."""
 
 
 def test_the_public_names_are_exactly_these() -> None:
     assert set(rqsched.__all__) == PUBLIC_NAMES
+    assert len(PUBLIC_NAMES) <= 30
+    assert set(types.__all__) == TYPES
+
+
+def test_type_checkers_and_editors_see_the_types_that_are_imported_at_their_first_use() -> None:
+    """What the module imports for a type checker alone is what it hands out."""
+    read = [i.target.rpartition(".") for i in imports_of(types.__name__, modules()[types.__name__])]
+    seen = {name: getattr(importlib.import_module(home), name) for home, _, name in read if home.startswith("rqsched")}
+    assert seen == {name: getattr(types, name) for name in types.__all__}
 
 
 OF_SURFACES = {"Named", "Request", "Run", "Runtime", "Schedule", "ScheduleRequest", "Source"}
 """Types that only our own surfaces use. Other users import the module that defines them."""
-IN_PUBLIC_MODULES = {"Clock", "Declared", "Workflow"}
-"""Types of the public modules `rqsched.clock` and `rqsched.workflows`."""
+IN_PUBLIC_MODULES = {"Clock", "Declared", "Timing", "Workflow"}
+"""Types of the public modules `rqsched.clock`, `rqsched.timing` and `rqsched.workflows`."""
 
 
 def test_every_type_of_ours_that_a_public_signature_names_is_exported() -> None:
-    kinds = [getattr(module, name) for module in (rqsched, client) for name in module.__all__]
+    kinds = [getattr(module, name) for module in (rqsched, types, client) for name in module.__all__]
     kinds += [aio.AsyncScheduler, aio.AsyncScheduleHandle, aio.AsyncRunHandle]
     named = {word for kind in kinds if inspect.isclass(kind) for word in _words_of_signatures(kind)}
     statements = [statement for path in modules().values() for statement in ast.parse(path.read_text()).body]
     ours = {name for statement in statements for name in _type_in(statement)}
-    exported = PUBLIC_NAMES | {*client.__all__, *aio.__all__} | OF_SURFACES | IN_PUBLIC_MODULES
+    exported = PUBLIC_NAMES | TYPES | {*client.__all__, *aio.__all__} | OF_SURFACES | IN_PUBLIC_MODULES
     assert (named & ours) - exported == set()
 
 
@@ -176,6 +189,7 @@ def test_the_helpers_for_tests_of_applications_are_exactly_these() -> None:
 
 def test_every_public_name_exists_and_says_what_it_is() -> None:
     undocumented = [name for name in PUBLIC_NAMES if not getattr(rqsched, name).__doc__]
+    undocumented += [name for name in TYPES if not getattr(types, name).__doc__]
     assert undocumented == []
 
 

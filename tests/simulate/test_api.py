@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from rqsched import After, Cron, Every, Options, Scheduler, Simulation
+from rqsched import After, Cron, Every, Scheduler
 from rqsched.errors import DatabasePrivilegeError, InvalidDurationError, InvalidInputError, UpstreamError
 from rqsched.features.declarations.declarations import Declaration
 from rqsched.kernel.store.database import Connection
 from rqsched.kernel.store.tables import metadata, schedules
 from rqsched.simulate.api import simulate, wanted_of
 from rqsched.simulate.entries import declared, stored
+from rqsched.types import Options, Simulation
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, Env
 
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rqsched import Cron, Load
+from rqsched import Cron
+from rqsched.types import Load
 from tests.support.client import asynchronous, client_of
 from tests.support.web import Web, problem
 

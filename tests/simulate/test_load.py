@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from rqsched import Cron, Every, Load, Once, ScheduleHandle, Spec
+from rqsched import Cron, Every, Once, ScheduleHandle, Spec
 from rqsched.api.build_description import iter_upcoming
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.payload import dumps, loads
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.simulate.load import Window, read_load, window_of
+from rqsched.types import Load
 from tests.support.damage import set_columns
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env
 

@@ -29,7 +29,7 @@ PACKAGE = TREE / "rqsched"
 MODULES = (
     "", ".aio", ".client", ".clock", ".config", ".contrib.django", ".contrib.django_transaction", ".contrib.fastapi",
     ".dashboard", ".errors", ".http", ".jobs", ".machines", ".preload", ".pytest_plugin", ".rq", ".signals", ".tables",
-    ".testing", ".workflows",
+    ".testing", ".timing", ".types", ".workflows",
 )  # fmt: skip
 """The modules an application imports from."""
 

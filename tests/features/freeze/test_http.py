@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from rqsched import CommandContext, HeldSchedule, Released
+from rqsched import CommandContext
 from rqsched.errors import ConflictError, FrozenError, HeldError, InvalidIdError
 from rqsched.kernel.store import metadata
+from rqsched.types import HeldSchedule, Released
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE, statuses
 from tests.support.pages import Pages
