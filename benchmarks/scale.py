@@ -51,7 +51,7 @@ class Site:
             "fire_us": [self.fire(number)],
             "list_page_ms": milliseconds(lambda _: self.scheduler.list(limit=50)),
             "create_ms": milliseconds(
-                lambda call: self.scheduler.create(f"{name}-{call}", "benchmark-noop", FAR, catch_up="next")
+                lambda call: self.scheduler.create(f"{name}-{call}", "benchmark-noop", FAR, on_resume="next")
             ),
             "history_page_ms": milliseconds(lambda _: handle.history(limit=100)),
             "recover_pass_ms": milliseconds(lambda _: recover(self.runtime), 1),

@@ -148,7 +148,7 @@ PICTURES: Mapping[str, Picture] = {
             ),
         ],
     ),
-    "lanes-catch-up": Picture(
+    "lanes-on-resume": Picture(
         "Paused at minute 3, resumed at minute 7; a fire every two minutes",
         [
             Lane("next", [Bar(0, 0.7), Bar(2, 2.7), Bar(8, 8.7), Bar(10, 10.7)], (0, 2, 4, 6, 8, 10), [4, 6]),

@@ -269,7 +269,7 @@ EXAMPLES: Mapping[str, Any] = {
     "POST /api/v1/schedules/batch-delete/": {"schedule_ids": ["nightly", "weekly"]},
     "POST /api/v1/schedules/{schedule_id}/pause/": {"reason": "the bank is closed"},
     "POST /api/v1/schedules/{schedule_id}/skip-next/": {"count": 2, "reason": "the bank is closed"},
-    "POST /api/v1/schedules/{schedule_id}/resume/": {"catch_up": "once"},
+    "POST /api/v1/schedules/{schedule_id}/resume/": {"on_resume": "once"},
     "POST /api/v1/schedules/{schedule_id}/restart/": {"note": "the password is changed"},
     "POST /api/v1/schedules/{schedule_id}/trigger/": {"overlap": "allow_all"},
     "POST /api/v1/schedules/{schedule_id}/backfill/": {

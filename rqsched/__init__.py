@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rqsched.features.declarations.declarations import Declaration
     from rqsched.kernel.decide.audit import CommandContext
     from rqsched.kernel.decide.policy import (
-        CatchUp,
         FailurePolicy,
         FanOutPolicy,
         MissedPolicy,
+        OnResume,
         OverlapPolicy,
         OverlapUntil,
         Rerun,
@@ -46,7 +46,6 @@ __all__ = [
     "After",
     "BackfillRange",
     "Calendar",
-    "CatchUp",
     "CommandContext",
     "Cron",
     "Declaration",
@@ -55,6 +54,7 @@ __all__ = [
     "FanOutPolicy",
     "Gap",
     "MissedPolicy",
+    "OnResume",
     "Once",
     "OverlapPolicy",
     "OverlapUntil",
@@ -78,7 +78,7 @@ _HOMES = {
     "After": "when.spec",
     "BackfillRange": "features.backfill.chain",
     "Calendar": "when.calendars",
-    "CatchUp": "kernel.decide.policy",
+    "OnResume": "kernel.decide.policy",
     "CommandContext": "kernel.decide.audit",
     "Cron": "when.spec",
     "Declaration": "features.declarations.declarations",

@@ -35,7 +35,7 @@ from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.model import ScheduleStatus as Status
 from rqsched.kernel.decide.option_table import is_id, require_id
 from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text, loads
-from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy
+from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.when.spec import Cron, Every, Spec
 
 __all__ = [
@@ -150,7 +150,7 @@ async def schedule_workflow(
         "jitter": jitter or timedelta(0),
         "priority": priority,
         "overlap": OverlapPolicy.ALLOW_ALL if allow_duplicate else OverlapPolicy.SKIP,
-        "catch_up": CatchUp.ONCE,
+        "on_resume": OnResume.ONCE,
     }
     return await run(_register, named, _spec_of(schedule), options)
 
@@ -218,7 +218,7 @@ def _switch(named: _Registered, wanted: Status) -> bool:
         return True
     switches: dict[Status, Callable[[], Any]] = {
         Status.PAUSED: handle.pause,
-        Status.ACTIVE: partial(handle.resume, CatchUp.ONCE),
+        Status.ACTIVE: partial(handle.resume, OnResume.ONCE),
         Status.DELETED: handle.delete,
     }
     with suppress(ScheduleStateError):

@@ -164,7 +164,7 @@ _OF_STATE = (
     "uid", "namespace", "schedule_id", "status_reason", "note", "next_run_at", "due_at", "last_run_at", "run_count",
     "success_count", "error_count", "consecutive_failures", "skipped_count", "missed_count", "last_skip_reason",
     "last_skipped_at", "last_error", "latest_instance_id", "latest_run_uid", "version", "created_at", "updated_at",
-    "paused_at", "deleted_at", "overdue_since", "last_success_at", "resume_at", "resume_catch_up",
+    "paused_at", "deleted_at", "overdue_since", "last_success_at", "resume_at", "resume_mode",
 )  # fmt: skip
 _OF_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")
 _SAME = (*_OF_STATE, *_OF_DEFINITION)

@@ -142,7 +142,7 @@ class Description:
     """Seconds a run may take before a notification; None expects nothing."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
-    resume_catch_up: str | None = None
+    resume_mode: str | None = None
     """How it then continues: `next`, `once` or `from_now`; None without `resume_at`."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that the next occurrence was moved from; usually none."""
@@ -359,7 +359,7 @@ class ScheduleFields:
     updated_at = Shown[datetime]("When its row was written last.")
     paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
     resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
-    resume_catch_up = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
+    resume_mode = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
     skips = Shown[list[datetime]]("The nominal times of occurrences to skip, until their outcome is recorded.")
     moved_from = Shown[list[datetime]]("The excluded instants that the next occurrence was moved from; usually none.")
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")

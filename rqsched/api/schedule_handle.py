@@ -38,7 +38,7 @@ from rqsched.kernel.decide.ids import is_uid, new_uid
 from rqsched.kernel.decide.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.kernel.decide.option_table import require_key, require_note
 from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy, Rerun
+from rqsched.kernel.decide.policy import OnResume, OverlapPolicy, Rerun
 from rqsched.kernel.decide.results import MAX_PAGE, BackfillRow, Page, Why, pages
 from rqsched.kernel.decide.schedule_options import define, require_known
 from rqsched.kernel.decide.shown import Shown
@@ -94,7 +94,7 @@ class ScheduleHandle(ScheduleView):
     >>> schedule = scheduler.get("nightly")
     >>> schedule.pause(note="maintenance").status
     'paused'
-    >>> schedule.resume(catch_up="once").status
+    >>> schedule.resume(on_resume="once").status
     'active'
 
     Each operation is one transaction that also writes an audit event, and it updates the handle. With `session` or
@@ -235,7 +235,7 @@ class ScheduleHandle(ScheduleView):
         *,
         reason: str | None = None,
         until: datetime | None = None,
-        catch_up: CatchUp | str | None = None,
+        on_resume: OnResume | str | None = None,
         context: CommandContext | None = None,
         if_version: int | None = None,
         connection: ConnectionLike | None = None,
@@ -243,8 +243,8 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
-        With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `catch_up`
-        says how it continues; the default is its `catch_up` policy at the time of this call. A `resume()` before
+        With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `on_resume`
+        says how it continues; the default is its `on_resume` policy at the time of this call. A `resume()` before
         `until` cancels the automatic one. On a paused schedule, `until` sets a new end. Occurrences that are due
         between `until` and the actual resumption fire late, by the schedule's `missed` policy. Raises InvalidInputError
         when `until` has passed.
@@ -252,7 +252,7 @@ class ScheduleHandle(ScheduleView):
         require_note(note)
         require_note(reason, "reason")
         end = None if until is None else require_utc(until, "until")
-        mode = None if catch_up is None else CatchUp.of(catch_up)
+        mode = None if on_resume is None else OnResume.of(on_resume)
         within = caller_transaction(connection, session)
         return self._operate(
             lambda _, schedule, operation: lifecycle.decide_pause(
@@ -261,7 +261,7 @@ class ScheduleHandle(ScheduleView):
                 note=note,
                 reason=reason,
                 until=end,
-                catch_up=mode,
+                on_resume=mode,
                 context=context,
                 operation=operation,
             ),
@@ -299,7 +299,7 @@ class ScheduleHandle(ScheduleView):
 
     def resume(
         self,
-        catch_up: CatchUp | str | None = None,
+        on_resume: OnResume | str | None = None,
         *,
         note: str | None = None,
         context: CommandContext | None = None,
@@ -307,16 +307,16 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Fire again; see CatchUp for the first occurrence. Raises ScheduleStateError unless paused."""
+        """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused."""
         require_note(note)
-        mode = None if catch_up is None else CatchUp.of(catch_up)
+        mode = None if on_resume is None else OnResume.of(on_resume)
         within = caller_transaction(connection, session)
         return self._operate(
             lambda connection, schedule, operation: lifecycle.decide_resume(
                 schedule,
                 operations.open_runs(connection, schedule),
                 now=self._runtime.now(),
-                catch_up=mode,
+                on_resume=mode,
                 note=note,
                 context=context,
                 operation=operation,

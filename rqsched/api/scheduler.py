@@ -227,15 +227,15 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             overlap: How a fire treats an unfinished earlier run; see OverlapPolicy; default `skip`.
             buffer_limit: The most runs that wait under `buffer_all`; default no limit.
             missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
-            catch_up_window: Occurrences later than this count as missed; default no limit, 60 s under `skip`.
-            catch_up_limit: The most occurrences one fire starts under `missed="all"`; default 100.
-            catch_up: How `resume()` continues: `next` (default), `once` or `from_now`; see CatchUp.
+            missed_limit: The most occurrences one fire starts under `missed="all"`; default 100.
+            fire_within: An occurrence later than this is not fired; default no limit, 60 s under `skip`.
+            start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
+            on_resume: How `resume()` continues: `next` (default), `once` or `from_now`; see OnResume.
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
             limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
             limit_running: The most runs at once, if this is the group's first schedule; see `set_limit`.
             limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `set_limit`.
-            start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
             max_runs: How many runs may start; default no limit.
             on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
             max_successes: Done after so many successful runs; default no limit.

@@ -24,7 +24,7 @@ from rqsched.kernel.decide.hold import Hold
 from rqsched.kernel.decide.lifecycle import decide_end_pause, reanchored
 from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus, Skips
 from rqsched.kernel.decide.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored_due_of
-from rqsched.kernel.decide.policy import CatchUp
+from rqsched.kernel.decide.policy import OnResume
 from rqsched.kernel.decide.reasons import end_in_words, miss_in_words, skip_in_words
 from rqsched.kernel.decide.results import Answer, Why
 from rqsched.kernel.queries import events as event_queries
@@ -362,7 +362,7 @@ class _Question:
             self.connection, self.schedule.uid, [audit.RESUMED], event.sequence, LOOKED_AT
         )
         for one in resumes:
-            if one.sequence <= up_to and one.payload.get("reason") == CatchUp.FROM_NOW.value:
+            if one.sequence <= up_to and one.payload.get("reason") == OnResume.FROM_NOW.value:
                 spec = reanchored(spec, instant_of(one, "until") or one.recorded_at)
         return spec
 

@@ -24,7 +24,7 @@ from rqsched.cli.output import notice, shown
 from rqsched.errors import error_line
 from rqsched.kernel.decide.audit import NOT_TRIGGERABLE
 from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.policy import CatchUp, Policies
+from rqsched.kernel.decide.policy import OnResume, Policies
 from rqsched.kernel.decide.results import MAX_PAGE, pages
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.when.duration import format_short
@@ -236,8 +236,8 @@ def pause(
     schedule_id: ScheduleId,
     note: Note = None,
     until: Until = None,
-    catch_up: Annotated[
-        str | None, typer.Option("--catch-up", help=f"With --until: where it continues, {', '.join(CatchUp)}.")
+    on_resume: Annotated[
+        str | None, typer.Option("--on-resume", help=f"With --until: where it continues, {', '.join(OnResume)}.")
     ] = None,
 ) -> None:
     """Stop firing; runs and retries continue, buffered runs wait. With --until it fires again by itself then."""
@@ -246,7 +246,7 @@ def pause(
         note,
         reason=session.reason,
         until=None if until is None else arguments.instant_ahead("--until", until, handle.runtime.now()),
-        catch_up=catch_up,
+        on_resume=on_resume,
         context=session.context,
     )
     session.report(handle, "paused")
@@ -271,12 +271,12 @@ def resume(
     session: Session,
     schedule_id: ScheduleId,
     note: Note = None,
-    catch_up: Annotated[
-        str | None, typer.Option("--catch-up", help=f"Where it continues: {', '.join(CatchUp)}.")
+    on_resume: Annotated[
+        str | None, typer.Option("--on-resume", help=f"Where it continues: {', '.join(OnResume)}.")
     ] = None,
 ) -> None:
     """Start firing again."""
-    handle = session.schedule(schedule_id).resume(catch_up, note=note, context=session.context)
+    handle = session.schedule(schedule_id).resume(on_resume, note=note, context=session.context)
     session.report(handle, "resumed")
 
 

@@ -370,7 +370,7 @@ class Client:
         *,
         reason: str | None = None,
         note: str | None = None,
-        catch_up: str | None = None,
+        on_resume: str | None = None,
         until: datetime | None = None,
         overlap: str | None = None,
         idempotency_key: str | None = None,
@@ -386,8 +386,9 @@ class Client:
         handles a chunk. See `Scheduler.bulk`. A request whose response is lost is sent again.
         """
         end = None if until is None else instant("until", until)
-        more: dict[str, Any] = {"reason": reason, "note": note, "catch_up": catch_up, "until": end, "overlap": overlap}
-        more |= {"idempotency_key": idempotency_key, "count": count, "dry_run": dry_run, "bound": bound}
+        more: dict[str, Any] = {"reason": reason, "note": note, "until": end, "on_resume": on_resume}
+        more |= {"overlap": overlap, "idempotency_key": idempotency_key, "count": count}
+        more |= {"dry_run": dry_run, "bound": bound}
         body, path = requests.bulk_body(filters, cursor=cursor, **more), path_of("bulk", operation.replace("_", "-"))
         return self._chunks(Request("POST", path, responses.one(BulkProgress), body, is_repeatable=True))
 
@@ -636,16 +637,16 @@ class ScheduleHandle(ScheduleView):
         *,
         reason: str | None = None,
         until: datetime | None = None,
-        catch_up: str | None = None,
+        on_resume: str | None = None,
         if_version: int | None = None,
     ) -> ScheduleHandle:
         """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does.
 
-        With `until` it resumes by itself at that time, as `catch_up` says; on a paused schedule, `until` sets a new
+        With `until` it resumes by itself at that time, as `on_resume` says; on a paused schedule, `until` sets a new
         end.
         """
         end = None if until is None else instant("until", until)
-        body = {"note": note, "reason": reason, "until": end, "catch_up": catch_up}
+        body = {"note": note, "reason": reason, "until": end, "on_resume": on_resume}
         return self._client.send(self._edit("pause", body, if_version))
 
     def skip_next(self, count: int = 1, *, reason: str | None = None, if_version: int | None = None) -> ScheduleHandle:
@@ -657,10 +658,10 @@ class ScheduleHandle(ScheduleView):
         return self._client.send(self._edit("skip-next", {"count": count, "reason": reason}, if_version))
 
     def resume(
-        self, catch_up: str | None = None, *, note: str | None = None, if_version: int | None = None
+        self, on_resume: str | None = None, *, note: str | None = None, if_version: int | None = None
     ) -> ScheduleHandle:
         """Fire again; raises ScheduleStateError unless paused, VersionConflictError as `update` does."""
-        return self._client.send(self._edit("resume", {"catch_up": catch_up, "note": note}, if_version))
+        return self._client.send(self._edit("resume", {"on_resume": on_resume, "note": note}, if_version))
 
     def restart(self, *, note: str | None = None, if_version: int | None = None) -> ScheduleHandle:
         """Revive a done or dead schedule; raises ScheduleStateError in any other status."""

@@ -56,8 +56,8 @@ class Action:
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
     until = until_of(visit)
-    catch_up = None if until is None else visit.form.get("catch_up") or None
-    handle.pause(reason=visit.context.reason, until=until, catch_up=catch_up, context=visit.context)
+    on_resume = None if until is None else visit.form.get("on_resume") or None
+    handle.pause(reason=visit.context.reason, until=until, on_resume=on_resume, context=visit.context)
     end = "" if until is None else f" until {until.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}"
     return f"{handle.schedule_id} is paused{end}."
 
@@ -83,7 +83,7 @@ def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def _resume(visit: Visit, handle: ScheduleHandle) -> str:
-    handle.resume(visit.form.get("catch_up") or None, context=visit.context)
+    handle.resume(visit.form.get("on_resume") or None, context=visit.context)
     return f"{handle.schedule_id} fires again."
 
 

@@ -30,7 +30,7 @@ from rqsched.importers.source import (
 )
 from rqsched.importers.unpickle import NotReadableError, loaded, unpickle, what_is
 from rqsched.kernel.decide.chunks import chunks
-from rqsched.kernel.decide.policy import SKIP_TOLERANCE
+from rqsched.kernel.decide.policy import SKIP_FIRE_WITHIN
 from rqsched.kernel.transport import redis_keys
 from rqsched.kernel.transport.client import connect
 
@@ -216,13 +216,13 @@ def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
     grace = state["misfire_grace_time"]
     if grace is not None:
         policies["missed"] = "skip"
-        if timedelta(seconds=grace) > SKIP_TOLERANCE:
-            policies["catch_up_window"] = grace
+        if timedelta(seconds=grace) > SKIP_FIRE_WITHIN:
+            policies["fire_within"] = grace
     return policies | {"retry": {"max_retries": 0}}
 
 
 def _lost(state: Mapping[str, Any]) -> Iterator[str]:
-    grace, tolerance = state["misfire_grace_time"], int(SKIP_TOLERANCE.total_seconds())
+    grace, tolerance = state["misfire_grace_time"], int(SKIP_FIRE_WITHIN.total_seconds())
     if state["max_instances"] != 1:
         yield f"Its max_instances of {state['max_instances']} becomes any number at once: overlap is allow_all."
     if grace is not None and grace < tolerance:

@@ -288,7 +288,7 @@ class HandingOver:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
             # Only if it still has this version: somebody who has paused it meanwhile wants it paused.
-            handle.resume(catch_up="next", note=self._came, context=self._context, if_version=version)
+            handle.resume(on_resume="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
             self._fire_left_out(handle, next_at)
 

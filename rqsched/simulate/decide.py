@@ -624,7 +624,7 @@ def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State,
     """Return the followers of the runs that end in Changes, grouped by common start; the last group starts first."""
     resumed, found = _Owed(), _Owed()
     for state, change in taken:
-        if change.owed_again is not None:  # a pause is over, and the newest end that it missed is caught up
+        if change.owed_again is not None:  # a pause is over, and the newest end that it missed fires
             run_uid, ended_at = change.owed_again
             again = UpstreamEnd(run_uid, state.schedule.uid, "", "", ended_at, None, followed=Followed.MISSED.value)
             resumed.append((state, [again]))

@@ -34,7 +34,7 @@ def test_any_process_that_fires_uses_up_what_was_resumed_once_whatever_its_envir
     schedule = staging.create(spec=Every("1h"), environments=["production"])
     schedule.pause()
     staging.advance(3 * HOUR + MINUTE)
-    schedule.resume(catch_up="once")
+    schedule.resume(on_resume="once")
 
     staging.run_due()
     production.run_due()

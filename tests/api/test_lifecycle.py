@@ -116,15 +116,15 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize(("spec", "catch_up", "expected"), RESUMED.values(), ids=RESUMED.keys())
-def test_resume_continues_as_its_catch_up_mode_says(env: Env, spec: Any, catch_up: str, expected: datetime) -> None:
-    by_call, by_option = env.create("a", spec), env.create("b", spec, catch_up=catch_up)
+@pytest.mark.parametrize(("spec", "on_resume", "expected"), RESUMED.values(), ids=RESUMED.keys())
+def test_resume_continues_as_on_resume_says(env: Env, spec: Any, on_resume: str, expected: datetime) -> None:
+    by_call, by_option = env.create("a", spec), env.create("b", spec, on_resume=on_resume)
     env.advance(5 * MINUTE)
     by_call.pause()
     by_option.pause()
     env.advance(30 * MINUTE)
 
-    assert by_call.resume(catch_up).next_run_at == expected
+    assert by_call.resume(on_resume).next_run_at == expected
     assert by_option.resume().next_run_at == expected
 
 

@@ -87,7 +87,7 @@ def missed(env: Env, schedule: ScheduleHandle) -> None:
     assert newest(schedule).occurrence_at == env.clock.now(), "the newest fires"
 
 
-def catch_up_window(env: Env, schedule: ScheduleHandle) -> None:
+def fire_within(env: Env, schedule: ScheduleHandle) -> None:
     env.tick(MINUTE + 31 * SECOND)
     assert (statuses(schedule), last(schedule, "Missed")["count"]) == ([], 1)
 
@@ -99,13 +99,13 @@ def start_within(env: Env, schedule: ScheduleHandle) -> None:
     assert run.refresh().expired_at == env.clock.now()
 
 
-def catch_up_limit(env: Env, schedule: ScheduleHandle) -> None:
+def missed_limit(env: Env, schedule: ScheduleHandle) -> None:
     env.tick(5 * MINUTE)
     assert len(statuses(schedule)) == 2
     assert last(schedule, "Missed")["count"] == 3
 
 
-def catch_up(env: Env, schedule: ScheduleHandle) -> None:
+def on_resume(env: Env, schedule: ScheduleHandle) -> None:
     schedule.pause()
     env.advance(5 * MINUTE)
     assert schedule.resume().next_run_at == env.clock.now()
@@ -352,13 +352,13 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "overlap": ({"overlap": "allow"}, overlap),
     "buffer_limit": ({"buffer_limit": 1, "overlap": "enqueue"}, buffer_limit),
     "missed": ({"missed": "skip"}, missed),
-    "catch_up_window": ({"catch_up_window": "30s"}, catch_up_window),
+    "fire_within": ({"fire_within": "30s"}, fire_within),
     "limit": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
     "limit_running": ({"limit": "shop", "limit_running": 1, "overlap": "allow_all"}, limit),
     "limit_rate": ({"limit": "shop", "limit_rate": "1/s", "overlap": "allow_all"}, limit_rate),
     "start_within": ({"start_within": "30s"}, start_within),
-    "catch_up_limit": ({"catch_up_limit": 2, "missed": "all", "overlap": "allow_all"}, catch_up_limit),
-    "catch_up": ({"catch_up": "once"}, catch_up),
+    "missed_limit": ({"missed_limit": 2, "missed": "all", "overlap": "allow_all"}, missed_limit),
+    "on_resume": ({"on_resume": "once"}, on_resume),
     "exclude": ({"exclude": "12:00-12:30"}, exclude),
     "on_excluded": ({"on_excluded": "next", "exclude": "2026-01-16"}, on_excluded),
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),

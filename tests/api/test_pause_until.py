@@ -19,15 +19,15 @@ def test_schedule_fires_again_from_the_end_of_its_pause_on(any_env: Env) -> None
 
     schedule.pause("maintenance", until=UNTIL)
 
-    assert (schedule.status, schedule.resume_at, schedule.resume_catch_up) == ("paused", UNTIL, "next")
+    assert (schedule.status, schedule.resume_at, schedule.resume_mode) == ("paused", UNTIL, "next")
     assert last(schedule, "Paused") == {
         "reason": "maintenance", "paused_at": "2026-01-15T12:00:00Z", "until": "2026-01-15T12:35:00Z",
-        "catch_up": "next",
+        "on_resume": "next",
     }  # fmt: skip
     assert any_env.run_due(35 * MINUTE - SECOND) == []
     assert any_env.run_due(SECOND) == []
     assert schedule.refresh().status == "active"
-    assert (schedule.resume_at, schedule.resume_catch_up, schedule.paused_at) == (None, None, None)
+    assert (schedule.resume_at, schedule.resume_mode, schedule.paused_at) == (None, None, None)
     assert last(schedule, "Resumed") == {"next_fire_at": "2026-01-15T12:40:00Z", "until": "2026-01-15T12:35:00Z"}
     any_env.run_due(5 * MINUTE)
     assert occurrences(schedule) == [NOON + 40 * MINUTE]
@@ -41,10 +41,10 @@ CONTINUES = {
 }
 
 
-@pytest.mark.parametrize(("spec", "catch_up", "expected"), CONTINUES.values(), ids=CONTINUES.keys())
-def test_schedule_continues_where_the_pause_said(env: Env, spec: Any, catch_up: str, expected: datetime) -> None:
+@pytest.mark.parametrize(("spec", "on_resume", "expected"), CONTINUES.values(), ids=CONTINUES.keys())
+def test_schedule_continues_where_the_pause_said(env: Env, spec: Any, on_resume: str, expected: datetime) -> None:
     schedule = env.create(spec=spec)
-    schedule.pause(until=UNTIL, catch_up=catch_up)
+    schedule.pause(until=UNTIL, on_resume=on_resume)
 
     env.advance(35 * MINUTE)
     assert env.recover().resumed == 1
@@ -53,9 +53,9 @@ def test_schedule_continues_where_the_pause_said(env: Env, spec: Any, catch_up: 
 
 
 def test_policy_at_the_call_counts_whatever_it_is_changed_to(env: Env) -> None:
-    schedule = env.create(spec=Every("10m"), catch_up="once")
+    schedule = env.create(spec=Every("10m"), on_resume="once")
     schedule.pause(until=UNTIL)
-    schedule.update(catch_up="next")
+    schedule.update(on_resume="next")
 
     env.advance(35 * MINUTE)
     env.recover()
@@ -89,7 +89,7 @@ def test_resume_by_hand_clears_the_end(any_env: Env) -> None:
     schedule.pause(until=UNTIL)
 
     schedule.resume()
-    assert (schedule.resume_at, schedule.resume_catch_up) == (None, None)
+    assert (schedule.resume_at, schedule.resume_mode) == (None, None)
     schedule.pause()
     any_env.run_due(2 * HOUR)
 
@@ -102,10 +102,10 @@ def test_paused_schedule_gets_another_end_and_keeps_since_when(any_env: Env) -> 
     any_env.advance()
 
     schedule.pause(until=UNTIL)
-    schedule.pause(until=NOON + HOUR, catch_up="from_now")
+    schedule.pause(until=NOON + HOUR, on_resume="from_now")
 
     assert (schedule.status_reason, schedule.paused_at, schedule.resume_at) == ("disk full", NOON, NOON + HOUR)
-    assert schedule.resume_catch_up == "from_now"
+    assert schedule.resume_mode == "from_now"
     any_env.run_due(HOUR)
     assert (schedule.refresh().status, types(schedule)[1:]) == ("active", ["Paused", "Paused", "Paused", "Resumed"])
 
@@ -154,8 +154,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "now": ({"until": NOON}, InvalidInputError, "until: 2026-01-15T12:00:00Z has passed; name a later time"),
     "naive": ({"until": NOON.replace(tzinfo=None)}, InvalidSpecError, "has no timezone"),
     "no instant": ({"until": "tomorrow"}, InvalidSpecError, "str is not a datetime"),
-    "catch-up alone": ({"catch_up": "once"}, InvalidInputError, "add `until`"),
-    "no such catch-up": ({"until": UNTIL, "catch_up": "twice"}, InvalidInputError, "'twice' is not one of next"),
+    "on_resume alone": ({"on_resume": "once"}, InvalidInputError, "add `until`"),
+    "no such on_resume": ({"until": UNTIL, "on_resume": "twice"}, InvalidInputError, "'twice' is not one of next"),
 }
 
 
@@ -179,11 +179,11 @@ def test_done_schedule_gets_no_end_of_a_pause(env: Env) -> None:
 def test_bulk_pauses_until_an_instant(env: Env) -> None:
     env.create("a"), env.create("b")
 
-    rows = [row for done in env.scheduler.bulk("pause", until=UNTIL, catch_up="once") for row in done.items]
+    rows = [row for done in env.scheduler.bulk("pause", until=UNTIL, on_resume="once") for row in done.items]
 
     assert [row.outcome for row in rows] == ["paused", "paused"]
     found = [env.scheduler.get(name) for name in ("a", "b")]
-    assert {(one.resume_at, one.resume_catch_up) for one in found} == {(UNTIL, "once")}
+    assert {(one.resume_at, one.resume_mode) for one in found} == {(UNTIL, "once")}
     with pytest.raises(InvalidInputError, match="until: 2026-01-15T12:00:00Z has passed"):
         env.scheduler.bulk("pause", until=NOON)
     with pytest.raises(InvalidInputError, match="leave it out of resume"):
@@ -192,10 +192,10 @@ def test_bulk_pauses_until_an_instant(env: Env) -> None:
 
 def test_preview_shows_what_fires_after_the_pause(env: Env) -> None:
     schedule = env.create(spec=Every("10m"))
-    schedule.pause(until=UNTIL, catch_up="from_now")
+    schedule.pause(until=UNTIL, on_resume="from_now")
 
     assert schedule.upcoming(2) == [NOON + 45 * MINUTE, NOON + 55 * MINUTE]
-    assert schedule.pause(until=UNTIL, catch_up="once").upcoming(2) == [UNTIL, NOON + 40 * MINUTE]
+    assert schedule.pause(until=UNTIL, on_resume="once").upcoming(2) == [UNTIL, NOON + 40 * MINUTE]
 
 
 def test_why_says_until_when_it_is_paused_and_what_fires_then(env: Env) -> None:
@@ -216,7 +216,7 @@ def test_why_says_until_when_it_is_paused_and_what_fires_then(env: Env) -> None:
 
 def test_why_finds_the_grid_that_a_pause_from_now_has_begun(env: Env) -> None:
     schedule = env.create(spec=Every("10m"))
-    schedule.pause(until=UNTIL, catch_up="from_now")
+    schedule.pause(until=UNTIL, on_resume="from_now")
     env.run_due(36 * MINUTE)
     env.run_due(10 * MINUTE)
     schedule.update(spec=Every("1h"))

@@ -118,7 +118,7 @@ def test_while_the_previous_execution_runs_the_next_one_is_skipped(any_env: Env)
 
 
 def test_pausing_keeps_the_counts_and_resuming_waits_one_interval(any_env: Env) -> None:
-    schedule = scheduled_job(any_env, catch_up="from_now")
+    schedule = scheduled_job(any_env, on_resume="from_now")
     any_env.run_due(5 * MINUTE)
     schedule.pause()
     assert (schedule.next_run_at, schedule.run_count) == (None, 1)

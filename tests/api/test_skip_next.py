@@ -163,7 +163,7 @@ def test_pause_keeps_what_is_ahead_and_drops_what_it_outlasts(env: Env) -> None:
     assert skipped(env, schedule) == at(1)
     env.advance(HOUR)
 
-    schedule.resume(catch_up="once")
+    schedule.resume(on_resume="once")
 
     assert (schedule.skips, schedule.next_run_at) == (at(3), NOON + 4 * HOUR)
     env.run_due(2 * HOUR)

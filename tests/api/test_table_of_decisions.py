@@ -121,7 +121,7 @@ def _(env: Env) -> None:
 
 @row("resume")
 def _(env: Env) -> None:
-    default, once = env.create("default", Every("10m")), env.create("once", Every("10m"), catch_up="once")
+    default, once = env.create("default", Every("10m")), env.create("once", Every("10m"), on_resume="once")
     for schedule in (default, once):
         schedule.pause()
     env.advance(25 * MINUTE)
@@ -137,7 +137,7 @@ def _(env: Env) -> None:
     fires_once = env.create("fires-once")
     skips = env.create("skips", missed="skip")
     fires_all = env.create("fires-all", missed="all", overlap="allow")
-    old = env.create("old", catch_up_window=30 * SECOND)
+    old = env.create("old", fire_within=30 * SECOND)
     env.tick(5 * MINUTE + 10 * SECOND)
     assert occurrences(fires_once) == [NOON + MINUTE]
     assert last(fires_once, "Missed")["count"] == 4

@@ -331,7 +331,7 @@ def test_grid_that_a_resume_began_anew_is_known_after_the_timing_was_changed(env
     env.advance(90 * MINUTE)
     schedule.pause()
     env.advance(15 * MINUTE)
-    schedule.resume(catch_up="from_now")  # 13:45
+    schedule.resume(on_resume="from_now")  # 13:45
     env.advance(MINUTE)
     schedule.pause()
     schedule.resume()
@@ -364,7 +364,7 @@ def test_run_that_was_dropped_while_it_waited_did_not_run(env: Env) -> None:
 
 
 def test_occurrence_that_fired_late_was_not_missed_when_its_run_is_pruned(env: Env) -> None:
-    schedule = env.create(spec=HOURLY, missed="all", catch_up_limit=2, overlap="allow_all", retention="1")
+    schedule = env.create(spec=HOURLY, missed="all", missed_limit=2, overlap="allow_all", retention="1")
     env.tick(4 * HOUR)
     env.work()
     env.advance(2 * DAY)

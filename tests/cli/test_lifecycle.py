@@ -33,15 +33,15 @@ def test_pause_and_resume_say_what_the_schedule_is_now(cli: Cli, handle: Schedul
 
 
 def test_pause_takes_its_end_as_an_instant_or_a_length_from_now(cli: Cli, handle: ScheduleHandle) -> None:
-    said = cli("pause", "a", "--until", "2125-01-31T08:00:00Z", "--catch-up", "once")
+    said = cli("pause", "a", "--until", "2125-01-31T08:00:00Z", "--on-resume", "once")
     assert said.out == "Schedule a paused (until 2125-01-31T08:00:00Z).\n"
-    assert (handle.refresh().resume_at, handle.resume_catch_up) == (datetime(2125, 1, 31, 8, tzinfo=UTC), "once")
+    assert (handle.refresh().resume_at, handle.resume_mode) == (datetime(2125, 1, 31, 8, tzinfo=UTC), "once")
     before = datetime.now(UTC)
     again = cli("pause", "a", "--until", "2h", "-o", "json").json
     assert before + timedelta(hours=2) <= datetime.fromisoformat(again["resume_at"])
     assert "names no timezone" in cli("pause", "a", "--until", "2125-01-31T08:00", code=2).err
     assert "has passed" in cli("pause", "a", "--until", "2025-01-31T08:00Z", code=2).err
-    assert "add `until`" in cli("pause", "a", "--catch-up", "once", code=2).err
+    assert "add `until`" in cli("pause", "a", "--on-resume", "once", code=2).err
 
 
 def test_skip_says_what_is_skipped_and_takes_it_back(cli: Cli) -> None:
@@ -70,11 +70,11 @@ def test_history_says_who_asked_to_skip(cli: Cli) -> None:
     assert "skip_next; asked by ann; a holiday" in cli("history", "a").out
 
 
-def test_resume_takes_its_catch_up(cli: Cli) -> None:
+def test_resume_takes_on_resume(cli: Cli) -> None:
     past = cli.past().create("late", HELLO, Every("40m"))
     past.pause()
     was_next = past.state.paused_next_run_at
-    cli("resume", "late", "--catch-up", "once")
+    cli("resume", "late", "--on-resume", "once")
     assert cli.scheduler.get("late").next_run_at == was_next
 
 

@@ -94,7 +94,7 @@ OTHERS = {
         ["backfill", "known", "--start", "2020-01-01T00:00:00Z", "--end", "2020-02-01T00:00:00Z", "--bound", "9"],
         "bound",
     ),
-    "an unknown catch-up": (["resume", "known", "--catch-up", "maybe"], "catch_up"),
+    "an unknown on_resume": (["resume", "known", "--on-resume", "maybe"], "on_resume"),
     "a purge nobody agreed to": (["delete", "known", "--purge"], "--yes"),
     "pruning without saying what": (["prune-history", "--yes"], "--before"),
     "pruning with two answers": (["prune-history", "--yes", "--before", "x", "--older-than", "y"], "--before"),

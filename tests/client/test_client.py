@@ -34,8 +34,8 @@ def client(web: Web) -> Client:
 
 def test_a_pause_is_given_an_end(web: Web, client: Client) -> None:
     web.create()
-    paused = client.get("report").pause(until=NOON + HOUR, catch_up="once")
-    assert (paused.resume_at, paused.resume_catch_up) == (NOON + HOUR, "once")
+    paused = client.get("report").pause(until=NOON + HOUR, on_resume="once")
+    assert (paused.resume_at, paused.resume_mode) == (NOON + HOUR, "once")
     (row,) = web.env.scheduler.list().items
     assert row.resume_at == NOON + HOUR
     client.get("report").resume()
@@ -115,8 +115,8 @@ def test_a_blocked_run_is_read_with_its_reason(client: Client, web: Web) -> None
 def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
     options: dict[str, Any] = {
         "timezone": "Europe/Berlin", "args": ("a",), "kwargs": {"b": None}, "overlap": OverlapPolicy.BUFFER_ALL,
-        "buffer_limit": 2, "missed": "all", "catch_up_window": timedelta(hours=1), "catch_up_limit": 9,
-        "catch_up": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_exhausted": "delete",
+        "buffer_limit": 2, "missed": "all", "fire_within": timedelta(hours=1), "missed_limit": 9,
+        "on_resume": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_exhausted": "delete",
         "max_successes": 3, "environments": ("prod",), "retention": "30d 500", "fan_out": "never",
         "overlap_until": "dispatched", "targets": "note", "target_timeout": 20, "max_parallel": 8,
         "target_retry": RetryPolicy(2, SECOND, 3.0, MINUTE, SECOND),

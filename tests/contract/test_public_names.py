@@ -21,7 +21,7 @@ PUBLIC_NAMES = {
     "After",
     "BackfillRange",
     "Calendar",
-    "CatchUp",
+    "OnResume",
     "CommandContext",
     "Cron",
     "Declaration",

@@ -41,7 +41,7 @@ def test_pause_resume_run_now_and_delete_work_and_are_audited(any_pages: Pages) 
     assert "nightly is paused." in any_pages.do(act, action="pause", reason="vendor moves")
     assert handle.refresh().status == "paused"
     assert "Run #1 of nightly is triggered." in any_pages.do(act, action="trigger")
-    assert "nightly fires again." in any_pages.do(act, action="resume", catch_up="next")
+    assert "nightly fires again." in any_pages.do(act, action="resume", on_resume="next")
     assert handle.refresh().status == "active"
     assert "nightly is deleted." in any_pages.do(act, action="delete", reason="replaced")
     contexts = [event.payload.get("command_context", {}) for event in handle.history()]
@@ -58,10 +58,10 @@ def test_pause_until_a_time_is_shown_on_the_page_and_in_the_list(pages: Pages) -
     act = "/schedules/nightly/do"
     until = pages.env.clock.now() + timedelta(hours=2)
 
-    done = pages.do(act, action="pause", until=until.isoformat(), catch_up="once")
+    done = pages.do(act, action="pause", until=until.isoformat(), on_resume="once")
 
     assert f"nightly is paused until {until:%a %d %b %Y %H:%M}" in done
-    assert (handle.refresh().resume_at, handle.resume_catch_up) == (until, "once")
+    assert (handle.refresh().resume_at, handle.resume_mode) == (until, "once")
     assert "fires again by itself" in done
     assert "making up for the pause with one run" in done
     assert "fires again by itself" in pages.get("/schedules")
@@ -508,7 +508,7 @@ def test_the_form_creates_and_edits_and_shows_what_is_refused(pages: Pages) -> N
 
 def test_saving_the_form_unchanged_changes_nothing_it_does_not_show(pages: Pages) -> None:
     handle = pages.env.create(
-        "kept", spec=Cron("0 2 * * *"), memo={"a": 1}, overlap="buffer_all", missed="all", catch_up_limit=7, priority=2
+        "kept", spec=Cron("0 2 * * *"), memo={"a": 1}, overlap="buffer_all", missed="all", missed_limit=7, priority=2
     )
     before = handle.state.definition
     form = pages.get("/schedules/kept/edit")

@@ -52,7 +52,7 @@ def test_reason_of_a_trigger_that_was_skipped_is_shown_beside_why(pages: Pages) 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["all of it", "a part"])
 def test_misses_under_a_hold_say_that_everything_was_held_by_whom_and_why(any_pages: Pages, is_whole: bool) -> None:
     env, hostile = any_pages.env, "ada\u202e<b>"
-    env.create("hourly", spec=Cron("0 * * * *"), catch_up_window=MINUTE)
+    env.create("hourly", spec=Cron("0 * * * *"), fire_within=MINUTE)
     env.advance(MINUTE if is_whole else 1.5 * HOUR)
     env.scheduler.hold("restoring", context=CommandContext(principal=hostile))
     env.advance(2 * HOUR)
@@ -68,7 +68,7 @@ def test_misses_under_a_hold_say_that_everything_was_held_by_whom_and_why(any_pa
 
 def test_misses_before_and_after_a_hold_do_not_name_it(pages: Pages) -> None:
     env = pages.env
-    env.create("hourly", spec=Cron("0 * * * *"), catch_up_window=MINUTE)
+    env.create("hourly", spec=Cron("0 * * * *"), fire_within=MINUTE)
     env.advance(1.5 * HOUR)
     env.scheduler.tick()
     env.scheduler.hold("restoring")
@@ -83,7 +83,7 @@ def test_misses_before_and_after_a_hold_do_not_name_it(pages: Pages) -> None:
 
 def test_misses_for_which_nothing_fired_promise_no_run(pages: Pages) -> None:
     env = pages.env
-    env.create("hourly", spec=Cron("0 * * * *"), catch_up_window=MINUTE)
+    env.create("hourly", spec=Cron("0 * * * *"), fire_within=MINUTE)
     env.advance(3.5 * HOUR)
     env.scheduler.tick()
     shown = pages.get("/schedules/hourly")

@@ -37,10 +37,10 @@ def test_pause_and_resume_return_the_changed_schedule(any_web: Web) -> None:
 
 def test_pause_ends_by_itself_where_the_body_says_when(web: Web) -> None:
     web.create()
-    paused = web.post(at(operation="pause/"), {"until": "2026-01-15T12:02:30Z", "catch_up": "once"}).json()
-    assert (paused["resume_at"], paused["resume_catch_up"]) == ("2026-01-15T12:02:30Z", "once")
+    paused = web.post(at(operation="pause/"), {"until": "2026-01-15T12:02:30Z", "on_resume": "once"}).json()
+    assert (paused["resume_at"], paused["resume_mode"]) == ("2026-01-15T12:02:30Z", "once")
     later = web.post(at(operation="pause/"), {"until": "2026-01-15T13:02:30+01:00"}).json()
-    assert (later["resume_at"], later["resume_catch_up"]) == ("2026-01-15T12:02:30Z", "next")
+    assert (later["resume_at"], later["resume_mode"]) == ("2026-01-15T12:02:30Z", "next")
     web.env.advance(MINUTE * 3)
     web.env.recover()
     assert web.read("report")["resume_at"] is None
@@ -50,7 +50,7 @@ def test_pause_ends_by_itself_where_the_body_says_when(web: Web) -> None:
 def test_end_of_a_pause_that_has_passed_is_refused(web: Web) -> None:
     web.create()
     problem(web.post(at(operation="pause/"), {"until": "2026-01-15T11:59:00Z"}), 422, "invalid_input")
-    problem(web.post(at(operation="pause/"), {"catch_up": "once"}), 422, "invalid_input")
+    problem(web.post(at(operation="pause/"), {"on_resume": "once"}), 422, "invalid_input")
     assert web.read("report")["status"] == "active"
 
 
@@ -75,11 +75,11 @@ def test_what_cannot_be_skipped_is_refused(web: Web) -> None:
     assert web.read("report")["skips"] == []
 
 
-def test_resume_can_catch_up(web: Web) -> None:
+def test_resume_can_fire_what_the_pause_missed(web: Web) -> None:
     web.create()
     web.post(at(operation="pause/"))
     web.env.advance(MINUTE * 3)
-    assert web.post(at(operation="resume/"), {"catch_up": "once"}).json()["next_run_at"] == "2026-01-15T12:03:00Z"
+    assert web.post(at(operation="resume/"), {"on_resume": "once"}).json()["next_run_at"] == "2026-01-15T12:03:00Z"
 
 
 def make_paused(web: Web) -> None:

@@ -81,9 +81,9 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         overlap="buffer_all",
         buffer_limit=3,
         missed="all",
-        catch_up_window=3600,
-        catch_up_limit=7,
-        catch_up="once",
+        fire_within=3600,
+        missed_limit=7,
+        on_resume="once",
         jitter="30s",
         max_runs=9,
         on_exhausted="delete",
@@ -122,8 +122,8 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         "max_retries": 5, "base": 10.0, "factor": 3, "cap": 60.0, "jitter": 1.5, "then": "continue",
         "max_consecutive_failures": None, "retry_on": [], "give_up_on": [],
     }  # fmt: skip
-    assert (policies["buffer_limit"], policies["missed"], policies["catch_up_window"]) == (3, "all", 3600.0)
-    assert (policies["catch_up_limit"], policies["catch_up"], policies["on_exhausted"]) == (7, "once", "delete")
+    assert (policies["buffer_limit"], policies["missed"], policies["fire_within"]) == (3, "all", 3600.0)
+    assert (policies["missed_limit"], policies["on_resume"], policies["on_exhausted"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
     assert policies["overlap_until"] == "dispatched"

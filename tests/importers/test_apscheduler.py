@@ -133,7 +133,7 @@ def test_jobs_are_read_as_apscheduler_wrote_them(store: Store) -> None:
         "retry": {"max_retries": 0},
     }
     patient = found["patient"]
-    assert [(patient.entry or {})[name] for name in ("missed", "catch_up_window")] == ["skip", 3600]
+    assert [(patient.entry or {})[name] for name in ("missed", "fire_within")] == ["skip", 3600]
     assert patient.lost == (
         "Of the times that it missed one fires; with coalesce=False APScheduler runs each: see missed='all'.",
         "Its executor processes is lost: see queue.",

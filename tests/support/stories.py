@@ -257,7 +257,7 @@ class _Walk:
     spec: Spec | None = None
     windows: list[Window] = field(default_factory=list)
     extra: set[datetime] = field(default_factory=set)
-    """Occurrences a `resume(catch_up="once")` brought back, where the timing tells which."""
+    """Occurrences a `resume(on_resume="once")` brought back, where the timing tells which."""
     timed_at: datetime = _NEVER
     """Since when the timing holds: an actor whose clock is behind does not reach back before it.
 

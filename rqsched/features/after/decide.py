@@ -188,14 +188,14 @@ def _in_order(end: tuple[datetime, Upstream]) -> tuple[datetime, str]:
 
 def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolicy) -> Sequence[UpstreamEnd]:
     if missed is MissedPolicy.ALL:
-        return ends[-schedule.policies.catch_up_limit :]
+        return ends[-schedule.policies.missed_limit :]
     return ends[-1:] if missed is MissedPolicy.SKIP else ends[:1]
 
 
 def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
-    window = schedule.policies.window
-    is_caught_up = end.followed == Followed.MISSED  # a resume asked for it, so its age does not matter
-    return is_caught_up or window is None or now - end.ended_at <= window
+    lateness = schedule.policies.allowed_lateness
+    is_of_resume = end.followed == Followed.MISSED  # a resume asked for it, so its age does not matter
+    return is_of_resume or lateness is None or now - end.ended_at <= lateness
 
 
 def _miss(

@@ -48,7 +48,7 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 def record(connection: Connection, changes: Sequence[Change]) -> None:
     """Write the ends that Changes of locked schedules owe to downstream schedules, before the Changes are written.
 
-    If a run is retried after its end was written, the first end stays as it is. The end that a resume catches up is
+    If a run is retried after its end was written, the first end stays as it is. The end that a resume fires is
     owed again to the resumed schedule.
     """
     for change in changes:

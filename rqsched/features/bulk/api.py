@@ -35,7 +35,7 @@ from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import is_uid, iso_utc, new_uid
 from rqsched.kernel.decide.lifecycle import require_skips
 from rqsched.kernel.decide.option_table import require_note
-from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy
+from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, BulkRow
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.queries.pages import (
@@ -70,7 +70,7 @@ class Bulk(NamedTuple):
     """The reason in the audit events of a pause, a delete or a skip; None for none."""
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
-    catch_up: CatchUp | None = None
+    on_resume: OnResume | None = None
     """Where resume, or a pause with `until`, continues; None keeps each schedule's own."""
     until: datetime | None = None
     """When a pause ends by itself; None for by hand."""
@@ -105,12 +105,12 @@ class Bulk(NamedTuple):
                         self.note,
                         reason=self.reason,
                         until=self.until,
-                        catch_up=None if self.until is None else self.catch_up,
+                        on_resume=None if self.until is None else self.on_resume,
                         context=self.context,
                     )
                     return row("paused")
                 case "resume":
-                    handle.resume(self.catch_up, note=self.note, context=self.context)
+                    handle.resume(self.on_resume, note=self.note, context=self.context)
                     return row("resumed")
                 case "skip_next":
                     handle.skip_next(self.skips, reason=self.reason, context=self.context)
@@ -236,7 +236,7 @@ class BulkOperations:
         namespace: str | None = None,
         reason: str | None = None,
         note: str | None = None,
-        catch_up: CatchUp | str | None = None,
+        on_resume: OnResume | str | None = None,
         until: datetime | None = None,
         overlap: OverlapPolicy | str | None = None,
         idempotency_key: str | None = None,
@@ -272,7 +272,7 @@ class BulkOperations:
             operation,
             reason,
             note,
-            None if catch_up is None else CatchUp.of(catch_up),
+            None if on_resume is None else OnResume.of(on_resume),
             None if until is None else require_utc(until, "until"),
             None if overlap is None else OverlapPolicy.of(overlap),
             idempotency_key,

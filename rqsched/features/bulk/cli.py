@@ -52,8 +52,8 @@ def bulk(
     *,
     matching: Matching,
     note: Note = None,
-    catch_up: Annotated[
-        str | None, typer.Option("--catch-up", help="With resume, or pause --until: where they continue.")
+    on_resume: Annotated[
+        str | None, typer.Option("--on-resume", help="With resume, or pause --until: where they continue.")
     ] = None,
     until: Until = None,
     overlap: Annotated[
@@ -79,7 +79,7 @@ def bulk(
         "skip_next" if operation is Operation.SKIP else operation.value,
         reason=session.reason,
         note=note,
-        catch_up=catch_up,
+        on_resume=on_resume,
         until=None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now()),
         overlap=overlap,
         idempotency_key=idempotency_key,

@@ -20,7 +20,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
 from rqsched.http.dependencies import require_role
-from rqsched.kernel.decide.policy import CatchUp, OverlapPolicy
+from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
 from rqsched.kernel.decide.results import BulkRow
 from rqsched.kernel.queries.schedules import Filters
@@ -31,7 +31,7 @@ _NAMED = 10
 """The most schedules that the question names."""
 _SKIPPED = 50
 """The most skipped schedules that are named with their reason; the others are counted."""
-_CHOICES = ("catch_up", "overlap", "until", "count", "reason")
+_CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields of a question that each chunk needs again."""
 
 
@@ -63,11 +63,11 @@ def _schedules(count: int) -> str:
 
 def _bulk(visit: Visit, action: Action) -> Bulk:
     """Return the requested bulk action with its choices; raises InvalidInputError."""
-    catch_up, overlap = visit.form.get("catch_up"), visit.form.get("overlap")
+    on_resume, overlap = visit.form.get("on_resume"), visit.form.get("overlap")
     bulk = Bulk(
         action.name,
         reason=visit.context.reason,
-        catch_up=CatchUp.of(catch_up) if catch_up else None,
+        on_resume=OnResume.of(on_resume) if on_resume else None,
         until=actions.until_of(visit) if action.name == "pause" else None,
         overlap=OverlapPolicy.of(overlap) if overlap else None,
         context=visit.context,

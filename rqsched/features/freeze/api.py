@@ -143,7 +143,7 @@ class Holding:
         Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
 
         - `one`: the oldest occurrence fires; the others are recorded as missed;
-        - `all`: the newest fire, up to its `catch_up_limit`; as `one` if `overlap` would not let each of them run;
+        - `all`: the newest fire, up to its `missed_limit`; as `one` if `overlap` would not let each of them run;
         - `none`: none fires; all are recorded as missed.
 
         Paused schedules stay paused. With `cancel_pending`, every run that waits for an attempt to begin is cancelled.

@@ -39,7 +39,7 @@ class Missed(StrEnum):
     ONE = "one"
     """The oldest occurrence."""
     ALL = "all"
-    """All, up to its catch-up limit."""
+    """All, up to its `missed_limit`."""
     NONE = "none"
     """None."""
 
@@ -49,7 +49,7 @@ ThawMissed = Annotated[
     typer.Option(
         "--missed",
         help="What fires of each schedule that is due, instead of what its policy says: the oldest occurrence, all up "
-        "to its catch-up limit, or none. The rest is recorded as missed.",
+        "to its missed_limit, or none. The rest is recorded as missed.",
     ),
 ]
 AsMissed = Annotated[bool, typer.Option("--missed", help="Record what is due as missed instead of firing it.")]

@@ -18,7 +18,7 @@ from rqsched.http.native.requests import (
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.option_table import OPTIONS, Options
 from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.policy import CatchUp
+from rqsched.kernel.decide.policy import OnResume
 from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 
 _RETRIES = ("retry", "target_retry")
@@ -65,7 +65,7 @@ def declaration_of(body: DeclareRequest) -> Declaration:
         raise InvalidInputError("workflow", "is missing; name a registered workflow")
     options = {name: value for name, value in _options(body).items() if value is not None}
     if body.interval_seconds is not None:
-        options.setdefault("catch_up", CatchUp.FROM_NOW)  # resume as the Pipelit document says
+        options.setdefault("on_resume", OnResume.FROM_NOW)  # resume as the Pipelit document says
     return Declaration(workflow, _spec(body, None), _typed(options | _retries(body), _surface(body, {})))
 
 

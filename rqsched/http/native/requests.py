@@ -361,7 +361,7 @@ class PauseRequest(RequestBody):
     until: Instant | None = Field(
         default=None, description="It fires again by itself then; of a paused one: the end of its pause. Null: by hand."
     )
-    catch_up: Name | None = Field(
+    on_resume: Name | None = Field(
         default=None, description="Where it continues at `until`: next, once or from_now; default: the schedule's own."
     )
 
@@ -376,7 +376,7 @@ class SkipNextRequest(RequestBody):
 class ResumeRequest(RequestBody):
     """How the schedule continues."""
 
-    catch_up: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
+    on_resume: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
     note: Note | None = Field(default=None, description=_NOTE)
 
 
@@ -424,7 +424,7 @@ class StopRequest(RequestBody):
 
 ThawMissed = Literal["one", "all", "none"]
 THAW_MISSED = (
-    "What fires of each schedule that is due: the oldest occurrence, all up to its `catch_up_limit`, or none; the rest "
+    "What fires of each schedule that is due: the oldest occurrence, all up to its `missed_limit`, or none; the rest "
     "is recorded as missed. Without it each schedule's own policy decides."
 )
 
@@ -526,7 +526,7 @@ class BulkRequest(RequestBody):
     query: ListQuery | None = Field(default=None, description=QUERY_HELP)
     reason: Note | None = Field(default=None, description="Why, for the audit events of a pause.")
     note: Note | None = Field(default=None, description="For the next operator; pause and resume leave it.")
-    catch_up: Name | None = Field(
+    on_resume: Name | None = Field(
         default=None, description="Where resume, or a pause with `until`, continues: next, once or from_now."
     )
     until: Instant | None = Field(default=None, description="Of a pause: they fire again by themselves then.")

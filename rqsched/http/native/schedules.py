@@ -345,7 +345,7 @@ def pause(
         given.note,
         reason=given.reason,
         until=given.until,
-        catch_up=given.catch_up,
+        on_resume=given.on_resume,
         context=call.context,
         if_version=version_of(handle.state, if_match),
     )
@@ -359,7 +359,7 @@ def resume(
     """Fire again; 400 unless it is paused."""
     given, handle = body or ResumeRequest(), call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
-    return _respond(call, handle.resume(given.catch_up, note=given.note, context=call.context, if_version=version))
+    return _respond(call, handle.resume(given.on_resume, note=given.note, context=call.context, if_version=version))
 
 
 @router.post("/schedules/{schedule_id}/skip-next/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
@@ -423,7 +423,7 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
         operation.replace("-", "_"),
         reason=body.reason,
         note=body.note,
-        catch_up=body.catch_up,
+        on_resume=body.on_resume,
         until=body.until,
         overlap=body.overlap,
         idempotency_key=body.idempotency_key,

@@ -102,7 +102,7 @@ _ASKED = frozenset({"workflow_instance_id", "workflow_run_id", "occurrence_time"
 
 CONTRACT: Mapping[str, frozenset[str]] = {
     CREATED: _DEFINED,
-    PAUSED: frozenset({"reason", "paused_at", "until", "catch_up"}),
+    PAUSED: frozenset({"reason", "paused_at", "until", "on_resume"}),
     RESUMED: frozenset({"next_fire_at", "reason", "until"}),
     UPDATED: _DEFINED | {"changed_fields"},
     TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids", "moved_from"},

@@ -55,7 +55,7 @@ from rqsched.kernel.decide.occurrences import (
     write_off,
 )
 from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, drain
-from rqsched.kernel.decide.policy import CatchUp
+from rqsched.kernel.decide.policy import OnResume
 from rqsched.kernel.decide.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.when.calendars import Calendar, holding_since
 from rqsched.when.spec import After, Member, Once, Spec
@@ -405,36 +405,36 @@ def decide_pause(
     note: str | None = None,
     reason: str | None = None,
     until: datetime | None = None,
-    catch_up: CatchUp | None = None,
+    on_resume: OnResume | None = None,
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
     """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active.
 
-    With `until` the pause ends by itself then, and the schedule continues where `catch_up` says, by default where its
+    With `until` the pause ends by itself then, and the schedule continues where `on_resume` says, by default where its
     policies say today; one that is paused already gets this end in place of the one it has.
     """
     if until is not None and until <= now:
         raise InvalidInputError("until", f"{iso_utc(until)} has passed; name a later time")
-    if catch_up is not None and until is None:
+    if on_resume is not None and until is None:
         raise InvalidInputError(
-            "catch_up", "says where a pause with `until` continues; add `until`, or pass it to resume"
+            "on_resume", "says where a pause with `until` continues; add `until`, or pass it to resume"
         )
     _require(schedule, "pause", ScheduleStatus.ACTIVE, *([] if until is None else [ScheduleStatus.PAUSED]))
     builder = ChangeBuilder(schedule, now=now, context=context)
     if schedule.is_active:
         _stop(builder)
-    mode = None if until is None else (catch_up or schedule.policies.catch_up).value
+    mode = None if until is None else (on_resume or schedule.policies.on_resume).value
     why = reason or note or (None if schedule.is_active else schedule.status_reason)
     builder.set(
         status_reason=why,
         resume_at=until,
-        resume_catch_up=mode,
+        resume_mode=mode,
         note=schedule.note if note is None else note,
         version=schedule.version + 1,
     )
     paused_at = builder.schedule.paused_at
-    builder.record(audit.PAUSED, reason=why, paused_at=paused_at, until=until, catch_up=mode)
+    builder.record(audit.PAUSED, reason=why, paused_at=paused_at, until=until, on_resume=mode)
     return builder.build(operation)
 
 
@@ -524,14 +524,14 @@ def decide_resume(
     runs: Iterable[Run],
     *,
     now: datetime,
-    catch_up: CatchUp | None = None,
+    on_resume: OnResume | None = None,
     note: str | None = None,
     context: CommandContext | None = None,
     operation: str | None = None,
     keep_next: bool = False,
     until: datetime | None = None,
 ) -> Change:
-    """Fire again from the place `catch_up` names; waiting runs start again. Raises unless paused.
+    """Fire again from the place `on_resume` names; waiting runs start again. Raises unless paused.
 
     `keep_next` keeps the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
     `until` is when the pause was to end: what has been due since then fires late, by the schedule's policies.
@@ -539,14 +539,14 @@ def decide_resume(
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
     since = _activate(builder, note, at)
-    mode = catch_up or schedule.policies.catch_up
+    mode = on_resume or schedule.policies.on_resume
     if (end := missed_end(schedule)) is not None:
-        if mode is CatchUp.ONCE:
+        if mode is OnResume.ONCE:
             ended_at, upstream = end
             builder.owed_again = (upstream.run_uid, ended_at)  # so the resume starts the run that the pause missed
         else:
             miss_end(builder, end, mode.value)
-    if mode is CatchUp.FROM_NOW:
+    if mode is OnResume.FROM_NOW:
         spec = reanchored(schedule.spec, at)
         definition = replace(schedule.definition, spec=dump_spec(spec))
         builder.set(definition=definition, timing_changed_at=planned_from(schedule, at))
@@ -555,8 +555,8 @@ def decide_resume(
     if keep_next and upcoming is not None and upcoming > now:
         builder.plan(occurrence_at(schedule, upcoming))
     else:
-        _plan_anew(builder, since, missed=_missed_while_paused(schedule, at) if mode is CatchUp.ONCE else None)
-    reason = mode.value if mode is CatchUp.FROM_NOW else None
+        _plan_anew(builder, since, missed=_missed_while_paused(schedule, at) if mode is OnResume.ONCE else None)
+    reason = mode.value if mode is OnResume.FROM_NOW else None
     builder.record(audit.RESUMED, next_fire_at=builder.schedule.due_at, reason=reason, until=until)
     drain(builder)
     return builder.build(operation)
@@ -569,8 +569,8 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
         return unchanged(schedule)
     if not schedule.spec.is_known:
         return unchanged(schedule)
-    catch_up = None if schedule.resume_catch_up is None else CatchUp.of(schedule.resume_catch_up)
-    return decide_resume(schedule, runs, now=now, catch_up=catch_up, until=at)
+    on_resume = None if schedule.resume_mode is None else OnResume.of(schedule.resume_mode)
+    return decide_resume(schedule, runs, now=now, on_resume=on_resume, until=at)
 
 
 def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetime:
@@ -583,7 +583,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetim
         paused_next_run_at=None,
         missed_run_uid=None,
         resume_at=None,
-        resume_catch_up=None,
+        resume_mode=None,
         skips=dump_skips(asked.after(since) for asked in builder.schedule.parsed_skips),
         note=builder.schedule.note if note is None else note,
         version=builder.schedule.version + 1,

@@ -456,11 +456,11 @@ class Schedule:
     paused_at: datetime | None = None
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
-    """The next time it had when it was paused, for `catch_up="once"`; when `missed_run_uid` ended."""
+    """The next time it had when it was paused, for `on_resume="once"`; when `missed_run_uid` ended."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None for one that ends by hand, and unless paused."""
-    resume_catch_up: str | None = None
-    """How it continues then, a CatchUp; None without `resume_at`."""
+    resume_mode: str | None = None
+    """The OnResume of this pause, how it continues then; None without `resume_at`."""
     traceparent: str | None = None
     """The span that created it, as a W3C traceparent; None when that was not traced."""
     upstream_id: str | None = None

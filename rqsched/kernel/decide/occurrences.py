@@ -232,13 +232,13 @@ def _choose(schedule: Schedule, passed: _Passed, now: datetime) -> tuple[datetim
         return tuple(nominal for nominal in _newest(schedule, passed) if _is_fresh(schedule, nominal, now))
     if policies.missed is MissedPolicy.SKIP:
         return (passed.last,) if _is_fresh(schedule, passed.last, now) else ()
-    if policies.window is None or _is_fresh(schedule, passed.stored, now):
+    if policies.allowed_lateness is None or _is_fresh(schedule, passed.stored, now):
         return (passed.stored,)
-    return _oldest_fresh(schedule, passed, now - policies.window)
+    return _oldest_fresh(schedule, passed, now - policies.allowed_lateness)
 
 
 def _newest(schedule: Schedule, passed: _Passed) -> tuple[datetime, ...]:
-    limit = schedule.policies.catch_up_limit
+    limit = schedule.policies.missed_limit
     newest = first_of(islice(schedule.timeline.backwards(passed.since, passed.last), limit))
     return tuple([passed.stored, *reversed(newest)][-limit:])
 
@@ -254,8 +254,8 @@ def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[
 
 
 def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
-    window = schedule.policies.window
-    return window is None or now - stored_due_of(schedule, nominal) <= window
+    lateness = schedule.policies.allowed_lateness
+    return lateness is None or now - stored_due_of(schedule, nominal) <= lateness
 
 
 def record_missed(

@@ -17,12 +17,12 @@ from rqsched.kernel.decide.limit_options import MAX_NUMBER, require_limit, requi
 from rqsched.kernel.decide.notifications import workflow_name
 from rqsched.kernel.decide.payload import MEMO_BYTES, NOTE_BYTES, json_text, require_labels
 from rqsched.kernel.decide.policy import (
-    DEFAULT_CATCH_UP_LIMIT,
-    MAX_CATCH_UP_LIMIT,
-    CatchUp,
+    DEFAULT_MISSED_LIMIT,
+    MAX_MISSED_LIMIT,
     FailurePolicy,
     FanOutPolicy,
     MissedPolicy,
+    OnResume,
     OverlapPolicy,
     OverlapUntil,
     RetryPolicy,
@@ -309,25 +309,25 @@ class CommonOptions(TypedDict, total=False):
         Option(Kind.CHOICE, "What a fire does with occurrences whose time has passed.", POLICY,
                MissedPolicy.FIRE_ONCE.value, "skip", policy="missed", choices=tuple(MissedPolicy)),
     ]  # fmt: skip
-    catch_up_window: Annotated[
-        SpanLike | None,
-        Option(Kind.LENGTH, "Occurrences later than this count as missed.", POLICY, None, "2h", _length,
-               "catch_up_window"),
-    ]  # fmt: skip
-    catch_up_limit: Annotated[
+    missed_limit: Annotated[
         int,
-        Option(Kind.COUNT, "The most runs one fire starts when missed is all.", POLICY, DEFAULT_CATCH_UP_LIMIT, 10,
-               policy="catch_up_limit", most=MAX_CATCH_UP_LIMIT),
+        Option(Kind.COUNT, "The most occurrences that one fire starts when missed is all.", POLICY,
+               DEFAULT_MISSED_LIMIT, 10, policy="missed_limit", most=MAX_MISSED_LIMIT),
     ]  # fmt: skip
-    catch_up: Annotated[
-        CatchUp | str,
-        Option(Kind.CHOICE, "Where resume continues.", POLICY, CatchUp.NEXT.value, "once", policy="catch_up",
-               choices=tuple(CatchUp)),
+    fire_within: Annotated[
+        SpanLike | None,
+        Option(Kind.LENGTH, "An occurrence that is later than this is not fired and counts as missed.", POLICY,
+               None, "2h", _length, "fire_within"),
     ]  # fmt: skip
     start_within: Annotated[
         SpanLike | None,
         Option(Kind.LENGTH, "A run that has not started so long after it was queued ends as expired.", POLICY, None,
                "30m", _length, "start_within"),
+    ]  # fmt: skip
+    on_resume: Annotated[
+        OnResume | str,
+        Option(Kind.CHOICE, "Where resume continues.", POLICY, OnResume.NEXT.value, "once", policy="on_resume",
+               choices=tuple(OnResume)),
     ]  # fmt: skip
     limit: Annotated[
         str | None,

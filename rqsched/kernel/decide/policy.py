@@ -19,10 +19,10 @@ from rqsched.when.duration import SpanLike, to_span
 
 MAX_DELAY = timedelta(days=366)
 """The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
-SKIP_TOLERANCE = timedelta(seconds=60)
-"""How late an occurrence may fire under `missed="skip"` unless `catch_up_window` says otherwise."""
-DEFAULT_CATCH_UP_LIMIT = 100
-MAX_CATCH_UP_LIMIT = 1_000
+SKIP_FIRE_WITHIN = timedelta(seconds=60)
+"""How late an occurrence may fire under `missed="skip"` unless `fire_within` says otherwise."""
+DEFAULT_MISSED_LIMIT = 100
+MAX_MISSED_LIMIT = 1_000
 MAX_ERROR_TYPES = 100
 """The most types of errors that one policy may name."""
 
@@ -75,14 +75,14 @@ class MissedPolicy(StrEnum):
     """How a fire treats occurrences whose time has passed."""
 
     FIRE_ONCE = "fire_once"
-    """Fire the oldest one the window admits, count the rest (default; durable-workflow document)."""
+    """Fire the oldest that is at most `fire_within` late, count the rest (default; durable-workflow document)."""
     SKIP = "skip"
-    """Fire only the newest, and only when it is at most `catch_up_window` (60 s) late; count the rest."""
+    """Fire only the newest, and only when it is at most `fire_within` (60 s) late; count the rest."""
     ALL = "all"
-    """Fire the newest `catch_up_limit` of them, count the rest."""
+    """Fire the newest `missed_limit` of them, count the rest."""
 
 
-class CatchUp(StrEnum):
+class OnResume(StrEnum):
     """How a resumed schedule continues."""
 
     NEXT = "next"
@@ -93,9 +93,9 @@ class CatchUp(StrEnum):
     """One interval from now (Pipelit document); for a cron the same as `next`."""
 
     @classmethod
-    def of(cls, value: CatchUp | str) -> CatchUp:
+    def of(cls, value: OnResume | str) -> OnResume:
         """Read a mode; raises InvalidPolicyError."""
-        return _member(cls, "catch_up", value)
+        return _member(cls, "on_resume", value)
 
 
 class Rerun(StrEnum):
@@ -263,11 +263,13 @@ class Policies:
     """How a fire treats occurrences that passed."""
     spread: timedelta = timedelta(0)
     """Within how much each fire is delayed by one offset of the schedule's own."""
-    catch_up_window: timedelta | None = None
-    """An occurrence later than this is not fired but counted as missed; None admits any age."""
-    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
+    missed_limit: int = DEFAULT_MISSED_LIMIT
     """The most occurrences one fire starts under `missed="all"`."""
-    catch_up: CatchUp = CatchUp.NEXT
+    fire_within: timedelta | None = None
+    """An occurrence later than this is not fired but counted as missed; None admits any age."""
+    start_within: timedelta | None = None
+    """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
+    on_resume: OnResume = OnResume.NEXT
     """How `resume()` continues unless the call says otherwise."""
     on_exhausted: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
@@ -297,8 +299,6 @@ class Policies:
     """Seconds one attempt of a target may take; None takes the run's."""
     max_parallel: int | None = None
     """The most targets of one run that are handled at once, over all workers; None is unlimited."""
-    start_within: timedelta | None = None
-    """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
     limit: str | None = None
     """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
     limit_running: int | None = None
@@ -316,14 +316,14 @@ class Policies:
         object.__setattr__(self, "fan_out", _member(FanOutPolicy, "fan_out", self.fan_out))
         object.__setattr__(self, "overlap_until", _member(OverlapUntil, "overlap_until", self.overlap_until))
         object.__setattr__(self, "missed", _member(MissedPolicy, "missed", self.missed))
-        object.__setattr__(self, "catch_up", _member(CatchUp, "catch_up", self.catch_up))
+        object.__setattr__(self, "on_resume", _member(OnResume, "on_resume", self.on_resume))
         named: Any = self.environments
         environments = (named,) if isinstance(named, str) else tuple(named)
         object.__setattr__(self, "environments", environments)
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
         require_limit("limit", self.limit)
         object.__setattr__(self, "limit_rate", require_rate("limit_rate", self.limit_rate))
-        for name in ("catch_up_window", "start_within"):
+        for name in ("fire_within", "start_within"):
             object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_values()
         self._check_combinations()
@@ -332,15 +332,14 @@ class Policies:
         _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
         _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
-        window, limit = self.catch_up_window, self.catch_up_limit
-        _require(window is None or _is_positive(window), "catch_up_window", "must be a positive length")
-        within = self.start_within
+        fire_within, limit, within = self.fire_within, self.missed_limit, self.start_within
+        _require(fire_within is None or _is_positive(fire_within), "fire_within", "must be a positive length")
         is_within = within is None or (_is_positive(within) and within <= MAX_DELAY)
         _require(is_within, "start_within", f"must be a positive length of at most {MAX_DELAY.days} days")
         _require(
-            _is_count(limit, 1) and limit <= MAX_CATCH_UP_LIMIT,
-            "catch_up_limit",
-            f"must be a whole number from 1 to {MAX_CATCH_UP_LIMIT}",
+            _is_count(limit, 1) and limit <= MAX_MISSED_LIMIT,
+            "missed_limit",
+            f"must be a whole number from 1 to {MAX_MISSED_LIMIT}; backfill what is more",
         )
         for name in ("then", "max_consecutive_failures"):
             about_runs = "is about runs; say it in retry"
@@ -366,17 +365,17 @@ class Policies:
             "overlap='buffer_all' (one after another) or 'allow_all'",
         )
         _require(
-            catches_all or self.catch_up_limit == DEFAULT_CATCH_UP_LIMIT,
-            "catch_up_limit",
-            "bounds missed='all' only; drop it or choose missed='all'",
+            catches_all or self.missed_limit == DEFAULT_MISSED_LIMIT,
+            "missed_limit",
+            "limits missed='all' only; remove it or choose missed='all'",
         )
 
     @property
-    def window(self) -> timedelta | None:
+    def allowed_lateness(self) -> timedelta | None:
         """The greatest lateness at which an occurrence still fires; None is unlimited."""
-        if self.catch_up_window is None and self.missed is MissedPolicy.SKIP:
-            return SKIP_TOLERANCE
-        return self.catch_up_window
+        if self.fire_within is None and self.missed is MissedPolicy.SKIP:
+            return SKIP_FIRE_WITHIN
+        return self.fire_within
 
     @property
     def keeps_runs(self) -> bool:
@@ -413,14 +412,13 @@ class Policies:
     def dumps(self) -> str:
         """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
         kept = _without(self._raw(), _DEFAULTS)
-        stored = {_STORED_AS.get(name, name): value for name, value in kept.items()}
-        return json.dumps(stored, sort_keys=True, separators=(",", ":"))
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
         """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
-        given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
+        given: dict[str, Any] = json.loads(text)
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
         return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
@@ -433,10 +431,7 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
-_STORED_AS = {"catch_up": "resume"}
-"""The policies that have another name in the text of a row."""
-_NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
-_SPANS = frozenset({"base", "cap", "jitter", "catch_up_window", "spread", "start_within"})
+_SPANS = frozenset({"base", "cap", "jitter", "fire_within", "spread", "start_within"})
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -104,4 +104,4 @@ def _stop(builder: ChangeBuilder, status: ScheduleStatus, reason: str | None) ->
     if (end := missed_end(builder.schedule)) is not None:
         miss_end(builder, end, status.value)
     builder.set(status=status, status_reason=reason, next_run_at=None, due_at=None, awaiting_run_uid=None)
-    builder.set(resume_at=None, resume_catch_up=None, skips=None, missed_run_uid=None)
+    builder.set(resume_at=None, resume_mode=None, skips=None, missed_run_uid=None)

@@ -243,7 +243,7 @@ def _require_consistent(definition: Definition) -> None:
     if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:
         raise InvalidPolicyError("overlap", "a from_completion interval never overlaps itself; leave overlap='skip'")
     if spec.is_from_completion and policies.missed is MissedPolicy.ALL:
-        raise InvalidPolicyError("missed", "a from_completion interval has nothing to catch up; leave 'fire_once'")
+        raise InvalidPolicyError("missed", "a from_completion interval never has missed occurrences; leave 'fire_once'")
     for name, delay in (("jitter", definition.jitter), ("spread", policies.spread)):
         if spec.is_from_completion and delay:
             raise InvalidPolicyError(name, "does not apply to a from_completion interval; remove it")

@@ -255,7 +255,7 @@ schedules = sa.Table(
     sa.Column("overdue_at", Instant),
     sa.Column("overdue_since", Instant),
     sa.Column("resume_at", Instant),
-    sa.Column("resume_catch_up", sa.String(16)),
+    sa.Column("resume_mode", sa.String(16)),
     sa.Column("traceparent", Traceparent),
     _text("skips"),
     _text("calendars"),

@@ -194,7 +194,7 @@ class Transport:
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
         """Make Redis follow committed Changes: write the links, then the run jobs of each queue. Idempotent.
 
-        Raises RedisError after short retries; the Changes are durable in SQL, and reconcile catches up.
+        Raises RedisError after short retries; the Changes are durable in SQL, and reconcile sends them.
         """
         arms, ready = list[Arm](), list[Run]()
         for change in changes:

@@ -322,14 +322,14 @@ def test_the_order_in_a_set_that_is_synced_does_not_matter(any_env: Env) -> None
 
 
 @pytest.mark.parametrize("mode", ["next", "once", "from_now"])
-def test_a_pause_leaves_one_missed_run_which_a_resume_may_catch_up(any_env: Env, mode: str) -> None:
+def test_a_pause_leaves_one_missed_run_which_a_resume_may_fire(any_env: Env, mode: str) -> None:
     env = any_env
     nightly, report = pair(env)
     report.pause()
     upstream = [env.run_next(nightly) for _ in range(3)][-1]
     assert all_runs(report) == []
     assert env.state(report).missed_count == 2
-    report.resume(catch_up=mode)
+    report.resume(on_resume=mode)
     found = [run.state.upstream_run_uid for run in all_runs(report)]
     assert found == ([upstream.uid] if mode == "once" else [])
     assert env.state(report).missed_count == (2 if mode == "once" else 3)
@@ -357,7 +357,7 @@ def test_each_run_that_a_pause_missed_is_told_with_the_schedule_before(env: Env,
     nightly, report = pair(env)
     report.pause()
     upstream = [env.run_next(nightly).uid for _ in range(2)]
-    report.delete() if ending == "delete" else report.resume(catch_up=ending)
+    report.delete() if ending == "delete" else report.resume(on_resume=ending)
     assert named_upstreams(report, "ScheduleMissed") == [(uid, "nightly") for uid in upstream]
 
 
@@ -367,25 +367,25 @@ def test_what_a_pause_missed_after_another_schedule_than_now_names_none(env: Env
     report.pause()
     upstream = env.run_next(nightly)
     report.update(spec=After("weekly"))
-    report.resume(catch_up="next")
+    report.resume(on_resume="next")
     told = last(report, "Missed")
     assert (told["upstream_run_id"], told.get("upstream_schedule_id")) == (upstream.uid, None)
 
 
-def test_what_a_pause_missed_is_caught_up_after_a_process_whose_clock_is_behind_changed_the_timing(env: Env) -> None:
+def test_what_a_pause_missed_fires_after_a_process_whose_clock_is_behind_changed_the_timing(env: Env) -> None:
     report = missed_by_a_pause(env)
     now = env.clock.now()
     env.clock.set(now - SECOND)
     report.update(spec=After("nightly", on="end"))
     env.clock.set(now)
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     assert [run.kind for run in all_runs(report)] == ["after"]
 
 
-def test_what_a_pause_missed_is_caught_up_where_the_schedule_comes_after_no_other_any_more(env: Env) -> None:
+def test_what_a_pause_missed_fires_where_the_schedule_comes_after_no_other_any_more(env: Env) -> None:
     report = missed_by_a_pause(env)
     report.update(spec=Every("1h"))
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     assert [run.kind for run in all_runs(report)] == ["after"]
 
 
@@ -394,7 +394,7 @@ def test_an_end_that_is_due_at_the_instant_of_a_tick_is_followed_by_that_tick(en
     until = env.clock.now() + HOUR
     report.refresh()
     report.resume()
-    report.pause(until=until, catch_up="once")
+    report.pause(until=until, on_resume="once")
     env.run_next(env.scheduler.get("nightly"))
     env.scheduler.tick(now=until + SECOND)
     assert [run.kind for run in all_runs(report)] == ["after"]
@@ -420,22 +420,20 @@ def test_a_run_that_waited_names_the_schedule_before_when_it_starts(any_env: Env
 
 
 @pytest.mark.every_database
-def test_a_resume_that_catches_up_starts_nothing_in_another_environment(any_env: Env) -> None:
+def test_a_resume_with_once_starts_nothing_in_another_environment(any_env: Env) -> None:
     report = missed_by_a_pause(any_env, environments=["production"])
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     assert all_runs(report) == []
     assert last(report, "TriggerSkipped")["reason"] == "environment"
 
 
 @pytest.mark.every_database
 @pytest.mark.parametrize(("missed", "count"), [(None, 1), ("none", 0)])
-def test_what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw(
-    any_env: Env, missed: Any, count: int
-) -> None:
+def test_what_a_resume_fires_in_a_frozen_namespace_waits_for_the_thaw(any_env: Env, missed: Any, count: int) -> None:
     env = any_env
     report = missed_by_a_pause(env)
     env.scheduler.freeze("it moves")
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     env.advance(MINUTE)
     env.recover()
     assert (report.refresh().status, all_runs(report), env.state(report).missed_count) == ("active", [], 0)
@@ -443,29 +441,29 @@ def test_what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw(
     assert (len(all_runs(report)), env.state(report).missed_count) == (count, 1 - count)
 
 
-def test_what_a_resume_catches_up_may_be_older_than_the_window(env: Env) -> None:
-    report = missed_by_a_pause(env, catch_up_window=MINUTE)
+def test_what_a_resume_fires_may_be_older_than_fire_within(env: Env) -> None:
+    report = missed_by_a_pause(env, fire_within=MINUTE)
     env.advance(HOUR)
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     assert len(all_runs(report)) == 1
 
 
 @pytest.mark.every_database
-def test_a_resume_catches_up_after_the_run_before_was_pruned_and_its_schedule_purged(any_env: Env) -> None:
+def test_a_resume_fires_what_was_missed_after_the_run_before_was_pruned_and_its_schedule_purged(any_env: Env) -> None:
     env = any_env
     report = missed_by_a_pause(env)
     upstream = env.scheduler.get("nightly")
     upstream.delete(purge=True)
-    report.resume(catch_up="once")
+    report.resume(on_resume="once")
     (run,) = all_runs(report)
     assert run.kind == "after"
     assert run.upstream_schedule_id is None
 
 
-def test_a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit(env: Env) -> None:
+def test_a_resume_in_a_transaction_of_the_caller_fires_what_was_missed_after_its_commit(env: Env) -> None:
     report = missed_by_a_pause(env)
     with env.runtime.database.engine.begin() as connection:
-        report.resume(catch_up="once", connection=connection)
+        report.resume(on_resume="once", connection=connection)
         assert all_runs(report) == []
     assert len(all_runs(report)) == 1
 
@@ -499,9 +497,9 @@ def test_a_pause_that_ends_by_deletion_leaves_what_it_missed_as_missed(env: Env)
     assert last(report, "Missed")["upstream_run_id"] == upstream.uid
 
 
-def test_a_pause_that_ends_by_itself_catches_up(env: Env) -> None:
+def test_a_pause_that_ends_by_itself_fires_what_it_missed(env: Env) -> None:
     nightly, report = pair(env)
-    report.pause(until=NOON + 5 * MINUTE, catch_up="once")
+    report.pause(until=NOON + 5 * MINUTE, on_resume="once")
     env.run_next(nightly)
     env.advance(10 * MINUTE)
     env.recover()
@@ -567,7 +565,7 @@ def test_a_run_that_is_in_its_way_is_told(env: Env) -> None:
 
 
 def test_an_end_that_is_later_than_the_window_is_missed(env: Env) -> None:
-    nightly, report = pair(env, catch_up_window=MINUTE)
+    nightly, report = pair(env, fire_within=MINUTE)
     claim = env.claim(env.fire_next(nightly))
     write_end(env.runtime, claim, SUCCESS, patience=BRIEF)
     env.advance(2 * MINUTE)

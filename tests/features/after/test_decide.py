@@ -26,7 +26,7 @@ from rqsched.features.after.decide import (
 from rqsched.features.after.upstreams import in_order
 from rqsched.kernel.decide import audit, lifecycle
 from rqsched.kernel.decide.model import OPEN, Change, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.kernel.decide.policy import KEEPS_ALL, CatchUp, MissedPolicy, OverlapPolicy, Policies
+from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy, OnResume, OverlapPolicy, Policies
 from rqsched.when.members import ENDS, After
 from tests.support.decisions import active, holding, run
 from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND
@@ -68,8 +68,8 @@ POLICIES = st.fixed_dictionaries(
     {
         "overlap": st.sampled_from(OverlapPolicy),
         "missed": st.sampled_from(MissedPolicy),
-        "catch_up_window": st.sampled_from([None, MINUTE, HOUR]),
-        "catch_up_limit": st.integers(1, 4),
+        "fire_within": st.sampled_from([None, MINUTE, HOUR]),
+        "missed_limit": st.integers(1, 4),
         "max_runs": st.sampled_from([None, 1, 2]),
         "environments": st.sampled_from([(), ("production",)]),
     }
@@ -82,7 +82,7 @@ def test_each_end_has_one_outcome_and_the_events_say_the_same(
     policies: dict[str, Any], ends: Sequence[UpstreamEnd], thaw: Thaw | None, status: str, is_busy: bool
 ) -> None:
     if policies["missed"] is not MissedPolicy.ALL:
-        policies = {name: value for name, value in policies.items() if name != "catch_up_limit"}
+        policies = {name: value for name, value in policies.items() if name != "missed_limit"}
     elif policies["overlap"] not in KEEPS_ALL:
         policies = {**policies, "overlap": OverlapPolicy.BUFFER_ALL}
     schedule, runs = after(**policies), [run(1)] if is_busy else []
@@ -103,26 +103,26 @@ def test_each_end_has_one_outcome_and_the_events_say_the_same(
     assert decide_after(schedule, runs, [*ends][::-1], now=NOON + HOUR, thaw=thaw) == (change, outcomes)
 
 
-@given(ENDS_OF_RUNS, ENDS_OF_RUNS, st.sampled_from(CatchUp))
+@given(ENDS_OF_RUNS, ENDS_OF_RUNS, st.sampled_from(OnResume))
 def test_a_pause_leaves_at_most_one_run_whatever_came_meanwhile(
-    first: Sequence[UpstreamEnd], second: Sequence[UpstreamEnd], mode: CatchUp
+    first: Sequence[UpstreamEnd], second: Sequence[UpstreamEnd], mode: OnResume
 ) -> None:
-    schedule = lifecycle.decide_pause(after(catch_up_window=SECOND), now=NOON).after
+    schedule = lifecycle.decide_pause(after(fire_within=SECOND), now=NOON).after
     told = Counter[str]()
     for ends in (first, second):
         change, _ = decide_after(schedule, [], ends, now=NOON + HOUR)
         told, schedule = told + recorded(change), change.after
-    resumed = lifecycle.decide_resume(schedule, [], now=NOON + HOUR, catch_up=mode)
+    resumed = lifecycle.decide_resume(schedule, [], now=NOON + HOUR, on_resume=mode)
     told += recorded(resumed)
     newest = max((*first, *second), key=lambda one: (one.ended_at, one.run_uid), default=None)
-    total, starts = len(first) + len(second), int(newest is not None and mode is CatchUp.ONCE)
+    total, starts = len(first) + len(second), int(newest is not None and mode is OnResume.ONCE)
     assert resumed.new_runs == ()
     if resumed.owed_again is not None and newest is not None:
         assert resumed.owed_again == (newest.run_uid, newest.ended_at)
         again = replace(newest, due_at=NOON + HOUR, followed=Followed.MISSED.value)
-        caught_up, _ = decide_after(resumed.after, [], [again], now=NOON + HOUR)
-        assert [one.occurrence_at for one in caught_up.new_runs] == [newest.ended_at]
-        told += recorded(caught_up)
+        resumed_run, _ = decide_after(resumed.after, [], [again], now=NOON + HOUR)
+        assert [one.occurrence_at for one in resumed_run.new_runs] == [newest.ended_at]
+        told += recorded(resumed_run)
     assert (told["started"], told["missed"], told["skipped"]) == (starts, total - starts, 0)
     assert resumed.after.missed_run_uid is None
     assert resumed.after.status is ScheduleStatus.ACTIVE

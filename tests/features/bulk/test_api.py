@@ -48,7 +48,7 @@ def test_what_matches_is_paused_and_resumed(env: Env) -> None:
     assert statuses_of(env) == {"a": "paused", "b": "paused", "c": "active"}
     assert events(env.scheduler.get("a"), "SchedulePaused")[0].payload["reason"] == "the bank is away"
     assert do(env, "pause", labels={"team": "billing"}) == []
-    assert [row.outcome for row in do(env, "resume", catch_up="next")] == ["resumed", "resumed"]
+    assert [row.outcome for row in do(env, "resume", on_resume="next")] == ["resumed", "resumed"]
     assert set(statuses_of(env).values()) == {"active"}
 
 

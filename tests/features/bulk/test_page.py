@@ -188,14 +188,14 @@ def test_so_many_of_the_next_are_skipped_of_chosen_ones_and_of_all(pages: Pages)
 def test_pause_of_several_ends_by_itself_where_that_was_asked(pages: Pages) -> None:
     env = pages.env
     create(env, 2)
-    until = {"until": "2026-01-16T12:00", "catch_up": "once"}
+    until = {"until": "2026-01-16T12:00", "on_resume": "once"}
     pages.do("/bulk", action="pause", id=["other"], confirmed="yes", **until)
     fields = ask_about_all(pages)
     past = pages.send("/bulk", **fields, until="2020-01-01T00:00")
     assert (past.status_code, statuses(env)) == (422, {"active"})
     do_all(pages, fields, **until)
     found = {name: env.state(env.scheduler.get(name)) for name in ("other", "job-000", "job-001")}
-    assert {(one.resume_at, one.resume_catch_up) for one in found.values()} == {(NOON + 24 * HOUR, "once")}
+    assert {(one.resume_at, one.resume_mode) for one in found.values()} == {(NOON + 24 * HOUR, "once")}
 
 
 def test_paused_ones_run_only_where_the_list_shows_the_paused(pages: Pages) -> None:
@@ -244,7 +244,7 @@ def test_hostile_fields_are_refused_before_anything_is_done_and_shown_as_text(an
     fields = hidden(answer.text)
     assert fields["label"] == f"team:{hostile}"
     wrong: list[dict[str, str]] = [
-        {"overlap": "maybe"}, {"catch_up": "never"}, {"reason": "x" * 5_000},
+        {"overlap": "maybe"}, {"on_resume": "never"}, {"reason": "x" * 5_000},
         {"cursor": ""}, {"cursor": "x~0123456789"},
         *({"so_far": text} for text in ("x", "3", "[1, 2]", "[{}, [1]]", '[{"a": "b"}, []]', "[{}]", "[" * 100_000)),
         {"so_far": '[{"a": Infinity}, []]'},

@@ -362,8 +362,8 @@ def test_a_thaw_does_with_what_is_due_what_it_is_asked_and_the_preview_says_so(
         "skips": {"missed": "skip"},
         "once": {},
         "every": {"missed": "all", "overlap": "allow_all"},
-        "bounded": {"missed": "all", "overlap": "buffer_all", "catch_up_limit": 2},
-        "window": {"catch_up_window": SECOND},
+        "bounded": {"missed": "all", "overlap": "buffer_all", "missed_limit": 2},
+        "window": {"fire_within": SECOND},
     }
     made = {name: env.create(name, **given) for name, given in options.items()}  # type: ignore[arg-type]
     elsewhere, paused = env.create("elsewhere", namespace="tenant"), env.create("paused")

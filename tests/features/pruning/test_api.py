@@ -208,7 +208,7 @@ def test_the_run_of_an_occurrence_to_come_stays(any_env: Env) -> None:
     prune(any_env)
     assert numbers(schedule) == [4, 5, 6, 7, 8]
     before = len(any_env.calls)
-    schedule.resume(catch_up="once")
+    schedule.resume(on_resume="once")
     any_env.run_due(timedelta(seconds=1))
     schedule.pause()
     assert len(any_env.calls) <= before + 1

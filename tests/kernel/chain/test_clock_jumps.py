@@ -26,7 +26,7 @@ def test_a_jump_forward_fires_one_occurrence_and_counts_the_others(any_env: Env)
 
 
 def test_a_jump_forward_never_bursts_beyond_the_bound(env: Env) -> None:
-    schedule = env.create(overlap="allow_all", missed="all", catch_up_limit=5)
+    schedule = env.create(overlap="allow_all", missed="all", missed_limit=5)
 
     env.advance(72 * HOUR)
     dispatched(env)

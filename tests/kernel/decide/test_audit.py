@@ -84,7 +84,7 @@ def every_event() -> list[Event]:
     patient = active(policies=Policies(start_within=HOUR))
     late = replace(run(1, "pending"), queued_at=NOON, start_by=NOON + HOUR)
     ann = CommandContext(principal="ann")
-    after = active(After("nightly"), policies=Policies(catch_up_window=HOUR))
+    after = active(After("nightly"), policies=Policies(fire_within=HOUR))
     ends = [
         UpstreamEnd(uid, IDENTITY.uid, "U", "succeeded", at, at, upstream_id="nightly")
         for uid, at in (("A", NOON), ("B", NOON + 3 * HOUR))
@@ -155,7 +155,7 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
     added = {name: set(CONTRACT[name] - keys) for name, keys in DOCUMENT.items()}
     assert added == {
         "ScheduleCreated": set(),
-        "SchedulePaused": {"until", "catch_up"},
+        "SchedulePaused": {"until", "on_resume"},
         "ScheduleResumed": {"reason", "until"},
         "ScheduleUpdated": set(),
         "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "moved_from"}

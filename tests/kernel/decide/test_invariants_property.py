@@ -26,7 +26,7 @@ from rqsched.kernel.decide.model import (
     Schedule,
     ScheduleStatus,
 )
-from rqsched.kernel.decide.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies, RetryPolicy
+from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies, RetryPolicy
 from rqsched.kernel.decide.repair import decide_drain
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_backfill, decide_retry_on_request, decide_trigger
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -78,8 +78,8 @@ class Walk:
             overlap=OverlapPolicy(overlap),
             spread=self.random.choice([timedelta(0), 90 * SECOND, 3600 * SECOND]) if is_spread else timedelta(0),
             missed=MissedPolicy("all" if many else self.random.choice(["fire_once", "fire_once", "skip"])),
-            catch_up_limit=self.random.choice([2, 100]) if many else 100,
-            catch_up_window=self.random.choice([None, None, 12 * MINUTE]),
+            missed_limit=self.random.choice([2, 100]) if many else 100,
+            fire_within=self.random.choice([None, None, 12 * MINUTE]),
             buffer_limit=self.random.choice([None, 2]) if overlap == "buffer_all" else None,
             on_exhausted=self.random.choice(["done", "done", "delete"]),
             max_successes=self.random.choice([None, None, None, 12]),
@@ -164,8 +164,8 @@ class Walk:
     def resume(self) -> Change | None:
         if self.schedule.status is not ScheduleStatus.PAUSED:
             return None
-        catch_up = self.random.choice([None, *CatchUp])
-        return lifecycle.decide_resume(self.schedule, self.memory.open_runs(), now=self.now, catch_up=catch_up)
+        on_resume = self.random.choice([None, *OnResume])
+        return lifecycle.decide_resume(self.schedule, self.memory.open_runs(), now=self.now, on_resume=on_resume)
 
     def update(self) -> Change | None:
         if self.schedule.status is ScheduleStatus.DELETED:
@@ -221,7 +221,7 @@ class Walk:
         if after.is_active and not before.is_active:
             self.active_since = self.now
             if after.next_run_at is not None and after.next_run_at <= self.now:
-                self.expected.append(after.next_run_at)  # resumed with catch_up="once"
+                self.expected.append(after.next_run_at)  # resumed with on_resume="once"
         if operation == "fire" and stops and after.status_reason == "max_runs_exhausted":
             newest = max(new.occurrence_at for new in change.new_runs)
             self.excused |= {at for at in self.expected if at > newest}

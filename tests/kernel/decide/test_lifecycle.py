@@ -21,7 +21,7 @@ from rqsched.kernel.decide.lifecycle import (
     decide_update,
 )
 from rqsched.kernel.decide.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.kernel.decide.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
+from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies
 from rqsched.kernel.decide.repair import decide_retime
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_backfill, decide_trigger
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -349,7 +349,7 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "catch_up", "passed", "following"),
+    ("spec", "on_resume", "passed", "following"),
     [
         pytest.param("@hourly", "next", None, NOON + 6 * HOUR, id="cron, next"),
         pytest.param("@hourly", "once", NOON + 5 * HOUR, NOON + 6 * HOUR, id="cron, once"),
@@ -365,14 +365,14 @@ def test_a_reading_the_clock_skipped_is_recorded_before_a_pause() -> None:
     ],
 )
 @pytest.mark.parametrize("given", ["by the call", "by the schedule"])
-def test_a_schedule_resumes_where_catch_up_says(
-    spec: SpecLike, catch_up: str, passed: datetime | None, following: datetime | None, given: str
+def test_a_schedule_resumes_where_on_resume_says(
+    spec: SpecLike, on_resume: str, passed: datetime | None, following: datetime | None, given: str
 ) -> None:
-    policies = Policies(catch_up=CatchUp(catch_up if given == "by the schedule" else "next"), retry=ONCE)
+    policies = Policies(on_resume=OnResume(on_resume if given == "by the schedule" else "next"), retry=ONCE)
     paused = decide_pause(active(spec, policies=policies), now=NOON + MINUTE).after
     now = NOON + 330 * MINUTE
-    mode = CatchUp(catch_up) if given == "by the call" else None
-    change = decide_resume(paused, [], now=now, catch_up=mode)
+    mode = OnResume(on_resume) if given == "by the call" else None
+    change = decide_resume(paused, [], now=now, on_resume=mode)
     after = change.after
     assert (after.status, after.n, after.paused_at) == (ScheduleStatus.ACTIVE, paused.n + 1, None)
     if passed is not None:
@@ -384,16 +384,16 @@ def test_a_schedule_resumes_where_catch_up_says(
 
 
 def test_a_resume_once_fires_whatever_the_window_says() -> None:
-    policies = Policies(missed=MissedPolicy.SKIP, catch_up=CatchUp.ONCE)
+    policies = Policies(missed=MissedPolicy.SKIP, on_resume=OnResume.ONCE)
     paused = decide_pause(active(policies=policies), now=NOON + MINUTE).after
     assert types(fire(decide_resume(paused, [], now=NOON + 90 * MINUTE).after)) == ["Triggered"]
 
 
 def test_a_resume_once_finds_what_passed_after_an_occurrence_that_the_pause_wrote_off() -> None:
     paused = decide_pause(active("*/10 * * * *"), now=NOON + 10 * MINUTE).after
-    resumed = decide_resume(paused, [], now=NOON + 15 * MINUTE, catch_up=CatchUp.ONCE).after
+    resumed = decide_resume(paused, [], now=NOON + 15 * MINUTE, on_resume=OnResume.ONCE).after
     assert resumed.next_run_at == NOON + 20 * MINUTE
-    later = decide_resume(paused, [], now=NOON + 25 * MINUTE, catch_up=CatchUp.ONCE).after
+    later = decide_resume(paused, [], now=NOON + 25 * MINUTE, on_resume=OnResume.ONCE).after
     assert later.next_run_at == NOON + 20 * MINUTE
     assert later.due_at == NOON + 25 * MINUTE
 
@@ -401,21 +401,23 @@ def test_a_resume_once_finds_what_passed_after_an_occurrence_that_the_pause_wrot
 def test_a_resume_once_knows_only_the_timing_of_the_time() -> None:
     paused = decide_pause(active("*/30 * * * *"), now=NOON + MINUTE).after
     updated = decide_update(paused, again(paused, "0 2 * * *"), now=NOON + 10 * MINUTE).after
-    assert decide_resume(updated, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 14 * HOUR
+    assert decide_resume(updated, [], now=NOON + HOUR, on_resume=OnResume.ONCE).after.next_run_at == NOON + 14 * HOUR
     late = decide_update(paused, again(paused, "0 2 * * *"), now=NOON + 40 * MINUTE).after
-    assert decide_resume(late, [], now=NOON + HOUR, catch_up=CatchUp.ONCE).after.next_run_at == NOON + 30 * MINUTE
+    assert decide_resume(late, [], now=NOON + HOUR, on_resume=OnResume.ONCE).after.next_run_at == NOON + 30 * MINUTE
 
 
 def test_a_resume_once_fires_no_instant_from_before_its_timing_existed() -> None:
     paused = decide_pause(active("0 2 * * *"), now=NOON + MINUTE).after
     updated = decide_update(paused, again(paused, "*/30 * * * *"), now=NOON + 40 * MINUTE).after
-    assert decide_resume(updated, [], now=NOON + 50 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
-    assert decide_resume(updated, [], now=NOON + 70 * MINUTE, catch_up=CatchUp.ONCE).after.due_at == NOON + 70 * MINUTE
+    assert decide_resume(updated, [], now=NOON + 50 * MINUTE, on_resume=OnResume.ONCE).after.next_run_at == NOON + HOUR
+    assert (
+        decide_resume(updated, [], now=NOON + 70 * MINUTE, on_resume=OnResume.ONCE).after.due_at == NOON + 70 * MINUTE
+    )
 
 
 def test_a_schedule_that_began_paused_may_fire_what_passed_since() -> None:
     paused = decide_create(IDENTITY, definition(), now=NOON, paused=True).after
-    assert decide_resume(paused, [], now=NOON + 90 * MINUTE, catch_up=CatchUp.ONCE).after.next_run_at == NOON + HOUR
+    assert decide_resume(paused, [], now=NOON + 90 * MINUTE, on_resume=OnResume.ONCE).after.next_run_at == NOON + HOUR
 
 
 def test_what_passed_while_paused_is_not_missed() -> None:
@@ -435,7 +437,7 @@ def test_a_schedule_from_completion_resumes_behind_the_run_that_still_runs() -> 
 def test_a_spec_that_ended_while_paused_ends_the_schedule_at_its_resume() -> None:
     paused = decide_pause(active(Once(NOON + HOUR)), now=NOON).after
     assert types(decide_resume(paused, [], now=NOON + 2 * HOUR)) == ["Resumed", "Completed"]
-    assert types(decide_resume(paused, [], now=NOON + 2 * HOUR, catch_up=CatchUp.ONCE)) == ["Resumed"]
+    assert types(decide_resume(paused, [], now=NOON + 2 * HOUR, on_resume=OnResume.ONCE)) == ["Resumed"]
 
 
 @pytest.mark.parametrize("status", ["done", "dead"])

@@ -36,27 +36,27 @@ def minutes(*instants: datetime) -> list[int]:
     ("options", "fires", "missed"),
     [
         pytest.param({}, [1], (29, 2, 30), id="fire_once: the stored one"),
-        pytest.param({"catch_up_window": 10 * MINUTE}, [21], (29, 1, 30), id="fire_once: the oldest in the window"),
-        pytest.param({"catch_up_window": 29.5 * MINUTE}, [1], (29, 2, 30), id="fire_once: just inside the window"),
-        pytest.param({"catch_up_window": 20 * SECOND}, [], (30, 1, 30), id="fire_once: none in the window"),
+        pytest.param({"fire_within": 10 * MINUTE}, [21], (29, 1, 30), id="fire_once: the oldest in the window"),
+        pytest.param({"fire_within": 29.5 * MINUTE}, [1], (29, 2, 30), id="fire_once: just inside the window"),
+        pytest.param({"fire_within": 20 * SECOND}, [], (30, 1, 30), id="fire_once: none in the window"),
         pytest.param({"missed": "skip"}, [30], (29, 1, 30), id="skip: the newest, under a minute late"),
-        pytest.param({"missed": "skip", "catch_up_window": 30 * SECOND}, [30], (29, 1, 30), id="skip: just inside"),
-        pytest.param({"missed": "skip", "catch_up_window": 29 * SECOND}, [], (30, 1, 30), id="skip: too late"),
+        pytest.param({"missed": "skip", "fire_within": 30 * SECOND}, [30], (29, 1, 30), id="skip: just inside"),
+        pytest.param({"missed": "skip", "fire_within": 29 * SECOND}, [], (30, 1, 30), id="skip: too late"),
         pytest.param(ALLOW | {"missed": "all"}, [*range(1, 31)], None, id="all"),
         pytest.param(
-            ALLOW | {"missed": "all", "catch_up_limit": 3},
+            ALLOW | {"missed": "all", "missed_limit": 3},
             [28, 29, 30],
             (27, 1, 30),
             id="all: the newest up to the bound",
         ),
         pytest.param(
-            ALLOW | {"missed": "all", "catch_up_window": 2 * MINUTE},
+            ALLOW | {"missed": "all", "fire_within": 2 * MINUTE},
             [29, 30],
             (28, 1, 30),
             id="all: those in the window",
         ),
         pytest.param(
-            ALLOW | {"missed": "all", "catch_up_limit": 1, "catch_up_window": HOUR}, [30], (29, 1, 30), id="all: both"
+            ALLOW | {"missed": "all", "missed_limit": 1, "fire_within": HOUR}, [30], (29, 1, 30), id="all: both"
         ),
     ],
 )
@@ -84,8 +84,8 @@ def test_the_policy_chooses_among_what_passed_and_counts_the_rest(
         ({}, 59 * MINUTE, True),
         ({"missed": "skip"}, MINUTE, True),
         ({"missed": "skip"}, MINUTE + SECOND, False),
-        ({"catch_up_window": 5 * MINUTE}, 5 * MINUTE, True),
-        ({"catch_up_window": 5 * MINUTE}, 5 * MINUTE + SECOND, False),
+        ({"fire_within": 5 * MINUTE}, 5 * MINUTE, True),
+        ({"fire_within": 5 * MINUTE}, 5 * MINUTE + SECOND, False),
     ],
     ids=str,
 )
@@ -98,15 +98,15 @@ def test_a_single_late_occurrence_fires_within_the_window_only(
     assert change.after.missed_count == (not starts)
 
 
-def test_catching_up_all_runs_one_after_another_under_buffer_all() -> None:
-    options = {"missed": "all", "overlap": "buffer_all", "catch_up_limit": 4}
+def test_all_that_was_missed_runs_one_after_another_under_buffer_all() -> None:
+    options = {"missed": "all", "overlap": "buffer_all", "missed_limit": 4}
     change = fire(down(options), now=NOON + 10 * MINUTE)
     assert [new.status.value for new in change.new_runs] == ["pending", "buffered", "buffered", "buffered"]
     assert [new.due_at for new in change.new_runs] == [NOON + k * MINUTE for k in (7, 8, 9, 10)]
     assert types(change) == ["Missed", "Triggered", "Buffered", "Buffered", "Buffered"]
 
 
-def test_catching_up_ends_with_max_runs_and_what_was_due_too_is_skipped() -> None:
+def test_firing_all_that_was_missed_ends_with_max_runs_and_what_was_due_too_is_skipped() -> None:
     change = fire(down(ALLOW | {"missed": "all"}, max_runs=2), now=NOON + 10 * MINUTE)
     assert types(change) == ["Triggered", "Triggered", "Completed", *["TriggerSkipped"] * 8]
     assert change.after.last_skip_reason == "remaining_actions_exhausted"
@@ -130,14 +130,14 @@ def passed_of(schedule: Schedule, now: datetime) -> list[datetime]:
 def expected(schedule: Schedule, now: datetime) -> tuple[list[datetime], int]:
     """The fires and the number of missed ones, as the policies' docstrings say it."""
     policies, passed = schedule.policies, passed_of(schedule, now)
-    window = policies.window
+    window = policies.allowed_lateness
     fresh = [at for at in passed if window is None or now - stored_due_of(schedule, at) <= window]
     if policies.missed == "fire_once":
         fires = fresh[:1]
     elif policies.missed == "skip":
         fires = [at for at in fresh if at == passed[-1]]
     else:
-        fires = [at for at in passed[-policies.catch_up_limit :] if at in fresh]
+        fires = [at for at in passed[-policies.missed_limit :] if at in fresh]
     return fires, len(passed) - len(fires)
 
 
@@ -153,7 +153,7 @@ WINDOWS = {"any age": None, "window": 8 * MINUTE}
 MISSED: dict[str, dict[str, Any]] = {
     "fire_once": {},
     "skip": {"missed": "skip"},
-    "all": {"missed": "all", "overlap": "allow_all", "catch_up_limit": 5},
+    "all": {"missed": "all", "overlap": "allow_all", "missed_limit": 5},
 }
 
 
@@ -168,7 +168,7 @@ def survey_of(schedule: Schedule, now: datetime) -> tuple[list[datetime], int]:
 @pytest.mark.parametrize("missed", MISSED)
 def test_what_passed_is_sorted_out_as_the_policies_say(spec: str, jitter: str, window: str, missed: str) -> None:
     random = Random(f"{spec} {jitter} {window} {missed}")
-    options = MISSED[missed] | {"catch_up_window": WINDOWS[window]}
+    options = MISSED[missed] | {"fire_within": WINDOWS[window]}
     schedule = down(options, SPECS[spec], jitter=JITTERS[jitter])
     assert schedule.due_at is not None
     for _ in range(6):

@@ -14,7 +14,7 @@ from rqsched.errors import InvalidSpecError
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.audit import Event
 from rqsched.kernel.decide.model import Moves, Run, RunStatus, Schedule, dump_moves, read_instants
-from rqsched.kernel.decide.policy import CatchUp, MissedPolicy, OverlapPolicy, Policies
+from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies
 from rqsched.kernel.decide.runs_on_request import decide_backfill, preview_backfill
 from rqsched.kernel.decide.schedule_options import define
 from rqsched.when.spec import Once, Spec
@@ -65,7 +65,7 @@ def test_the_row_of_a_schedule_keeps_nothing_once_what_was_moved_has_passed() ->
     assert (january.after.last_run_at, january.after.moves) == (JANUARY, None)
 
 
-def test_what_is_missed_for_weeks_is_caught_up_with_what_each_was_moved_from() -> None:
+def test_what_is_missed_for_weeks_fires_with_what_each_was_moved_from() -> None:
     policies = Policies(missed=MissedPolicy.ALL, overlap=OverlapPolicy.ALLOW_ALL)
     daily = Spec("0 9 * * *", exclude=["Sat, Sun"], on_excluded="next")
     friday = fire(active(daily, now=at("12-04T00:00"), policies=policies)).after
@@ -133,7 +133,7 @@ def test_what_waits_for_its_jitter_while_it_is_freed_runs_once() -> None:
 
 @pytest.mark.parametrize("outcome", ["skipped", "missed"])
 def test_what_was_skipped_or_missed_on_the_day_it_was_moved_to_has_its_outcome(outcome: str) -> None:
-    schedule = payroll("previous", policies=Policies(missed=MissedPolicy.SKIP, catch_up_window=HOUR))
+    schedule = payroll("previous", policies=Policies(missed=MissedPolicy.SKIP, fire_within=HOUR))
     if outcome == "skipped":
         schedule = lifecycle.decide_skip_next(schedule, 1, now=at("12-01T00:00")).after
         schedule = fire(replace(schedule, next_run_at=EVE, due_at=EVE), now=EVE).after
@@ -193,7 +193,7 @@ def test_what_an_edit_moves_to_a_day_that_has_passed_is_due_at_once_and_once() -
 
 
 def test_what_is_due_at_once_follows_the_policy_for_missed_occurrences() -> None:
-    strict = payroll("next", ["2026-12-25/2026-12-26"], policies=Policies(catch_up_window=HOUR))
+    strict = payroll("next", ["2026-12-25/2026-12-26"], policies=Policies(fire_within=HOUR))
     change = fire(edit(strict, PAYDAY + DAY, exclude=[]), now=PAYDAY + DAY)
     assert (change.new_runs, change.after.missed_count) == ((), 1)
 
@@ -272,9 +272,9 @@ def test_a_pause_over_the_day_it_was_moved_to_makes_nothing_of_it_due_later() ->
         assert one.next_run_at == JANUARY
 
 
-def test_a_resume_that_catches_up_once_stands_for_what_was_moved() -> None:
+def test_a_resume_with_once_stands_for_what_was_moved() -> None:
     paused = lifecycle.decide_pause(payroll("previous"), now=EVE - HOUR).after
-    resumed = lifecycle.decide_resume(paused, [], now=EVE + HOUR, catch_up=CatchUp.ONCE).after
+    resumed = lifecycle.decide_resume(paused, [], now=EVE + HOUR, on_resume=OnResume.ONCE).after
     [run] = fire(resumed, now=EVE + HOUR).new_runs
     assert (run.occurrence_at, run.moved_from) == (EVE, [PAYDAY])
 

@@ -11,7 +11,7 @@ from rqsched.errors import NewerReleaseError
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.model import RunStatus, Schedule, ScheduleStatus, dump_spec
 from rqsched.kernel.decide.payload import dumps, loads
-from rqsched.kernel.decide.policy import CatchUp, FailurePolicy, Policies, RetryPolicy
+from rqsched.kernel.decide.policy import FailurePolicy, OnResume, Policies, RetryPolicy
 from rqsched.kernel.decide.repair import decide_replan, decide_retime
 from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
@@ -44,12 +44,12 @@ def test_it_is_neither_changed_nor_planned_and_keeps_what_it_says() -> None:
     assert decide_retime(hourly, now=NOON, tzdata="2027a").is_empty
     assert decide_replan(replace(hourly, next_run_at=None, due_at=None), None, now=NOON).is_empty
 
-    paused = lifecycle.decide_pause(hourly, now=NOON, until=NOON + HOUR, catch_up=CatchUp.NEXT).after
+    paused = lifecycle.decide_pause(hourly, now=NOON, until=NOON + HOUR, on_resume=OnResume.NEXT).after
     assert paused.definition == hourly.definition
     assert lifecycle.decide_end_pause(paused, [], now=NOON + HOUR).is_empty
-    for catch_up in CatchUp:
+    for on_resume in OnResume:
         with pytest.raises(NewerReleaseError):
-            lifecycle.decide_resume(paused, [], now=NOON + MINUTE, catch_up=catch_up)
+            lifecycle.decide_resume(paused, [], now=NOON + MINUTE, on_resume=on_resume)
 
 
 @pytest.mark.parametrize("stop", [lifecycle.decide_pause, lifecycle.decide_delete])

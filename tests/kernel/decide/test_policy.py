@@ -15,10 +15,10 @@ from rqsched.kernel.decide.policy import (
     LOST,
     NO_TYPES,
     TIMEOUT,
-    CatchUp,
     ErrorTypes,
     FailurePolicy,
     MissedPolicy,
+    OnResume,
     OverlapPolicy,
     Policies,
     RetryPolicy,
@@ -65,8 +65,8 @@ def test_an_unknown_overlap_policy_is_refused_with_the_known_names(name: Any) ->
         pytest.param({"missed": "all", "overlap": "buffer_one"}, "missed", id="all under buffer_one"),
         pytest.param({"missed": "all", "overlap": "cancel_other"}, "missed", id="all under cancel_other"),
         pytest.param({"missed": "all", "overlap": "terminate_other"}, "missed", id="all under terminate_other"),
-        pytest.param({"catch_up_limit": 5}, "catch_up_limit", id="a bound without all"),
-        pytest.param({"missed": "skip", "catch_up_limit": 5}, "catch_up_limit", id="a bound under skip"),
+        pytest.param({"missed_limit": 5}, "missed_limit", id="a bound without all"),
+        pytest.param({"missed": "skip", "missed_limit": 5}, "missed_limit", id="a bound under skip"),
     ],
 )
 def test_a_contradiction_is_refused(options: dict[str, Any], field: str) -> None:
@@ -79,10 +79,10 @@ def test_a_contradiction_is_refused(options: dict[str, Any], field: str) -> None
     "options",
     [
         {"overlap": "buffer_all", "buffer_limit": 1},
-        {"overlap": "enqueue", "missed": "all", "catch_up_limit": 1000},
-        {"overlap": "allow", "missed": "all", "catch_up_limit": 1, "catch_up_window": HOUR},
-        {"missed": "skip", "catch_up_window": SECOND},
-        {"catch_up_window": HOUR, "catch_up": "once"},
+        {"overlap": "enqueue", "missed": "all", "missed_limit": 1000},
+        {"overlap": "allow", "missed": "all", "missed_limit": 1, "fire_within": HOUR},
+        {"missed": "skip", "fire_within": SECOND},
+        {"fire_within": HOUR, "on_resume": "once"},
     ],
     ids=str,
 )
@@ -95,21 +95,21 @@ def test_a_valid_combination_of_policies_survives_its_text(options: dict[str, An
     [
         ("overlap", "sometimes"),
         ("missed", "never"),
-        ("catch_up", "later"),
+        ("on_resume", "later"),
         ("on_exhausted", "dead"),
         ("buffer_limit", 0),
         ("buffer_limit", True),
         ("max_successes", 0),
         ("max_successes", 1.5),
-        ("catch_up_window", timedelta(0)),
-        ("catch_up_window", "soon"),
-        ("catch_up_limit", 0),
-        ("catch_up_limit", 1001),
+        ("fire_within", timedelta(0)),
+        ("fire_within", "soon"),
+        ("missed_limit", 0),
+        ("missed_limit", 1001),
     ],
     ids=str,
 )
 def test_a_value_out_of_bounds_is_refused(option: str, value: Any) -> None:
-    base = {"overlap": "buffer_all", "missed": "all"} if option in {"buffer_limit", "catch_up_limit"} else {}
+    base = {"overlap": "buffer_all", "missed": "all"} if option in {"buffer_limit", "missed_limit"} else {}
     with pytest.raises(InvalidPolicyError):
         Policies(**base | {option: value})
 
@@ -177,9 +177,9 @@ def test_every_parameter_survives_its_text() -> None:
         overlap=OverlapPolicy.BUFFER_ALL,
         buffer_limit=7,
         missed=MissedPolicy.ALL,
-        catch_up_window=timedelta(hours=1, microseconds=1),
-        catch_up_limit=9,
-        catch_up=CatchUp.FROM_NOW,
+        fire_within=timedelta(hours=1, microseconds=1),
+        missed_limit=9,
+        on_resume=OnResume.FROM_NOW,
         on_exhausted="delete",
         max_successes=4,
         environments=("production", "staging"),
@@ -196,12 +196,12 @@ def test_equal_policies_have_equal_texts_and_one_object() -> None:
 
 def test_the_defaults_are_those_of_the_documents() -> None:
     assert Policies() == named(
-        overlap="skip", missed="fire_once", catch_up="next", on_exhausted="done", retry=RetryPolicy(3)
+        overlap="skip", missed="fire_once", on_resume="next", on_exhausted="done", retry=RetryPolicy(3)
     )
     assert not RetryPolicy().kills_after(1_000)
-    assert Policies().window is None
-    assert named(missed="skip").window == MINUTE
-    assert named(missed="skip", catch_up_window=HOUR).window == HOUR
+    assert Policies().allowed_lateness is None
+    assert named(missed="skip").allowed_lateness == MINUTE
+    assert named(missed="skip", fire_within=HOUR).allowed_lateness == HOUR
 
 
 def test_one_environment_may_be_given_by_its_name() -> None:
@@ -217,19 +217,19 @@ def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
 
 
 STORED = (
-    '{"buffer_limit":7,"catch_up_limit":9,"catch_up_window":3600.0,"dead_letter":true,"environments":["production"],'
-    '"fan_out":"never","final_errors":["a.b"],"limit":"a","limit_rate":"9/2d","limit_running":3,"max_parallel":8,"max_successes":4,"missed":"all",'
-    '"on_delete":"keep_runs","on_exhausted":"delete","overlap":"buffer_all","overlap_until":"dispatched",'
-    '"resume":"from_now","retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
+    '{"buffer_limit":7,"dead_letter":true,"environments":["production"],'
+    '"fan_out":"never","final_errors":["a.b"],"fire_within":3600.0,"limit":"a","limit_rate":"9/2d","limit_running":3,"max_parallel":8,"max_successes":4,"missed":"all","missed_limit":9,'
+    '"on_delete":"keep_runs","on_exhausted":"delete","on_resume":"from_now","overlap":"buffer_all","overlap_until":"dispatched",'
+    '"retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
     '"give_up_on":["KeyError"],"jitter":1.0,"max_consecutive_failures":6,"max_retries":5,"retry_on":["OSError"],"then":"dead"},"retry_spread":0.5,"spread":7200.0,'
     '"start_within":1800.0,"target_retry":{"max_retries":2},"target_timeout":20,"targets":"note"}'
 )
-"""Every policy as rows hold it, whatever Python calls it."""
+"""Every policy as rows hold it."""
 
 
-def test_text_of_a_row_has_the_names_it_always_had() -> None:
+def test_text_of_a_row_has_the_names_of_the_options() -> None:
     policies = Policies.loads(STORED)
-    assert policies.catch_up is CatchUp.FROM_NOW
+    assert policies.on_resume is OnResume.FROM_NOW
     assert policies.dumps() == STORED
     same = {one.name for one in fields(Policies) if getattr(policies, one.name) == getattr(Policies(), one.name)}
     assert same == set(), "the text names every policy"
@@ -257,7 +257,7 @@ def test_what_another_surface_may_not_ask_for_is_refused(values: dict[str, Any])
 def test_lengths_of_policies_may_be_text_or_seconds() -> None:
     retry = RetryPolicy(base="30s", cap=600, jitter="PT5S")  # type: ignore[arg-type]
     assert retry == RetryPolicy(base=30 * SECOND, cap=600 * SECOND, jitter=5 * SECOND)
-    assert Policies(catch_up_window="30d").catch_up_window == timedelta(days=30)  # type: ignore[arg-type]
+    assert Policies(fire_within="30d").fire_within == timedelta(days=30)  # type: ignore[arg-type]
 
 
 class HttpError(OSError):

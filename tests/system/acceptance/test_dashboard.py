@@ -477,7 +477,7 @@ def fire_an_hour_ago(live: LiveEnv, *schedule_ids: str) -> None:
     """Make daily schedules that seem a day old, and fire the occurrence of an hour ago."""
     at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
     for schedule_id in schedule_ids:
-        handle = live.note_every(schedule_id, f"{at.minute} {at.hour} * * *", queue="nobody", catch_up_window=None)
+        handle = live.note_every(schedule_id, f"{at.minute} {at.hour} * * *", queue="nobody", fire_within=None)
         past = {"created_at": at - timedelta(days=1), "timing_changed_at": at - timedelta(days=1)}
         due = {"evaluated_to": at - timedelta(hours=1), "next_run_at": at, "due_at": at}
         move = sa.update(schedules).where(schedules.c.uid == handle.uid).values(**past, **due)

@@ -74,7 +74,7 @@ LIMIT = {"limit": "crowd", "limit_running": 2}
 DECLARATIONS: tuple[dict[str, object], ...] = (
     {"spec": timedelta(seconds=20), "overlap": "skip"},
     {"spec": timedelta(seconds=30), "overlap": "buffer_one", "jitter": timedelta(seconds=10), **LIMIT},
-    {"spec": "* * * * *", "overlap": "buffer_all", "missed": "all", "catch_up_limit": 5},
+    {"spec": "* * * * *", "overlap": "buffer_all", "missed": "all", "missed_limit": 5},
     {"spec": timedelta(seconds=45), "overlap": "allow_all", "retry": RetryPolicy(0, then="continue"), **LIMIT},
     {"spec": timedelta(minutes=1), "overlap": "cancel_other"},
     {"spec": timedelta(minutes=1), "overlap": "terminate_other", "missed": "skip"},

@@ -256,7 +256,7 @@ def pause_over(env: CrashEnv) -> None:
     """Paused with a run waiting until before now, and two occurrences passed during the pause and one since."""
     blocked(waiting)(env)
     now = env.clock.now()
-    report(env).pause(until=now + timedelta(minutes=11), catch_up="once")
+    report(env).pause(until=now + timedelta(minutes=11), on_resume="once")
     env.clock.advance(timedelta(minutes=16))
 
 
@@ -482,7 +482,7 @@ OWNER = [
     Flow("pause until", crowded, of_report(lambda h: h.pause("away", until=h.runtime.now() + timedelta(hours=1)))),
     Flow("skip next", crowded, of_report(lambda h: h.skip_next(2, reason="the bank is closed"))),
     Flow("resume", paused, of_report(lambda h: h.resume())),
-    Flow("resume and catch up", paused, of_report(lambda h: h.resume(catch_up="once"))),
+    Flow("resume and fire what was missed", paused, of_report(lambda h: h.resume(on_resume="once"))),
     Flow("delete", crowded, of_report(lambda h: h.delete())),
     Flow("delete and purge", crowded, of_report(lambda h: h.delete(purge=True)), is_atomic=False),
     Flow("restart a done one", ended(max_runs=1), of_report(lambda h: h.restart())),

@@ -74,7 +74,7 @@ def freeze_and_thaw(env: CrashEnv) -> None:
     env.work()
 
 
-def catch_up_and_thaw(env: CrashEnv) -> None:
+def resume_and_thaw(env: CrashEnv) -> None:
     env.scheduler.freeze()
     env.scheduler.get("later").resume("once")
     env.scheduler.thaw()
@@ -90,7 +90,7 @@ FAR_AHEAD = [
 """Redis then holds links that are due long after, under names that SQL will give again."""
 OWING = [
     Flow("what was owed in a frozen namespace starts at the thaw", owed, freeze_and_thaw),
-    Flow("what a resume catches up in a frozen namespace starts at the thaw", missed_while_paused, catch_up_and_thaw),
+    Flow("what a resume fires in a frozen namespace starts at the thaw", missed_while_paused, resume_and_thaw),
 ]
 """SQL again owes the start that follows an end. The started run is gone, but Redis has its job."""
 CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_NIGHTLY or not flow.is_long]

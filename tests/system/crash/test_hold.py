@@ -74,7 +74,7 @@ def frozen(env: CrashEnv) -> None:
 
 
 def frozen_and_owed(env: CrashEnv) -> None:
-    """The same for a frozen namespace in which a resume has also caught up the occurrences missed in a pause."""
+    """The same for a frozen namespace in which a resume has also fired what a pause missed."""
     missed_while_paused(env)
     env.scheduler.freeze()
     env.scheduler.get("later").resume("once")

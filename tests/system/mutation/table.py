@@ -1807,7 +1807,7 @@ EXCLUSIONS = (
         '("followed_at", "upstream_id", "missed_run_uid")',
         '("followed_at", "upstream_id")',
         "tests/features/after/test_chain.py::"
-        "test_what_a_pause_missed_is_caught_up_where_the_schedule_comes_after_no_other_any_more",
+        "test_what_a_pause_missed_fires_where_the_schedule_comes_after_no_other_any_more",
     ),
     _edit(
         "a schedule ends when ten years of it are excluded",
@@ -2177,12 +2177,12 @@ AFTER = (
         _AFTER + "a_sync_that_creates_many_again_notes_which_of_them_is_come_after[postgres]",
     ),
     _edit(
-        "what a resume catches up of a pause is owed to nobody",
+        "what a resume fires of a pause is owed to nobody",
         "features/after/decide.py",
         " or change.owed_again is not None",
         "",
-        _AFTER + "what_a_resume_catches_up_in_a_frozen_namespace_waits_for_the_thaw[sqlite-None-1]",
-        _AFTER + "a_resume_in_a_transaction_of_the_caller_catches_up_after_its_commit",
+        _AFTER + "what_a_resume_fires_in_a_frozen_namespace_waits_for_the_thaw[sqlite-None-1]",
+        _AFTER + "a_resume_in_a_transaction_of_the_caller_fires_what_was_missed_after_its_commit",
     ),
     _edit(
         "one that is held keeps all that come after the same run",
@@ -2226,11 +2226,11 @@ AFTER = (
         "kernel/decide/lifecycle.py",
         "(missed <= at or keep_next or schedule.missed_run_uid is not None)",
         "(missed <= at or keep_next)",
-        _AFTER + "what_a_pause_missed_is_caught_up_after_a_process_whose_clock_is_behind_changed_the_timing",
+        _AFTER + "what_a_pause_missed_fires_after_a_process_whose_clock_is_behind_changed_the_timing",
         _WORLDS.format(200),
     ),
     _edit(
-        "each end of a pause is caught up",
+        "each end of a pause fires at the resume",
         "features/after/decide.py",
         "    if schedule.status is ScheduleStatus.PAUSED:\n",
         "    if False:\n",

@@ -68,9 +68,9 @@ def declaration(random: Random) -> dict[str, Any]:
     options["missed"] = random.choice(_missed_with(options["overlap"]))
     options |= random.choice(({}, {}, {}, {"jitter": "15s"}, {"spread": "40s"}, {"spread": "5m", "jitter": "15s"}))
     if random.random() < 0.2:
-        options["catch_up_window"] = timedelta(seconds=random.choice((30, 300)))
+        options["fire_within"] = timedelta(seconds=random.choice((30, 300)))
     if options["missed"] == "all":
-        options["catch_up_limit"] = random.choice((2, 5))
+        options["missed_limit"] = random.choice((2, 5))
     return {"spec": random.choice(_SPECS)(), **options}
 
 

@@ -223,7 +223,7 @@ def declare(stage: Stage, random: Random, bounds: dict[str, Bounds]) -> World:
         made = stage.crew[0].scheduler.create(name, WORKFLOW, spec, queue=random.choice(QUEUES), **options)
         if random.random() < 0.2:
             until = START + timedelta(minutes=random.randint(2, 15))
-            made.pause(until=until, catch_up=random.choice((None, "once", "next", "from_now")))
+            made.pause(until=until, on_resume=random.choice((None, "once", "next", "from_now")))
         measured = Spans.of({random.randint(30, 55): 3, random.randint(30, 48): 5})
         given = timedelta(seconds=random.choice((0, 5, 20, 30, 60, 90, 200)))
         rate = random.choice((0.0, 0.0, 0.3, 0.8))

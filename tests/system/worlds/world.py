@@ -317,15 +317,15 @@ class World:
             policies, fresh, followed = schedule.policies, list[str](), list[str]()
             of_it = [pair for pair in settled if pair[1].schedule_uid == schedule.uid and pair[0] != pair[1]]
             for was, end in sorted(of_it, key=lambda pair: (pair[1].ended_at, pair[1].run_uid)):
-                is_caught_up = was is not None and was.followed is not None
-                if is_caught_up or policies.window is None or now - end.ended_at <= policies.window:
+                is_of_resume = was is not None and was.followed is not None
+                if is_of_resume or policies.allowed_lateness is None or now - end.ended_at <= policies.allowed_lateness:
                     fresh.append(end.run_uid)
                 if end.followed in {Followed.STARTED, Followed.SKIPPED}:
                     followed.append(end.run_uid)
             said = {"one": "fire_once", None: policies.missed.value}.get(missed, missed)
             said = "fire_once" if said == "all" and policies.overlap not in KEEPS_ALL else said
             said = "none" if schedule.status in {ScheduleStatus.PAUSED, ScheduleStatus.DELETED} else said
-            all_of_them = fresh[-policies.catch_up_limit :]
+            all_of_them = fresh[-policies.missed_limit :]
             allowed = {"none": [], "fire_once": fresh[:1], "skip": fresh[-1:], "all": all_of_them}[present(said)]
             assert followed == allowed, f"of {of_it} of {schedule.schedule_id} the thaw {missed} allows {allowed}"
 

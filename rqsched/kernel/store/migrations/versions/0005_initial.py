@@ -130,7 +130,7 @@ def _create_schedules() -> None:
         sa.Column("overdue_at", INSTANT),
         sa.Column("overdue_since", INSTANT),
         sa.Column("resume_at", INSTANT),
-        sa.Column("resume_catch_up", sa.String(16)),
+        sa.Column("resume_mode", sa.String(16)),
         sa.Column("traceparent", sa.String(55)),
         sa.Column("skips", sa.Text),
         sa.Column("calendars", sa.Text),
