@@ -295,7 +295,7 @@ def test_delete_drops_them_and_the_id_begins_without(env: Env) -> None:
 REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "from_completion": (Every("1h", from_completion=True), 1, InvalidInputError, r"use pause\(until=...\)"),
     "less than none": (Cron("0 * * * *"), -1, InvalidInputError, "from 0 to 100"),
-    "too many": (Cron("0 * * * *"), 101, InvalidInputError, "from 0 to 100; pause it for more"),
+    "too many": (Cron("0 * * * *"), 101, InvalidInputError, "from 0 to 100; pause it to skip more"),
     "no number": (Cron("0 * * * *"), True, InvalidInputError, "whole number"),
 }
 

@@ -1,7 +1,7 @@
-"""Audit events: the append-only record of a schedule, and the contract of the keys each type may carry.
+"""Audit events: the append-only record of a schedule, and the contract of the keys that each event type may carry.
 
-Types and keys are those of the durable-workflow document, verbatim; ours are marked. The contract is checked
-on every write, so adding a key here is a documented change of the wire format.
+Most types and keys come from the Durable Workflow document. The contract is checked on every write. Adding a key here
+changes the wire format, which is documented.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from rqsched.kernel.decide.payload import MEMO_BYTES, NOTE_BYTES, json_text
 from rqsched.kernel.decide.traceparent import parse_traceparent
 
 CREATED = "ScheduleCreated"
-"""It was created."""
+"""The schedule was created."""
 PAUSED = "SchedulePaused"
-"""It fires no more until it is resumed; runs that have begun continue."""
+"""The schedule was paused: it fires no more until it is resumed. Runs that have begun continue."""
 RESUMED = "ScheduleResumed"
-"""It fires again, next at `next_fire_at`: it was resumed or restarted, or an end that lies ahead was declared."""
+"""The schedule is active again, next at `next_fire_at`: by a resume, a restart, or an update that moved its end."""
 UPDATED = "ScheduleUpdated"
-"""Its definition was changed; `changed_fields` names what."""
+"""The definition of the schedule was changed; `changed_fields` lists the changed fields."""
 TRIGGERED = "ScheduleTriggered"
-"""A run was started: by an occurrence, a trigger, a backfill, or because the run that it waited for has ended."""
+"""A run was started by an occurrence, a trigger or a backfill, or a waiting run started after the run ahead of it."""
 SKIPPED = "ScheduleTriggerSkipped"
-"""An occurrence or a trigger started nothing; `reason` says why."""
+"""An occurrence or a trigger started no run; `reason` gives the cause."""
 DELETED = "ScheduleDeleted"
-"""It was deleted, by somebody or by `on_exhausted`; its history stays."""
+"""The schedule was deleted, by a user or by `on_exhausted`; its history stays."""
 BUFFERED = "ScheduleBuffered"
-"""A run waits for the end of `blocking_run_id`, as `overlap` says."""
+"""The `overlap` policy made a run wait for the end of the run `blocking_run_id`."""
 FIRE_FAILED = "ScheduleFireFailed"
-"""It could not be evaluated; the occurrence stays due and is tried again at `retry_at`."""
+"""An error prevented a fire. The occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
-"""Occurrences passed without a fire: `count`, from `first` to `last`; the occurrences in `fired` fire in their
-place."""
+"""Occurrences passed without a fire: `count` of them, from `first` to `last`. The occurrences in `fired` fire
+instead."""
 SKIPS_SET = "ScheduleSkipsSet"
-"""Somebody chose which of its next occurrences are skipped, or a change of its timing did: `occurrences`, or none."""
+"""The upcoming occurrences to skip are now `occurrences` (empty: none). A user or a change of the timing set them."""
 EXCLUDED = "ScheduleExcluded"
-"""Occurrences are excluded and did not happen: `count`, from `first` to `last`, recorded by the fire after them."""
+"""Excluded occurrences passed: `count` of them, from `first` to `last`. The next fire records them."""
 CALENDAR_CHANGED = "ScheduleCalendarChanged"
-"""Its next time moved because a calendar that it names was changed: `calendar` at `revision`, `changed_by` whom."""
+"""The next time moved because `changed_by` changed a calendar of the schedule: `calendar`, now at `revision`."""
 COMPLETED = "ScheduleCompleted"
-"""It is done: no occurrence is left, or it has run as often as it may."""
+"""The schedule is done: it has no occurrence left, or has reached `max_runs` or `max_successes`."""
 DIED = "ScheduleDied"
-"""It is dead: its runs failed, and `retry.then` says that it ends by that."""
+"""The schedule is dead, because runs failed and its retry policy ends it then."""
 RECOVERED = "ScheduleRecovered"
-"""A repair planned its next time anew: it had none, or the rules of its time zone had changed."""
+"""A repair computed the next time again: it was missing, or the rules of the time zone had changed."""
 OVERDUE = "ScheduleOverdue"
-"""It has had no success for as long as `expect_success_within` allows."""
+"""The schedule had no success within `expect_success_within`."""
 RUN_LONG = "RunLong"
-"""A run takes, or took, longer than `expect_duration`; once for a run."""
+"""A run takes, or took, longer than `expect_duration`. Recorded once for a run."""
 RUN_FAILED = "RunFailed"
 """A run has failed for good."""
 RUN_RETRYING = "RunRetrying"
@@ -59,28 +59,28 @@ RUN_RETRYING = "RunRetrying"
 RUN_LOST = "RunLost"
 """A run was lost for good: its worker died, and no retry is left."""
 RUN_EXPIRED = "RunExpired"
-"""A run was not started by `start_by`, so long after it was queued as `start_within` allows; it has ended."""
+"""A run expired: it was queued, but did not start by `start_by`, the limit that `start_within` sets."""
 RUN_BLOCKED = "RunBlocked"
-"""A worker lacked the code of a run, which waits for one that has it."""
+"""A worker lacked the code of a run. The run waits for a worker that has it."""
 RUN_RETRY_REQUESTED = "RunRetryRequested"
-"""Somebody asked for one more attempt of a run; `outcome` says whether it started or waits."""
+"""A user asked for one more attempt of a run; `outcome` tells whether the attempt started or waits."""
 RUN_RETRY_STARTED = "RunRetryStarted"
-"""A retry that had to wait starts; when a retry starts at once, the event of its request says so."""
+"""A requested attempt started after a wait. If it starts at once, only RunRetryRequested is recorded."""
 RUN_SUCCEEDED = "RunSucceeded"
-"""A run succeeded after failures; a success that follows a success has no event."""
+"""A run succeeded after failures. A success that follows a success has no event."""
 RUN_CANCELLED = "RunCancelled"
-"""A run was cancelled; recorded when the caller says who asks or why."""
+"""A run was cancelled. Recorded only if the caller gave a principal or a reason."""
 RUN_TERMINATED = "RunTerminated"
-"""A run was terminated, its process killed; recorded when the caller says who asks or why."""
+"""A run was terminated: its process was killed. Recorded only if the caller gave a principal or a reason."""
 BACKFILL_STOPPED = "BackfillStopped"
-"""A backfill was stopped before its end; runs that it has started continue."""
+"""A backfill was stopped before its end. Runs that it has started continue."""
 FAN_OUT_ENDED = "FanOutEnded"
-"""The last target of a run has ended; recorded before the event of the run's own end, if it has one."""
+"""The last target of a run has ended. If the end of the run itself has an event, that event comes next."""
 
 REMAINING_EXHAUSTED = "remaining_actions_exhausted"
-"""The reason of a skip for which `max_runs` leaves no run."""
+"""The reason of a skip because `max_runs` is used up."""
 NOT_TRIGGERABLE = "status_not_triggerable"
-"""The reason of a skip whose schedule is in a status that starts nothing."""
+"""The reason of a skip because the status of the schedule does not allow a start."""
 
 _DEFINED = frozenset({"spec", "action", "overlap_policy", "next_fire_at"})
 _STARTED = frozenset(
@@ -136,7 +136,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     FAN_OUT_ENDED: (_ENDED - {"error"}) | {"outcome", "targets"},
     RUN_SUCCEEDED: (_ENDED - {"error"}) | {"consecutive_failures", "overdue_since"},
 }
-"""The payload keys that each event type may carry; every type may carry `command_context` too."""
+"""The payload keys that each event type may carry. Every type may also carry `command_context`."""
 
 LINEAGE_KEYS = frozenset(
     {
@@ -149,12 +149,12 @@ LINEAGE_KEYS = frozenset(
         "occurrence_time",
     }
 )
-"""The keys of the ScheduleTriggered event on the started run (durable-workflow document)."""
+"""The keys of the ScheduleTriggered event in the history of the started run (Durable Workflow document)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """The actor and the reason of an operation; recorded with its audit event when given."""
+    """The actor and the reason of an operation. The audit event of the operation records them."""
 
     principal: str | None = None
     """The user or token on whose behalf the operation ran."""
@@ -163,14 +163,14 @@ class CommandContext:
     source: str | None = None
     """The surface: `python`, `cli`, `http`, `control_plane`, ..."""
     reason: str | None = None
-    """Free text for the next operator."""
+    """Free text for a person who reads the history."""
     context: Mapping[str, Any] | None = None
     """Further JSON-native values, as the Durable Workflow control plane records them; at most 256 KiB."""
     traceparent: str | None = None
-    """The caller's span, as W3C Trace Context writes it: what is created, or started, belongs to its trace."""
+    """The caller's span in the format of W3C Trace Context. A schedule or run that the call creates joins its trace."""
 
     def __post_init__(self) -> None:
-        """Refuse what an audit event could not hold; raises InvalidPayloadError."""
+        """Refuse values that an audit event cannot hold; raises InvalidPayloadError."""
         for name in ("principal", "request_id", "source", "reason"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
@@ -180,18 +180,18 @@ class CommandContext:
             raise InvalidPayloadError("context", f"must be an object, not {type(self.context).__name__}")
         json_text("context", None if self.context is None else dict(self.context), MEMO_BYTES)
         if self.traceparent is not None and str(parse_traceparent(str(self.traceparent))) != self.traceparent:
-            told = "is not a span as W3C Trace Context writes it: 00-, 32, 16 and 2 hexadecimal digits"
+            told = "is not in the format of W3C Trace Context: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
             raise InvalidPayloadError("context.traceparent", told)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> CommandContext:
-        """Return the context that `to_json` rendered; keys that a newer release added are ignored."""
+        """Return the context from the values of `to_json`; keys of a newer release are ignored."""
         return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
     def to_json(self) -> dict[str, Any]:
-        """Render the attributes that were given; absent ones are omitted, never blank.
+        """Return the attributes that were given, without the absent ones.
 
-        A span alone says neither who asked nor why: then there is nothing to record.
+        A context with a span alone gives an empty object, because it names neither an actor nor a reason.
         """
         names = ("principal", "request_id", "source", "reason", "context", "traceparent")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -200,16 +200,16 @@ class CommandContext:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One audit event before it has a sequence; building one with a key outside the contract raises."""
+    """One audit event before it is recorded. Creating one with a key outside the contract raises."""
 
     type: str
     """The type, a key of CONTRACT."""
     payload: dict[str, Any] = field(default_factory=dict)
     """JSON-native values; instants are ISO 8601 UTC text."""
     run_uid: str | None = None
-    """The run it concerns; None when it concerns the schedule only."""
+    """The run that the event is about; None if it is about the schedule only."""
     instance_id: str | None = None
-    """That run's instance id; None without one."""
+    """The instance id of that run; None without a run."""
 
     def __post_init__(self) -> None:
         """Refuse a type or key outside the contract."""
@@ -225,22 +225,22 @@ class AuditRecord:
     """One audit event as it was recorded."""
 
     schedule_uid: str
-    """The incarnation of the schedule."""
+    """The uid of the schedule."""
     sequence: int
     """1, 2, 3 ... within the schedule, without gaps."""
     event_type: str
     """The type of the event, such as `RunFailed`; the reference on events lists them all."""
     payload: dict[str, Any]
-    """Its values by name, and `command_context` when a caller gave one."""
+    """The values by name, with `command_context` if the caller gave one."""
     workflow_instance_id: str | None
-    """The instance id of the run it is about; None when it is about no run."""
+    """The instance id of the run that the event is about; None if it is about no run."""
     workflow_run_id: str | None
     """The uid of that run."""
     recorded_at: datetime
-    """When its transaction recorded it, aware UTC."""
+    """When the event was recorded, aware UTC."""
 
 
 def instant_of(record: AuditRecord, key: str) -> datetime | None:
-    """Read an instant of an event's payload; None where it has none."""
+    """Return an instant from the payload of an event; None if the key is absent."""
     text = record.payload.get(key)
     return None if text is None else datetime.fromisoformat(text)

@@ -1,6 +1,6 @@
-"""The operations of an owner on a schedule: create, update, pause, resume, restart, delete. Pure decisions.
+"""Decide an owner's operations on a schedule: create, update, pause, skip, resume, restart, delete. Pure functions.
 
-Each returns a Change; none of them fires a due occurrence or lets one vanish without an outcome.
+Each operation returns a Change. No operation fires a due occurrence, and every due occurrence gets a recorded outcome.
 """
 
 from __future__ import annotations
@@ -62,41 +62,43 @@ from rqsched.when.spec import After, Member, Once, Spec
 from rqsched.when.steps import Steps, answered, bounded, first_of
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
-"""Reads what a decision about a schedule must see."""
+"""Read the runs of a schedule that a decision needs."""
 _TIMING = frozenset({"spec", "jitter"})
 _LIVE = [status for status in ScheduleStatus if status is not ScheduleStatus.DELETED]
 _declared_in = attrgetter(*DEFINITION)
 MAX_SKIPS = 100
-"""The most occurrences that are skipped on request."""
+"""The most occurrences that one call of `skip_next` may skip."""
 
 
 class Identity(NamedTuple):
-    """The identity of a schedule, and of this incarnation of it."""
+    """The names of a schedule: its uid, namespace and id."""
 
     uid: str
-    """The incarnation: a ULID, new after delete and re-create."""
+    """A ULID. A schedule that is deleted and created again gets a new one."""
     namespace: str
-    """The namespace that holds it."""
+    """The namespace of the schedule."""
     schedule_id: str
-    """The id its owner chose."""
+    """The id that the owner chose."""
 
 
 def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | None = None) -> Spec:
-    """Return a spec as the schedule of a namespace and an id has it: with the numbers of each `H`, and anchored.
+    """Return a spec in the form in which a schedule stores it: each `H` is a number, and intervals have an anchor.
 
-    The anchor is that of `like` when that is the same timing registered before, else `now`. Clock-change rules that the
-    spec leaves out are taken from `like`.
+    `named` is the namespace and id of the schedule; they determine the number of each `H`. `like` is the spec that was
+    stored before. Its anchor is kept if the timing is the same; otherwise the anchor is `now`. The clock-change rules
+    of `like` are kept if the spec has none.
     """
-    if spec.after is not None:  # it has no times of its own
+    if spec.after is not None:  # a schedule that follows another one has no times of its own
         return spec
     placed = with_clocks(spec, like).placed_for(*named)
     return (placed if like is None else placed.anchored_like(like)).anchored_at(now)
 
 
 def with_clocks(spec: Spec, stored: Spec | None) -> Spec:
-    """Return a spec with its clock-change rules (`dst_gap`, `dst_fold`) set: its own, else the stored ones.
+    """Return a spec with its clock-change rules (`dst_gap`, `dst_fold`) set.
 
-    By default a new spec shifts an occurrence out of a gap, and fires once at a time that the clock shows twice.
+    A rule comes from the spec, else from the stored spec, else from the defaults. The defaults shift an occurrence out
+    of a gap, and fire once at a time that the clock shows twice.
     """
     gap, fold = ("shift", None) if stored is None or stored.after is not None else (stored.dst_gap, stored.dst_fold)
     if spec.dst_gap not in {None, gap}:
@@ -119,10 +121,10 @@ def decide_create(
     starts_past: bool = False,
     calendars: tuple[Calendar, ...] = (),
 ) -> Change:
-    """Create a schedule. It is done at once if its spec has no occurrence after `now`.
+    """Create a schedule. Its status is `done` at once if its spec has no occurrence after `now`.
 
-    With `starts_past` a schedule without a later occurrence starts a run first, as a trigger does. `calendars` are the
-    ones that its spec names. Raises InvalidSpecError where all occurrences are excluded.
+    With `starts_past`, such a schedule starts one run first, like a trigger. `calendars` are the calendars that the
+    spec names. Raises InvalidSpecError if all occurrences are excluded.
     """
     declared = definition.parsed_spec
     if (spec := registered(declared, (identity.namespace, identity.schedule_id), now)) is not declared:
@@ -162,27 +164,27 @@ def _upstream_of(spec: Spec) -> str | None:
 
 
 def is_shared(definition: Definition) -> bool:
-    """Return whether schedules of this definition that are created at one instant differ in their identity only."""
+    """Return whether schedules with this definition, created at the same instant, differ in their identity only."""
     return not (definition.jitter or definition.parsed_policies.spread or definition.parsed_spec.has_places)
 
 
 def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
-    """Return what `decide_create` would for another identity, with all else as in the Change it made before.
+    """Return a copy of the Change that `decide_create` made, for a schedule with another identity.
 
-    The definition must be one that `is_shared`, and may differ from the one before in its `action` alone.
+    `is_shared` must be true for the definition. It may differ from the definition in `made` in its `action` only.
     """
     named = {"uid": identity.uid, "namespace": identity.namespace, "schedule_id": identity.schedule_id}
     first, events = made.after.definition, made.events
     if definition.action == first.action:
         return Change(None, changed(made.after, **named, operation=operation), events=events)
     if definition.spec != first.spec:
-        definition = changed(definition, spec=first.spec)  # anchored where that is due
+        definition = changed(definition, spec=first.spec)  # this spec has its anchor
     events = tuple(_with_action(event, json.loads(definition.action)) for event in events)
     return Change(None, changed(made.after, **named, definition=definition, operation=operation), events=events)
 
 
 def _with_action(event: Event, action: dict[str, Any]) -> Event:
-    """Return the event of a create as it is with other arguments."""
+    """Return a create's event with the arguments of another action."""
     if event.type != audit.CREATED:
         return event
     payload = event.payload | {"action": event.payload["action"] | action}
@@ -190,9 +192,9 @@ def _with_action(event: Event, action: dict[str, Any]) -> Event:
 
 
 def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars: tuple[Calendar, ...] = ()) -> None:
-    """Refuse a spec that has no occurrence after `now` for the schedule of that name.
+    """Refuse a spec that has no occurrence after `now`. `named` is the namespace and id of the schedule.
 
-    Raises InvalidSpecError, and TooMuchWorkError where that takes too many steps to find out.
+    Raises InvalidSpecError, or TooMuchWorkError if the search takes too many steps.
     """
     future = registered(spec, named, now).with_calendars(calendars)
     _refuse_all_excluded(future, now)
@@ -203,7 +205,7 @@ def require_future(spec: Spec, named: tuple[str, str], now: datetime, calendars:
 def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
     spec.require_whole_days()
     with bounded(Steps()):
-        # Ask once here, within the bound: the same question is answered at once when the next time is planned.
+        # The search for the next occurrence is bounded here. Its answer is cached, so planning the next time is cheap.
         is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
     if is_over:
         raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
@@ -236,12 +238,13 @@ def decide_update(
 ) -> Change:
     """Change what the owner declared.
 
-    The next time moves only when spec, jitter or spread changed, and an occurrence already due keeps its fire.
-    An occurrence moved off an excluded day that has its outcome gets no other; an occurrence that was ahead and has
-    passed by the new timing is due at once. `keep_next` leaves the next time alone even then (Waymark's
-    re-registration). `calendars` are the ones that the spec of the definition names. Raises when the schedule is
-    deleted, NewerReleaseError where this release does not know its timing, and InvalidSpecError when a changed spec
-    excludes all occurrences.
+    The next time moves only if spec, jitter or spread changed. An occurrence that is already due still fires. If an
+    occurrence was moved off an excluded day and already has its outcome, it gets no second one. If the new timing puts
+    an occurrence that was ahead into the past, it is due at once. With `keep_next` the next time stays even if the
+    timing changed (Waymark's re-registration). `calendars` are the calendars that the new spec names.
+
+    Raises ScheduleStateError if the schedule is deleted, NewerReleaseError if this release does not know its timing,
+    and InvalidSpecError if a changed spec excludes all occurrences.
     """
     _require(schedule, "update", *_LIVE)
     schedule.spec.require_known()
@@ -249,7 +252,7 @@ def decide_update(
     spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
     stored = schedule.policies
     policies = definition.parsed_policies.kept_from(stored)
-    same = policies is stored or policies == stored  # perhaps in the words of another release
+    same = policies is stored or policies == stored  # equal policies may be another text, written by another release
     told = schedule.definition.policies if same else policies.dumps()
     definition = changed(definition, spec=dump_spec(spec), policies=told)
     fields = [*compress(DEFINITION, map(ne, _declared_in(definition), _declared_in(schedule.definition)))]
@@ -287,14 +290,14 @@ def decide_apply_calendars(
 ) -> Change:
     """Plan a schedule again if one of its calendars was changed since its next time was planned.
 
-    It is planned as by a change of its own `exclude` at the moment of the calendar's change: an occurrence that was due
-    then keeps its fire. The schedule stays active where all its further occurrences are excluded now. `before` are the
-    earlier contents of the calendars, as far as they are known: instants that they excluded until then are recorded.
-    The Change is empty where there is nothing to plan, or a calendar is gone.
+    The effect is that of a change of the schedule's own `exclude`, made when the calendar was changed: an occurrence
+    that was due by then still fires. The schedule stays active even if all its further occurrences are excluded now.
+    `before` are the earlier contents of the calendars, if they are known. The instants that they excluded before the
+    change are recorded. The Change is empty if there is nothing to plan, or if a calendar is gone.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
-    planned_with = (schedule.calendars or "").split()  # what held between that and now moved nothing of this one
+    planned_with = (schedule.calendars or "").split()  # contents in between planned nothing
     known = {one.name: one for one in before if one.edit in planned_with}
     since = holding_since(schedule.contents, schedule.calendars, now)
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
@@ -315,7 +318,7 @@ def decide_apply_calendars(
 def planned_first(
     schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime, ran_of: RanOf | None = None
 ) -> Change:
-    """Decide about a schedule after planning it by the current calendars; most need no planning."""
+    """Plan a schedule with its current calendars if they changed, then call `decide`. Return both Changes as one."""
     if not schedule.has_old_plan:
         return decide(schedule)
     planned = decide_apply_calendars(schedule, now=now, ran_of=ran_of)
@@ -332,10 +335,10 @@ def _change_timing(
     ran_of: RanOf | None = None,
     **timing: Any,
 ) -> None:
-    """Set another timing, its definition or the contents of its calendars, from an instant on that is not after now.
+    """Set a new timing that holds from `at` on: a new definition, or new contents of the calendars.
 
-    This is the one way in which a timing changes: occurrences that were due by then get their outcome or keep their
-    fire, and the next time is set anew.
+    `at` is not after now. Every change of a timing goes through this function. Occurrences that were due by `at` get
+    an outcome or still fire, and the next time is computed again.
     """
     before = builder.schedule
     at = planned_from(before, at)
@@ -349,9 +352,9 @@ def _change_timing(
 
 
 def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
-    """End the timing that is being replaced: one due occurrence keeps its fire, the other due ones are missed.
+    """End the old timing: one due occurrence still fires, and the other due ones are recorded as missed.
 
-    The new timing does not know those instants, so no later fire could count them.
+    They must be recorded now, because the new timing does not contain them and no later fire could count them.
     """
     schedule = builder.schedule
     if schedule.is_active:
@@ -367,7 +370,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 nominals = schedule.spec.nominals_of(kept)
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
-    # An end that it has missed is kept, also one by a clock that is ahead.
+    # A missed end of an upstream run is kept, also if the clock that recorded it is ahead of this one.
     is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
     builder.set(
         timing_changed_at=at,
@@ -377,7 +380,10 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
 
 
 def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
-    """Set the next time anew, to what is due now if something is, unless the stored one was due then or is kept."""
+    """Compute the next time again. It is `due` if that is given.
+
+    The stored next time stays if it was due at `at`, or if `keep_next` keeps it.
+    """
     schedule = builder.schedule
     at, stored = planned_from(schedule, at), schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
@@ -391,7 +397,7 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurre
 
 
 def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
-    """Keep an occurrence inside its jitter or spread from being overtaken by the next one of the new timing."""
+    """Fire the stored occurrence earlier if the new timing would overtake it during its jitter or spread."""
     schedule = builder.schedule
     following = answered(schedule.timeline.next_after, at, otherwise=None)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:
@@ -409,17 +415,16 @@ def decide_pause(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Stop firing; what was already due is recorded as skipped (`disabled`). Raises unless active.
+    """Stop firing. An occurrence that is already due is recorded as skipped (`disabled`).
 
-    With `until` the pause ends by itself then, and the schedule continues where `on_resume` says, by default where its
-    policies say today; one that is paused already gets this end in place of the one it has.
+    With `until` the pause ends by itself at that time. `on_resume` then determines where the schedule continues; by
+    default its policies do. A paused schedule may be paused again with `until`, which replaces the end of its pause.
+    Raises ScheduleStateError in any other status.
     """
     if until is not None and until <= now:
         raise InvalidInputError("until", f"{iso_utc(until)} has passed; name a later time")
     if on_resume is not None and until is None:
-        raise InvalidInputError(
-            "on_resume", "says where a pause with `until` continues; add `until`, or pass it to resume"
-        )
+        raise InvalidInputError("on_resume", "needs `until`: add `until`, or pass on_resume to resume")
     _require(schedule, "pause", ScheduleStatus.ACTIVE, *([] if until is None else [ScheduleStatus.PAUSED]))
     builder = ChangeBuilder(schedule, now=now, context=context)
     if schedule.is_active:
@@ -452,9 +457,9 @@ def _stop(builder: ChangeBuilder) -> None:
 
 
 def require_skips(count: int) -> None:
-    """Check how many occurrences are to be skipped; raises InvalidInputError."""
+    """Check the number of occurrences to skip; raises InvalidInputError."""
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_SKIPS:
-        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it for more")
+        raise InvalidInputError("count", f"must be a whole number from 0 to {MAX_SKIPS}; pause it to skip more")
 
 
 def decide_skip_next(
@@ -466,22 +471,22 @@ def decide_skip_next(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Skip the next `count` occurrences, as they are now, and no others that are ahead; 0 skips none.
+    """Skip exactly the next `count` occurrences of the current timing. This replaces an earlier skip; 0 removes it.
 
-    An occurrence that is due already does not count. Nothing changes where the same ones are skipped already. Raises
-    unless active (0 also of a paused one), and InvalidInputError for `from_completion`, a count out of range and no
-    occurrence ahead.
+    An occurrence that is already due does not count. Nothing changes if the same occurrences are skipped already.
+    Raises ScheduleStateError unless the schedule is active, or paused with a `count` of 0. Raises InvalidInputError for
+    a schedule without times ahead (`from_completion`, After), a count out of range, and if no occurrence is ahead.
     """
     require_skips(count)
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
     if schedule.spec.is_from_completion or schedule.spec.after is not None:
         what = "a schedule that comes after another" if schedule.spec.after else "a from_completion interval"
-        raise InvalidInputError("count", f"skips nothing of {what}, which has no times ahead; use pause(until=...)")
+        raise InvalidInputError("count", f"has no effect on {what}, which has no times ahead; use pause(until=...)")
     is_over = partial(_is_due, schedule, now)
     *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
     skipped = tuple(at for at in ahead if at is not None)
     if count and not skipped:
-        raise InvalidInputError("count", "skips nothing: it has no further occurrence; leave it as it is")
+        raise InvalidInputError("count", "has no effect: the schedule has no further occurrence")
     passed = [asked._replace(occurrences=tuple(filter(is_over, asked.occurrences))) for asked in schedule.parsed_skips]
     builder = ChangeBuilder(schedule, now=now, context=context)
     by, why = (context.principal, context.reason) if context else (None, None)
@@ -502,11 +507,11 @@ def decide_skip_next(
 
 
 def _ahead(schedule: Schedule, now: datetime) -> Iterator[datetime]:
-    """Yield the occurrences that are not due yet, in order, those that are skipped on request among them."""
+    """Yield the occurrences that are not due yet, in order, including those that are skipped on request."""
     since, stored = planned_from(schedule, now), schedule.next_run_at
     known = {*schedule.skipped_at, *([] if stored is None else [stored])}
     for at in sorted(known):
-        # It waits for its jitter, or was kept from another timing.
+        # This occurrence waits for its jitter, or it is one that the current timing does not contain.
         if (at <= since and not _is_due(schedule, now, at)) or (at > since and not schedule.spec.names(at)):
             yield at
             since = max(since, at)
@@ -531,10 +536,11 @@ def decide_resume(
     keep_next: bool = False,
     until: datetime | None = None,
 ) -> Change:
-    """Fire again from the place `on_resume` names; waiting runs start again. Raises unless paused.
+    """End a pause: fire again from the time that `on_resume` determines, and start waiting runs.
 
-    `keep_next` keeps the next time it had when it was paused, if that is still ahead (Waymark's re-registration).
-    `until` is when the pause was to end: what has been due since then fires late, by the schedule's policies.
+    `keep_next` restores the next time that the schedule had when it was paused, if that time is still ahead (Waymark's
+    re-registration). `until` is the planned end of the pause: occurrences that were due after it fire late, by the
+    schedule's policies. Raises ScheduleStateError unless the schedule is paused.
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
@@ -543,7 +549,7 @@ def decide_resume(
     if (end := missed_end(schedule)) is not None:
         if mode is OnResume.ONCE:
             ended_at, upstream = end
-            builder.owed_again = (upstream.run_uid, ended_at)  # so the resume starts the run that the pause missed
+            builder.owed_again = (upstream.run_uid, ended_at)  # the resume starts the run that the pause prevented
         else:
             miss_end(builder, end, mode.value)
     if mode is OnResume.FROM_NOW:
@@ -563,7 +569,7 @@ def decide_resume(
 
 
 def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
-    """Fire again as from the time at which the pause was to end; nothing is changed unless that has come."""
+    """Resume a schedule whose pause was planned to end by now; the Change is empty for any other schedule."""
     at = schedule.resume_at
     if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now:
         return unchanged(schedule)
@@ -574,7 +580,7 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
 
 
 def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetime:
-    """Let a schedule fire again; returns the instant after which it is planned."""
+    """Make a schedule active. Return the instant after which its next time is searched."""
     since = planned_from(builder.schedule, at)
     builder.set(
         status=ScheduleStatus.ACTIVE,
@@ -593,7 +599,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetim
 
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
-    """Find the newest occurrence that passed during the pause; what was due before it was written off then."""
+    """Find the newest occurrence that passed during the pause. Earlier due ones got their outcome when it began."""
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
     newest = [] if schedule.spec.is_from_completion else _newest(schedule, since, now)
@@ -601,14 +607,17 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _newest(schedule: Schedule, since: datetime, now: datetime) -> list[datetime]:
-    """Return the newest occurrence in (since, now], if there is one; the oldest where only that is found quickly."""
+    """Return the newest occurrence in (since, now] in a list, or an empty list.
+
+    If the search for the newest takes too many steps, return the oldest.
+    """
     timeline = schedule.timeline
     oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
     return answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
 
 
 def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:
-    """Set the next time of a schedule that fires again: now for a missed occurrence, else the next after `since`."""
+    """Set the next time of a resumed schedule: now for a missed occurrence, else its first time after `since`."""
     spec = builder.schedule.spec
     if missed is not None:
         builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))
@@ -620,7 +629,7 @@ def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None 
 
 
 def reanchored(spec: Spec, now: datetime) -> Spec:
-    """Move the anchors of a spec to the instant from which a resume counts its intervals anew."""
+    """Return a spec whose intervals count from `now`."""
 
     def move(member: Member) -> Member:
         return member if isinstance(member, Once | After) or member.anchor is None else replace(member, anchor=now)
@@ -637,7 +646,10 @@ def decide_restart(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Revive a done or dead schedule with counters at zero; raises in any other status or when its spec is over."""
+    """Make a done or dead schedule active with counters at zero.
+
+    Raises ScheduleStateError in any other status, and if the spec has no further occurrence.
+    """
     _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
     if not _has_more(schedule, now):
         raise ScheduleStateError(
@@ -672,9 +684,10 @@ def decide_switch(
     operation: str,
     keep_next: bool = False,
 ) -> Change:
-    """Pause the schedule of a Change if it is active (`paused`), or make it fire again; None adds nothing.
+    """Add a pause or a resume to a Change.
 
-    Only a schedule that is paused, or in a status of `revives`, fires again.
+    If `paused` is true, pause the schedule if it is active. If it is false, resume the schedule if it is paused, and
+    restart it if its status is in `revives`. If it is None, add nothing.
     """
     schedule = change.after
     if paused:
@@ -695,7 +708,7 @@ def decide_switch(
 
 
 def can_continue(schedule: Schedule, now: datetime) -> bool:
-    """Return whether a done schedule has something ahead of it again: an occurrence, a run and a success to reach."""
+    """Return whether a done schedule could run again: it has occurrences, and is below `max_runs`/`max_successes`."""
     enough = schedule.policies.max_successes
     return (
         schedule.status is ScheduleStatus.DONE
@@ -706,7 +719,7 @@ def can_continue(schedule: Schedule, now: datetime) -> bool:
 
 
 def _has_more(schedule: Schedule, now: datetime) -> bool:
-    """Return whether an occurrence, or a run of the schedule that it comes after, may be ahead."""
+    """Return whether the schedule may have an occurrence ahead. A schedule that follows another one always may."""
     if schedule.upstream_id is not None:
         return True
     return answered(schedule.timeline.next_after, planned_from(schedule, now), otherwise=now) is not None
@@ -720,7 +733,10 @@ def decide_continue(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Make a done schedule active that `can_continue`: its owner declared an end that lies ahead; counters continue."""
+    """Make a done schedule active whose owner declared a later end. Its counters continue.
+
+    `can_continue` must be true for it.
+    """
     _require(schedule, "continue", ScheduleStatus.DONE)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     since = _activate(builder, None, now)
@@ -737,7 +753,10 @@ def decide_delete(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Delete softly; an occurrence already due is recorded as skipped (`deleted`). Raises when it is deleted."""
+    """Delete a schedule softly: its row stays. An occurrence that is already due is recorded as skipped (`deleted`).
+
+    Raises ScheduleStateError if the schedule is already deleted.
+    """
     _require(schedule, "delete", *_LIVE)
     builder = ChangeBuilder(schedule, now=now, context=context)
     delete(builder, reason)
@@ -755,5 +774,5 @@ _HINTS = {
     ("resume", ScheduleStatus.DONE): "Use restart() to run it again from zero.",
     ("resume", ScheduleStatus.DEAD): "Use restart() to revive it.",
     ("restart", ScheduleStatus.PAUSED): "Use resume().",
-    ("restart", ScheduleStatus.ACTIVE): "It is running already.",
+    ("restart", ScheduleStatus.ACTIVE): "It is active already.",
 }

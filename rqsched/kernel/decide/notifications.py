@@ -1,7 +1,7 @@
-"""Notifications: the events of its runs that a schedule reports, and their destinations. Values only.
+"""Notifications: which events a schedule reports about its runs, and to which destinations. Values only.
 
-A schedule's row holds them as one JSON text of the values that differ from the defaults; docs/notifications.md has the
-words.
+The row of a schedule holds them as one JSON text with the values that differ from the defaults. docs/notifications.md
+describes the options.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from rqsched.kernel.decide.audit import (
 from rqsched.kernel.decide.payload import dumps
 
 ALARMS = (RUN_FAILED, RUN_LOST, RUN_EXPIRED, RUN_BLOCKED, RUN_LONG, RUN_SUCCEEDED, OVERDUE, DIED, FIRE_FAILED)
-"""The events a webhook gets unless `events` says otherwise."""
+"""The events that a webhook gets if `events` is not given."""
 MAX_EXPECTATION = timedelta(days=3660)
-"""The longest `expect_success_within` and `expect_duration`."""
+"""The maximum of `expect_success_within` and `expect_duration`."""
 EXPECTATIONS = ("expect_success_within", "expect_duration")
-"""The options that are lengths of time."""
+"""The options that are durations."""
 MAX_URL = 2_000
-"""Characters of a URL."""
+"""The maximum length of a URL, in characters."""
 _URL = re.compile(r"[\x21-\x7e]+")
 _PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -56,24 +56,24 @@ class Notifications:
     """The notifications of one schedule."""
 
     on_failure: str | None = None
-    """The workflow that is run when a run failed, was lost or takes too long, and when the schedule is overdue."""
+    """The workflow that runs when a run failed, was lost or takes too long, and when the schedule is overdue."""
     on_recovery: str | None = None
-    """The workflow that is run at the first success after that."""
+    """The workflow that runs at the first success after such a report."""
     expect_success_within: timedelta | None = None
-    """The schedule is overdue when no run succeeded for so long; None expects nothing."""
+    """The schedule is overdue when no run has succeeded for this long; None expects nothing."""
     expect_duration: timedelta | None = None
     """A run that takes longer is reported; None expects nothing."""
     webhook: str | None = None
     """The URL that events are posted to; None leaves it to the settings."""
     events: tuple[str, ...] = ()
-    """The events the webhook gets; empty is ALARMS."""
+    """The events that the webhook gets; empty means ALARMS."""
     heartbeat: str | None = None
     """The URL that is pinged when a run starts, succeeds and fails; None leaves it to the settings."""
     sentry: str | None = None
     """The slug of the monitor in Sentry that gets check-ins; None leaves it to the settings."""
 
     def dumps(self) -> str:
-        """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
+        """Return the canonical JSON text of the schedule's row: only the values that differ from the defaults."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"events": list(self.events)}
         values |= {name: span.total_seconds() for name in EXPECTATIONS if (span := getattr(self, name)) is not None}
         return dumps({name: value for name, value in values.items() if value})
@@ -81,14 +81,14 @@ class Notifications:
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Notifications:
-        """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
+        """Read the text of `dumps`. The same text gives the same object. Fields of a newer release are ignored."""
         known = {field.name for field in fields(Notifications)}
         given = {name: value for name, value in json.loads(text).items() if name in known}
         given |= {name: timedelta(seconds=given[name]) for name in EXPECTATIONS if name in given}
         return Notifications(**given | {"events": tuple(given.get("events", ()))})
 
     def plain(self) -> dict[str, Any]:
-        """Return the option `notifications` for people; a URL, which may hold a secret, is cut to scheme and host."""
+        """Return the option `notifications` for display. URLs may hold a secret, so only scheme and host are shown."""
         if self is _NONE:
             return {}
         urls = {name: hidden(url) for name in ("webhook", "heartbeat") if (url := getattr(self, name))}
@@ -96,7 +96,7 @@ class Notifications:
         return urls | {name: value for name, value in others.items() if value}
 
     def with_options(self, options: Mapping[str, Any]) -> Notifications:
-        """Return these notifications with the options given now; raises InvalidInputError that names the option."""
+        """Return these notifications with changed options; raises InvalidInputError that names a refused option."""
         changes: dict[str, Any] = {
             name: workflow_name(name, options[name]) for name in ("on_failure", "on_recovery") if name in options
         }
@@ -107,13 +107,13 @@ class Notifications:
 
 
 _NONE = Notifications.loads("{}")
-"""No notifications, as most schedules have it: the one object of that text."""
+"""No notifications. `loads` returns this object for most schedules."""
 OPTIONS = frozenset({"on_failure", "on_recovery", *EXPECTATIONS, "notifications"})
-"""The options of a schedule that are kept here."""
+"""The options of a schedule that this module reads."""
 
 
 def hidden(url: str) -> str:
-    """Return where a URL leads, without its path and query."""
+    """Return the scheme and host of a URL, without path and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}/..."
 
@@ -128,7 +128,7 @@ def workflow_name(name: str, value: Any) -> str | None:
 
 
 def checked_url(name: str, value: Any) -> str:
-    """Check a URL that is called: http or https, a plain host, no password; raises InvalidInputError."""
+    """Check the URL of a destination: http or https, a plain host, no password; raises InvalidInputError."""
     if not isinstance(value, str) or not _URL.fullmatch(value) or len(value) > MAX_URL:
         raise InvalidInputError(name, f"must be a URL of at most {MAX_URL} printable characters without blanks")
     try:
@@ -145,16 +145,16 @@ def checked_url(name: str, value: Any) -> str:
 
 
 _NOT_PLAIN = (
-    "must name its host plainly, so that everybody who reads it finds the same one: a host name of letters, digits, - "
-    "and _, such as example.com, or an IP address, such as 192.0.2.7 or [2001:db8::7]; and a port from 1 to 65535"
+    "must have a plain host: a host name of letters, digits, - and _, such as example.com, or an IP address, such as "
+    "192.0.2.7 or [2001:db8::7]; a port must be from 1 to 65535"
 )
 
 
 def _place(text: str) -> tuple[str, int | None] | None:
-    """Return the host and port that `host:port` names, in the one form in which hosts are compared.
+    """Return host and port of a `host:port` text, in a form that can be compared.
 
-    None for what resolvers and parsers read differently: encoded, zoned, with empty labels, or an address in a form
-    that is not its usual one, such as 127.1.
+    Return None if resolvers and parsers may read the host differently: an encoded or zoned host, empty labels, or an
+    address in an unusual form such as 127.1.
     """
     found = _PLACE.fullmatch(text)
     if found is None:
@@ -173,9 +173,9 @@ def _place(text: str) -> tuple[str, int | None] | None:
 
 
 def refused_url(notifications: Any, hosts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the key and host of a URL in the option `notifications` that no allowed host covers; None when all are.
+    """Return the key and host of the first URL in the option `notifications` that `hosts` does not allow, or None.
 
-    `*.example.com` covers every name below example.com; a host with a port covers that port alone.
+    `*.example.com` allows every name below example.com. A host with a port allows only that port.
     """
     given = notifications if isinstance(notifications, Mapping) else {}
     for name in ("webhook", "heartbeat"):
@@ -199,12 +199,12 @@ def _expectation(name: str, value: Any) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, timedelta) or not timedelta(0) < value <= MAX_EXPECTATION:
-        raise InvalidInputError(name, f"must be a duration above 0 and of at most {MAX_EXPECTATION.days} days")
+        raise InvalidInputError(name, f"must be a duration above 0, at most {MAX_EXPECTATION.days} days")
     return value
 
 
 def _targets(value: Any) -> dict[str, Any]:
-    """Read the option `notifications`: what it does not name is left to the settings."""
+    """Read the option `notifications`. A key that it lacks takes its value from the settings."""
     if not isinstance(value, Mapping | None):
         raise InvalidInputError("notifications", f"must be an object, not {type(value).__name__}")
     given = dict(value or {})

@@ -1,4 +1,4 @@
-"""Payloads: what may be stored. JSON-native values only, within size limits. Pure."""
+"""Payloads: check that values may be stored. They must be JSON-native and within size limits. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from rqsched.errors import InvalidPayloadError
 
 ARGUMENT_BYTES = 256 * 1024
-"""The limit of args and kwargs together, in characters of their JSON."""
+"""The limit of args and kwargs together, in characters of JSON."""
 MEMO_BYTES = 256 * 1024
-"""The limit of a memo, of search attributes and of a command context, each in characters of its JSON."""
+"""The limit of a memo, of search attributes and of a command context, each in characters of JSON."""
 NOTE_BYTES = 4 * 1024
 """The limit of a note or description, in characters."""
 MAX_LABELS = 64
 """How many labels a schedule may have."""
 MAX_LABEL_CHARACTERS = 255
-"""The length of a label's name, and of its value."""
+"""The maximum length of a label's name, and of its value."""
 MAX_DEPTH = 64
 """How deep lists and objects may be nested."""
 
 
 def dumps(value: object) -> str:
-    """Write canonical JSON: sorted keys, no blanks, so that equal values are equal texts."""
+    """Return canonical JSON (sorted keys, no blanks): equal values give equal texts."""
     return _CANONICAL.encode(value)
 
 
@@ -33,22 +33,22 @@ _READABLE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_na
 
 
 def storable(text: str) -> str:
-    """Escape what no database stores, so that it keeps nothing from being recorded: NUL, and lone surrogates."""
+    """Escape the characters that databases refuse (NUL and lone surrogates), so that any text can be recorded."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def json_text(field: str, value: Any, limit: int) -> str:
-    """Write a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError saying what is wrong.
+    """Return a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError.
 
-    Counted are the characters that were given: how JSON escapes a letter makes it no longer. A value that holds one
-    list many times is refused before it is written out.
+    The limit counts characters before JSON escapes them. A value that is too long is refused before its JSON is built,
+    even if it is small in memory because it contains one list many times.
     """
     least = _require_native(field, value, 0, limit)
     if least > limit:
-        raise InvalidPayloadError(field, f"has more than {limit} characters, which is the limit. Store it elsewhere")
+        raise InvalidPayloadError(field, f"has more than {limit} characters, which is the limit; store it elsewhere")
     text = dumps(value)
     if len(text) > limit and (size := _size(value, text)) > limit:
-        raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}. Store it elsewhere")
+        raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}; store it elsewhere")
     return text
 
 
@@ -57,9 +57,9 @@ def _size(value: Any, text: str) -> int:
 
 
 def _require_native(field: str, value: Any, depth: int, most: int) -> int:
-    """Return how many characters the JSON of a value has at least; the count ends where it is over `most`.
+    """Return the least number of characters that the JSON of a value has. The count stops when it exceeds `most`.
 
-    Raises InvalidPayloadError for what JSON does not have.
+    Raises InvalidPayloadError for a value that JSON does not have.
     """
     if depth > MAX_DEPTH:
         raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
@@ -120,13 +120,13 @@ def _require_number(field: str, value: int) -> None:
 
 
 def require_labels(field: str, value: Any) -> str:
-    """Check labels (at most 64 short texts by name) and write them as JSON; raises InvalidPayloadError."""
+    """Check labels (at most 64 short texts by name) and return them as JSON; raises InvalidPayloadError."""
     if value is None:
         return "{}"
     if not isinstance(value, Mapping):
         raise InvalidPayloadError(field, f"must be an object, not {type(value).__name__}")
     if len(value) > MAX_LABELS:
-        raise InvalidPayloadError(field, f"are {len(value)}; the limit is {MAX_LABELS}")
+        raise InvalidPayloadError(field, f"has {len(value)} labels; the limit is {MAX_LABELS}")
     for name, text in value.items():
         fits = isinstance(name, str) and isinstance(text, str) and name and len(name) <= MAX_LABEL_CHARACTERS
         if not fits or len(text) > MAX_LABEL_CHARACTERS:
@@ -137,8 +137,8 @@ def require_labels(field: str, value: Any) -> str:
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Read an object's JSON text."""
-    if text == "{}":  # most of them
+    """Return the object that a JSON text holds."""
+    if text == "{}":  # the most frequent text
         return {}
     value: dict[str, Any] = json.loads(text)
     return value

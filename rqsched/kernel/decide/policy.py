@@ -1,4 +1,4 @@
-"""Policies: what a fire does about overlap, missed time, failure and exhaustion. Values only."""
+"""Policies: how a schedule reacts to overlap, missed occurrences, failures and exhaustion. Values only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rqsched.kernel.decide.retention import Retention
 from rqsched.when.duration import SpanLike, to_span
 
 MAX_DELAY = timedelta(days=366)
-"""The longest delay that may be asked for: a retry beyond the calendar's end could never be written down."""
+"""The longest delay that a policy may name, so that the time of a retry stays within the range of `datetime`."""
 SKIP_FIRE_WITHIN = timedelta(seconds=60)
-"""How late an occurrence may fire under `missed="skip"` unless `fire_within` says otherwise."""
+"""How late an occurrence may fire under `missed="skip"` by default."""
 DEFAULT_MISSED_LIMIT = 100
 MAX_MISSED_LIMIT = 1_000
 MAX_ERROR_TYPES = 100
-"""The most types of errors that one policy may name."""
+"""The most error types that one policy may name."""
 
 
 _MAX_ERROR_NAME = 255
@@ -32,24 +32,24 @@ _Member = TypeVar("_Member", bound=StrEnum)
 
 
 class OverlapPolicy(StrEnum):
-    """How a fire treats a schedule whose earlier run is unfinished."""
+    """The reaction to a fire while an earlier run is unfinished."""
 
     SKIP = "skip"
     """Start nothing; record the skip (default)."""
     BUFFER_ONE = "buffer_one"
-    """Keep one run waiting; skip further ones until it started."""
+    """Keep one run waiting; skip further ones until it has started."""
     BUFFER_ALL = "buffer_all"
     """Keep every run waiting and start them one after another; `buffer_limit` caps the queue."""
     ALLOW_ALL = "allow_all"
     """Start it regardless."""
     CANCEL_OTHER = "cancel_other"
-    """Cancel what is unfinished (cooperatively), then start."""
+    """Cancel the unfinished runs (cooperatively), then start."""
     TERMINATE_OTHER = "terminate_other"
-    """Kill what is unfinished, then start."""
+    """Terminate the unfinished runs (kill their processes), then start."""
 
     @classmethod
     def of(cls, value: OverlapPolicy | str) -> OverlapPolicy:
-        """Read a policy or one of the aliases of the five documents; raises InvalidPolicyError."""
+        """Read the name of a policy, or an alias from one of the five API documents; raises InvalidPolicyError."""
         text = str(value).strip().lower()
         try:
             return _ALIASES.get(text) or cls(text)
@@ -59,7 +59,7 @@ class OverlapPolicy(StrEnum):
 
 
 KEEPS_ALL = frozenset({OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL})
-"""Under these each of several occurrences that fire together gets a run."""
+"""The policies under which each of several occurrences that fire together gets a run."""
 
 
 _ALIASES = {
@@ -72,10 +72,10 @@ REPLACING = frozenset({OverlapPolicy.CANCEL_OTHER, OverlapPolicy.TERMINATE_OTHER
 
 
 class MissedPolicy(StrEnum):
-    """How a fire treats occurrences whose time has passed."""
+    """The reaction to occurrences whose time has passed without a fire."""
 
     FIRE_ONCE = "fire_once"
-    """Fire the oldest that is at most `fire_within` late, count the rest (default; durable-workflow document)."""
+    """Fire the oldest that is at most `fire_within` late, count the rest (default; Durable Workflow document)."""
     SKIP = "skip"
     """Fire only the newest, and only when it is at most `fire_within` (60 s) late; count the rest."""
     ALL = "all"
@@ -88,9 +88,9 @@ class OnResume(StrEnum):
     NEXT = "next"
     """At the next canonical occurrence after now (default)."""
     ONCE = "once"
-    """An occurrence missed while paused fires once, immediately (Waymark document)."""
+    """Now, with the newest occurrence that passed during the pause; else as `next` (Waymark document)."""
     FROM_NOW = "from_now"
-    """One interval from now (Pipelit document); for a cron the same as `next`."""
+    """One interval after now (Pipelit document); for a cron the same as `next`."""
 
     @classmethod
     def of(cls, value: OnResume | str) -> OnResume:
@@ -99,12 +99,12 @@ class OnResume(StrEnum):
 
 
 class Rerun(StrEnum):
-    """The occurrences with a run that a backfill runs again."""
+    """The occurrences that a backfill runs again, although they already have a run."""
 
     FAILED = "failed"
     """Occurrences whose run failed or was lost: the run gets one more attempt."""
     ALL = "all"
-    """Also occurrences that count as run because their history was pruned: whether they ran is not known any more."""
+    """Also occurrences whose history was pruned; they count as run, although it is not known whether they ran."""
 
     @classmethod
     def of(cls, value: Rerun | str) -> Rerun:
@@ -116,23 +116,23 @@ class FailurePolicy(StrEnum):
     """The effect of a failed run on its schedule once its attempts are used up."""
 
     DEAD = "dead"
-    """The schedule dies, loudly (Pipelit document)."""
+    """The schedule becomes `dead` and fires no more (Pipelit document)."""
     CONTINUE = "continue"
-    """The chain continues with the next occurrence."""
+    """The schedule continues with its next occurrence."""
 
 
 class FanOutPolicy(StrEnum):
-    """When a run has failed whose targets have all ended."""
+    """The condition under which a run fails after all its targets have ended."""
 
     ANY_FAILED = "any_failed"
-    """A target failed (default)."""
+    """At least one target failed (default)."""
     ALL_FAILED = "all_failed"
-    """Targets failed and none succeeded."""
+    """A target failed and none succeeded."""
     NEVER = "never"
-    """Never: the counts alone tell."""
+    """Never; only the run's counts show failed targets."""
 
     def fails(self, counts: Mapping[str, int]) -> bool:
-        """Return whether a run has failed whose targets ended so; `counts` are by status."""
+        """Return whether a run has failed, given the number of its targets by status."""
         failed = count_failed(counts)
         if self is FanOutPolicy.ALL_FAILED:
             return failed > 0 and not any(counts.get(status) for status in ("succeeded", "ignored"))
@@ -140,34 +140,34 @@ class FanOutPolicy(StrEnum):
 
 
 def count_failed(counts: Mapping[str, int]) -> int:
-    """Return how many targets failed or were lost; `counts` are by status."""
+    """Return how many targets failed or were lost, given the number of targets by status."""
     return sum(counts.get(status, 0) for status in ("failed", "lost"))
 
 
 class OverlapUntil(StrEnum):
-    """How long the overlap policy sees a run with targets as unfinished."""
+    """How long a run with targets counts as unfinished for the overlap policy."""
 
     FINISHED = "finished"
     """Until its last target has ended (default)."""
     DISPATCHED = "dispatched"
-    """Until its workflow has returned: the next sweep may begin while targets of this one wait."""
+    """Until its workflow has returned: the next run may begin while targets of this one wait."""
 
 
 ErrorsLike: TypeAlias = str | type[BaseException] | Sequence[str | type[BaseException]]
-"""Classes of errors, or their names, one or several; policies keep the names."""
+"""One or several error classes, or their names. Policies store the names."""
 
 
 class ErrorTypes(NamedTuple):
-    """The names by which policies know the error of an attempt."""
+    """The names of the error of an attempt, which the entries of a policy are compared with."""
 
     own: tuple[str, ...] = ()
-    """Its own: `ReadTimeout` and `requests.exceptions.ReadTimeout`; what an external worker calls it."""
+    """The names of its class: `ReadTimeout`, `requests.exceptions.ReadTimeout`; or the name from an external worker."""
     inherited: tuple[str, ...] = ()
     """The names of its base classes."""
 
 
 NO_TYPES = ErrorTypes()
-"""The names of an unknown error: none."""
+"""An unknown error, which has no names."""
 TIMEOUT = ErrorTypes(("timeout",))
 """An attempt took longer than its timeout."""
 LOST = ErrorTypes(("lost",))
@@ -176,7 +176,7 @@ LOST = ErrorTypes(("lost",))
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how late a failed attempt is repeated.
+    """How often a failed attempt is repeated, and after which delay.
 
     The k-th retry waits `min(base * factor**(k - 1), cap)`, plus a random part of up to `jitter`
     (`kernel/decide/delays.py`).
@@ -185,32 +185,33 @@ class RetryPolicy:
     max_retries: int = 3
     """Further attempts after the first; 0 means user code runs at most once."""
     base: timedelta | None = None
-    """The first delay; None takes the schedule's interval, at most 5 minutes, and 60 s for cron.
+    """The first delay. None means the schedule's interval, at most 5 minutes, and 60 s for a cron.
 
-    Lengths may be given as text such as `30s`, or as a number of seconds.
+    Delays may be given as text such as `30s`, or as a number of seconds.
     """
     factor: float = 2.0
     """The growth from one delay to the next, at least 1."""
     cap: timedelta | None = None
-    """The longest delay; None takes 10 x base."""
+    """The longest delay; None means 10 x base."""
     jitter: timedelta = timedelta(0)
-    """The most that is added to a delay, spread evenly and deterministically per run and attempt."""
+    """The maximum that is added to a delay. The part added is random, but always the same for a run and attempt."""
     then: FailurePolicy | str | None = None
-    """The effect on the schedule when a run's attempts are used up; a name is read as its FailurePolicy.
+    """The effect on the schedule when the attempts of a run are used up: a FailurePolicy or its name.
 
-    None keeps what is stored, and is `continue` for a new schedule.
+    None keeps the stored value; for a new schedule it is `continue`.
     """
     max_consecutive_failures: int | None = None
-    """With a number, the schedule dies only after this many failed runs in a row, whatever `then` says."""
+    """If set, the schedule dies after this many failed runs in a row, and `then` has no effect."""
     retry_on: ErrorsLike = ()
-    """The errors that are tried again; empty is every one. An attempt whose process vanished is tried again anyway.
+    """The errors that are retried; empty means every error. An attempt whose process vanished is retried in any case.
 
-    An error is named by its class, or by the name of that, alone (`ReadTimeout`) or with its module
-    (`requests.exceptions.ReadTimeout`; `requests.*` is all of a package), or of a class that it derives from
-    (`OSError`). `timeout` is an attempt beyond its timeout. External workers name errors as they like.
+    Give an error class, or the name of one, alone (`ReadTimeout`) or with its module
+    (`requests.exceptions.ReadTimeout`; `requests.*` is a whole package). A base class such as `OSError` covers its
+    subclasses. `timeout` is an attempt beyond its timeout. For errors of external workers, give the name that the
+    worker reports.
     """
     give_up_on: ErrorsLike = ()
-    """The errors that are never tried again, also where `retry_on` names them; `lost` is a process that vanished."""
+    """The errors that are never retried, even if `retry_on` covers them. `lost` is a process that vanished."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; raises InvalidPolicyError."""
@@ -220,7 +221,7 @@ class RetryPolicy:
         for name in ("base", "cap", "jitter"):
             object.__setattr__(self, name, _length(f"retry.{name}", getattr(self, name)))
         is_number = isinstance(self.factor, (int, float)) and isfinite(self.factor)
-        _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1: delays do not shrink")
+        _require(is_number and self.factor >= 1, "retry.factor", "must be a number from 1; delays cannot shrink")
         for name in ("base", "cap"):
             value = getattr(self, name)
             is_delay = value is None or (_is_positive(value) and value <= MAX_DELAY)
@@ -240,73 +241,73 @@ class RetryPolicy:
         object.__setattr__(self, "give_up_on", refused)
 
     def kills_after(self, consecutive_failures: int) -> bool:
-        """Return whether so many failed runs in a row kill the schedule."""
+        """Return whether this many failed runs in a row make the schedule `dead`."""
         if self.max_consecutive_failures is not None:
             return consecutive_failures >= self.max_consecutive_failures
         return self.then is FailurePolicy.DEAD
 
 
 def no_retry() -> RetryPolicy:
-    """Return the policy of one attempt."""
+    """Return the policy that allows one attempt."""
     return RetryPolicy(max_retries=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies of one schedule; combinations that contradict each other are refused."""
+    """All policies of one schedule. Contradicting combinations are refused."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
-    """How a fire treats an earlier run that is unfinished."""
+    """The reaction to a fire while an earlier run is unfinished."""
     buffer_limit: int | None = None
     """The most runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
-    """How a fire treats occurrences that passed."""
+    """The reaction to occurrences that passed without a fire."""
     spread: timedelta = timedelta(0)
-    """Within how much each fire is delayed by one offset of the schedule's own."""
+    """Each fire is delayed by one fixed offset below this length. The offset is computed from the schedule."""
     missed_limit: int = DEFAULT_MISSED_LIMIT
-    """The most occurrences one fire starts under `missed="all"`."""
+    """The most occurrences that one fire starts under `missed="all"`."""
     fire_within: timedelta | None = None
-    """An occurrence later than this is not fired but counted as missed; None admits any age."""
+    """An occurrence that is later than this does not fire and is counted as missed; None allows any age."""
     start_within: timedelta | None = None
-    """An attempt that has not started so long after it was queued is not started any more; None waits for ever."""
+    """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
     """How `resume()` continues unless the call says otherwise."""
     on_exhausted: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
     max_successes: int | None = None
-    """The schedule is done after so many succeeded runs (Pipelit's `total_repeats`); None is unlimited."""
+    """The schedule is done after this many successful runs (Pipelit's `total_repeats`); None is unlimited."""
     environments: tuple[str, ...] = ()
     """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How failed attempts are repeated."""
     retry_spread: float = 0.0
-    """How far a retry's delay lies from what the backoff says, as a part of it (Open Job Spec: 0.5); the cap holds."""
+    """The largest random change of a retry's delay, as a fraction of it (Open Job Spec: 0.5); the cap still holds."""
     final_errors: tuple[str, ...] = ()
-    """Types of errors that are not tried again (Open Job Spec); `auth.*` stands for all that begin with `auth.`."""
+    """Error types that are not retried (Open Job Spec); `auth.*` covers every type that begins with `auth.`."""
     dead_letter: bool = False
     """Keep a failed run among the dead letters (Open Job Spec)."""
     on_delete: str = "end_runs"
-    """The effect of deleting on runs that wait: `end_runs`, or `keep_runs` as Open Job Spec has it."""
+    """The effect of a deletion on waiting runs: `end_runs`, or `keep_runs` (Open Job Spec)."""
     fan_out: FanOutPolicy | str = FanOutPolicy.ANY_FAILED
-    """When a run fails because of its targets; a name is read as its FanOutPolicy."""
+    """The condition under which a run fails because of its targets: a FanOutPolicy or its name."""
     overlap_until: OverlapUntil | str = OverlapUntil.FINISHED
-    """Until when a run with targets counts as unfinished; a name is read as its OverlapUntil."""
+    """How long a run with targets counts as unfinished: an OverlapUntil or its name."""
     targets: str | None = None
-    """The workflow that returns the ids of a run's targets; None leaves it to the run's workflow."""
+    """The workflow that returns the ids of a run's targets; with None, the run's own workflow may return them."""
     target_retry: RetryPolicy = field(default_factory=no_retry)
     """How failed attempts of a target are repeated; by default they are not."""
     target_timeout: int | None = None
-    """Seconds one attempt of a target may take; None takes the run's."""
+    """The seconds that one attempt of a target may take; None means the timeout of the run."""
     max_parallel: int | None = None
     """The most targets of one run that are handled at once, over all workers; None is unlimited."""
     limit: str | None = None
-    """The group that its runs share a number of places with, by a template over labels and namespace; None is none."""
+    """The group whose limit the runs share. The name may be a template over labels and namespace. None is no group."""
     limit_running: int | None = None
-    """How many of the group's runs may run at once, if the schedule creates the group; None leaves it to the group."""
+    """How many runs of the group may run at once. Used only if the schedule creates the group."""
     limit_rate: str | None = None
-    """How many of the group's attempts may start in a window (`Rate`), where it creates it; None leaves that, too."""
+    """How many attempts of the group may start in a window (`Rate`). Used only if the schedule creates the group."""
     retention: str | None = None
-    """How much history is kept, as `Retention` reads it; None takes RQSCHED_RETENTION."""
+    """How much history is kept, in the form that `Retention.parse` reads; None means RQSCHED_RETENTION."""
 
     def __post_init__(self) -> None:
         """Normalise names and refuse contradictions; raises InvalidPolicyError."""
@@ -342,7 +343,7 @@ class Policies:
             f"must be a whole number from 1 to {MAX_MISSED_LIMIT}; backfill what is more",
         )
         for name in ("then", "max_consecutive_failures"):
-            about_runs = "is about runs; say it in retry"
+            about_runs = "applies to runs only; set it in retry"
             _require(getattr(self.target_retry, name) is None, f"target_retry.{name}", about_runs)
         for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel", "limit_running"):
             value = getattr(self, name)
@@ -356,18 +357,18 @@ class Policies:
         )
         for name, what in (("limit_running", "number"), ("limit_rate", "rate")):
             is_of_group = self.limit is not None or getattr(self, name) is None
-            _require(is_of_group, name, f"is the {what} of a group; name that by limit, or remove it")
+            _require(is_of_group, name, f"is the {what} of a group; name the group with limit, or remove it")
         catches_all = self.missed is MissedPolicy.ALL
         _require(
             not catches_all or self.overlap in KEEPS_ALL,
             "missed",
-            f"'all' would keep only one of the occurrences under overlap={self.overlap.value!r}; choose "
+            f"'all' would start only one of the occurrences under overlap={self.overlap.value!r}; choose "
             "overlap='buffer_all' (one after another) or 'allow_all'",
         )
         _require(
             catches_all or self.missed_limit == DEFAULT_MISSED_LIMIT,
             "missed_limit",
-            "limits missed='all' only; remove it or choose missed='all'",
+            "applies to missed='all' only; remove it or choose missed='all'",
         )
 
     @property
@@ -383,17 +384,20 @@ class Policies:
         return self.on_delete == "keep_runs"
 
     def is_final(self, error: ErrorTypes) -> bool:
-        """Return whether `final_errors` has one of an error's own names, for which it is not tried again."""
+        """Return whether `final_errors` covers the class of an error, so that it is not retried."""
         return any(_names(entry, kind) for entry in self.final_errors for kind in error.own)
 
     def kept_from(self, stored: Policies) -> Policies:
-        """Return these policies with the stored value where they leave it open: `then`, when attempts are used up."""
+        """Return these policies with a `then` of None replaced by the stored value."""
         if self.retry.then is not None or stored.retry.then is None:
             return self
         return replace(self, retry=replace(self.retry, then=stored.retry.then))
 
     def plain(self) -> dict[str, Any]:
-        """Return every policy as JSON-native values; spans are seconds. Open Job Spec's only where they are set."""
+        """Return every policy as JSON-native values; spans are in seconds.
+
+        The policies of Open Job Spec appear only if they are set.
+        """
         plain = {name: value for name, value in self._raw().items() if name not in _OJS or value != _DEFAULTS[name]}
         plain["retry"]["then"] = plain["retry"]["then"] or FailurePolicy.CONTINUE.value
         plain["target_retry"] = {name: v for name, v in plain["target_retry"].items() if name not in _OF_RUNS}
@@ -401,7 +405,7 @@ class Policies:
 
     @staticmethod
     def plain_of(text: str) -> dict[str, Any]:
-        """Return `loads(text).plain()`; lists show many schedules, most of which have the same text."""
+        """Return `loads(text).plain()` from a cache, because most schedules of a list have the same text."""
         values, mutable = _plain_of(text)
         return {**values, **{name: copy(values[name]) for name in mutable}}
 
@@ -410,15 +414,15 @@ class Policies:
         return raw
 
     def dumps(self) -> str:
-        """Write the canonical JSON text that the schedule's row holds: only what differs from the defaults."""
+        """Return the canonical JSON text of the schedule's row: only the values that differ from the defaults."""
         kept = _without(self._raw(), _DEFAULTS)
         return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
-        """Read that text back; the same text gives the same object. Fields that a newer release added are ignored."""
-        given: dict[str, Any] = json.loads(text)
+        """Read the text of `dumps`. The same text gives the same object. Fields of a newer release are ignored."""
+        given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
         return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
@@ -426,11 +430,14 @@ class Policies:
 
 @lru_cache(maxsize=4096)
 def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the values, and which of them a caller could change."""
+    """Return the values of `plain`, and the keys of the mutable ones, which a caller could change."""
     values = Policies.loads(text).plain()
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
+_STORED_AS = {"on_resume": "resume"}
+"""The policies whose key in the text of a row differs from the field's name."""
+_NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
 _SPANS = frozenset({"base", "cap", "jitter", "fire_within", "spread", "start_within"})
 
 
@@ -446,7 +453,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is as by default, and objects that are empty then."""
+    """Return the values without defaults, and without objects that become empty."""
     kept = {
         name: _without(value, defaults[name]) if isinstance(value, dict) else value for name, value in values.items()
     }
@@ -467,7 +474,7 @@ def _names(entry: str, kind: str) -> bool:
 
 
 def rule_against(retry: RetryPolicy, error: ErrorTypes) -> str | None:
-    """Return the rule by which an attempt that went wrong so is the last one; None when no rule says that."""
+    """Return the rule that forbids a retry after this error, as text; None if no rule does."""
     if entry := _first_naming(retry.give_up_on, error):
         return f"give_up_on names {entry}"
     if not retry.retry_on or error == LOST or _first_naming(retry.retry_on, error):
@@ -476,33 +483,33 @@ def rule_against(retry: RetryPolicy, error: ErrorTypes) -> str | None:
 
 
 def _first_naming(entries: Any, error: ErrorTypes) -> str | None:
-    """Return the first entry that names an error, or a class that it derives from."""
+    """Return the first entry that names the class of an error or one of its base classes."""
     return next((entry for entry in entries if any(_names(entry, kind) for kinds in error for kind in kinds)), None)
 
 
 def _error_names(name: str, given: Any) -> tuple[str, ...]:
-    """Return the names of errors that are given as classes or names, one or several."""
+    """Return the names of one or several errors, given as classes or names."""
     listed = [given] if isinstance(given, (str, type)) else given
     is_list = isinstance(listed, Sequence) and len(listed) <= MAX_ERROR_TYPES
-    _require(is_list, name, f"must be a list of at most {MAX_ERROR_TYPES} classes of errors, or their names")
+    _require(is_list, name, f"must be a list of at most {MAX_ERROR_TYPES} error classes or names of error classes")
     for one in listed:
         is_error = isinstance(one, type) and issubclass(one, BaseException)
         is_name = isinstance(one, str) and 0 < len(one) <= _MAX_ERROR_NAME and one.isprintable() and " " not in one
-        _require(is_error or is_name, name, f"{one!r} is neither a class of errors nor the name of one")
+        _require(is_error or is_name, name, f"{one!r} is neither an error class nor the name of one")
     return tuple(dict.fromkeys(one if isinstance(one, str) else _error_name(one) for one in listed))
 
 
 def _error_name(kind: type[BaseException]) -> str:
-    """Return the name by which a policy keeps a class: with its module, unless that is `builtins` or `__main__`.
+    """Return the name under which a policy stores an error class: with its module, except `builtins` and `__main__`.
 
-    Another process may know the main module of this one by another name.
+    `__main__` is left out, because the main module of this process may have another name in another process.
     """
     own, with_module = error_names(kind)
     return own if kind.__module__ in {"builtins", "__main__"} else with_module
 
 
 def error_names(kind: type[BaseException]) -> tuple[str, str]:
-    """Return the names of a class of errors: alone, and with its module."""
+    """Return the two names of an error class: alone, and with its module."""
     return kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}"
 
 

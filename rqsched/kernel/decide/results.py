@@ -1,4 +1,4 @@
-"""The values that lists and bulk operations return: a scheduler and a client of its HTTP API return the same ones."""
+"""The values that lists and bulk operations return. Scheduler and the HTTP client return the same classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Page(Generic[T]):
     """One page of a list."""
 
     items: list[T]
-    """In the order of the list."""
+    """The items of the page, in the order of the list."""
     next_cursor: str | None = None
     """Pass this opaque text to read the next page; None on the last page."""
 
@@ -43,50 +43,50 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceData:
-    """The rows of a namespace that are stored, or that were deleted."""
+    """How many rows a namespace has, or how many of its rows a deletion removed."""
 
     namespace: str
     """Its name."""
     is_frozen: bool
-    """Whether it is frozen; it must be, from before its deletion until the deletion is over."""
+    """Whether the namespace is frozen. It must be frozen during its whole deletion."""
     executing: int
-    """How many runs execute now, up to 500, or how many a deletion terminated."""
+    """The number of runs that execute now, up to 500; during a deletion, the number of runs that it terminated."""
     rows: dict[str, int]
-    """How many rows there are, or were deleted since the deletion began, by what they are: `schedules`, `runs`."""
+    """The number of rows by kind (`schedules`, `runs`, ...); during a deletion, the number of rows deleted so far."""
     is_over: bool
-    """Whether everything is deleted."""
+    """Whether every row is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitDescription:
-    """A group of which only so many runs, and targets of runs, run at once or start in a time, whichever schedules they
-    are of.
+    """A group of runs, and targets of runs, of any schedules. It limits how many of them run at once or start in a
+    window of time.
 
-    A run that waits for its targets does not run: they do.
+    A run that waits for its targets does not count as running. Its targets count.
     """
 
     namespace: str
     """The namespace that the group belongs to."""
     name: str
-    """The name, as the `limit` of a schedule has it."""
+    """The name of the group, which schedules give as their `limit`."""
     number: int | None
-    """How many of them may run at once; None is any."""
+    """How many of the group's runs and targets may run at once; None is unlimited."""
     rate: str | None
-    """How many of their attempts may start in any window of a length, such as `100/min`; None is any."""
+    """How many of the group's attempts may start in any window of that length, such as `100/min`; None is unlimited."""
     started: int | None
-    """How many started in the last such window; None without a rate."""
+    """How many attempts started in the last such window; None without a rate."""
     running: int
     """How many run."""
     starting: int
-    """How many more have a place, and have not begun."""
+    """How many further attempts have a place and have not begun."""
     waiting: int
-    """How many wait for a place."""
+    """How many attempts wait for a place."""
     waiting_since: datetime | None
-    """Since when the first of them is in line; None when nobody waits."""
+    """Since when the first attempt in line waits; None when none waits."""
     changes: list[Any] = field(default_factory=list)
-    """The newest 20 changes of its number and rate, the newest first.
+    """The newest 20 changes of the group's number and rate, the newest first.
 
-    Each has `at`, `by`, `reason`, `was` and `number`, and where the rate changed `was_rate` and `rate`.
+    Each has `at`, `by`, `reason`, `was` and `number`. A change of the rate also has `was_rate` and `rate`.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,14 +112,14 @@ class BulkRow:
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """The count of a bulk operation, or one of its chunks, and how far the operation is."""
+    """The result of one call of a bulk operation: either the count of its schedules or one chunk, and its progress."""
 
     items: list[BulkRow]
-    """The outcome of each schedule of the chunk, in the order in which they were created; none for the count."""
+    """The outcome of each schedule of the chunk, the oldest schedule first; empty for the count."""
     done: int
-    """How many schedules are done, including this chunk. More than `matched` if more schedules match by now."""
+    """How many schedules are done, including this chunk. It exceeds `matched` if schedules were added since."""
     matched: int
-    """How many matched when they were counted."""
+    """How many schedules matched when they were counted."""
     next_cursor: str | None
     """Pass this opaque text to do the next chunk; None if the operation is done."""
 
@@ -137,7 +137,7 @@ class RetryRow:
     outcome: str
     """`started`, `buffered` (it waits for the run ahead of it) or `skipped`; `would_retry` in a dry run."""
     reason: str | None = None
-    """Why it was skipped: it was retried or deleted meanwhile."""
+    """Why the run was skipped: it was retried or deleted meanwhile."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON-native values."""
@@ -151,17 +151,17 @@ class BackfillRow:
     occurrence_at: datetime
     """Its nominal time."""
     instance_id: str | None
-    """The instance id of its run; None when this backfill made none."""
+    """The instance id of the occurrence's run; None if this backfill created no run."""
     outcome: str
     """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
-    """Why it was skipped; `pruned` when it counts as run because history up to there is gone; `rerun` when its run had
-    failed and is run again."""
+    """Why it was skipped. `pruned`: its history is gone, so it counts as run. `rerun`: its run had failed and runs
+    again."""
     run_uid: str | None = None
-    """The uid of its run; None when this backfill made none."""
+    """The uid of the occurrence's run; None if this backfill created no run."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON-native values, in the durable-workflow document's words."""
+        """Return the row as JSON-native values, with the key names of the Durable Workflow document."""
         return {
             "occurrence_time": iso_utc(self.occurrence_at),
             "instance_id": self.instance_id,
@@ -172,27 +172,27 @@ class BackfillRow:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a schedule ran or did not run at an instant, from what is recorded: never a guess."""
+    """Why a schedule ran or did not run at an instant. The answer comes from records only."""
 
     at: datetime
-    """The instant it is about; aware UTC."""
+    """The instant in question; aware UTC."""
     answer: str
     """One of `Answer`."""
     text: str
     """The answer as sentences, with times in the schedule's zone."""
     occurrence_at: datetime | None = None
-    """The occurrence of that minute (or second, when `at` has seconds); None when the timing names none there."""
+    """The occurrence in that minute (or second, if `at` has seconds); None if the timing has no occurrence there."""
     run_uid: str | None = None
-    """The run of that occurrence, or the run that kept it from starting; None when there is none."""
+    """The run of that occurrence, or the run that prevented its start; None when there is neither."""
     since: datetime | None = None
-    """Since when the schedule has been so, or when what decided it was recorded; None when nothing did."""
+    """When the cause of the answer began or was recorded; None without a recorded cause."""
     by: str | None = None
-    """Who did that: the principal of the recorded operation; None when it is not known or nobody did."""
+    """The principal of the operation that caused the answer; None when it is not known or no operation did."""
     reason: str | None = None
-    """The recorded reason of that person or of rqsched; None when there is none."""
+    """The reason recorded with the cause, by a person or by rqsched; None when there is none."""
     event_sequence: int | None = None
-    """The event of the schedule's history that says so; None when no event does, or one of an earlier schedule that had
-    this id."""
+    """The sequence of the event that recorded the cause; None when no event did, or an event of an earlier schedule
+    with this id."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-native values."""
@@ -203,47 +203,47 @@ class Answer(StrEnum):
     """The answers of `why`."""
 
     RAN = "ran"
-    """It has a run that started, whatever came of it."""
+    """The occurrence has a run that started, whatever its result."""
     WAITS = "waits"
-    """Its run has not started yet: it waits for a worker, for its code, for a retry or for the run ahead of it."""
+    """Its run has not started yet. It waits for a worker, for its code, for a retry or for the run ahead of it."""
     NOT_STARTED = "not_started"
     """It has a run that ended before it started: cancelled, or dropped while it waited."""
     FIRES = "fires"
-    """It is still to come, or inside its jitter or spread."""
+    """The occurrence is in the future, or inside its jitter or spread."""
     LATE = "late"
-    """It is due, and nothing has fired it yet."""
+    """The occurrence is due and has not fired yet."""
     SKIPPED = "skipped"
-    """It was skipped on purpose; `reason` says by which rule."""
+    """The occurrence was skipped on purpose; `reason` names the rule."""
     MISSED = "missed"
-    """Nothing fired it in time."""
+    """The occurrence did not fire in time."""
     NEWER_RELEASE = "newer_release"
-    """Its timing says something that only a newer release of rqsched knows, whose processes fire it."""
+    """The timing uses a feature of a newer release of rqsched; only processes of that release fire the schedule."""
     EXCLUDED = "excluded"
-    """`exclude` of the schedule takes it out."""
+    """The `exclude` option of the schedule removes the occurrence."""
     HELD = "held"
-    """Everything was, or is, held then: it was not fired by its policies, or has not been yet."""
+    """All schedules were, or are, held then, so the occurrence did not fire, or has not fired yet."""
     FROZEN = "frozen"
-    """The namespace was, or is, frozen then: the same."""
+    """The namespace was, or is, frozen then, so the occurrence did not fire, or has not fired yet."""
     PAUSED = "paused"
     """The schedule was, or is, paused then."""
     DEAD = "dead"
     """The schedule was, or is, dead then: too many runs had failed."""
     DONE = "done"
-    """The schedule has no run left then."""
+    """The schedule is done then: it has no run or no occurrence left."""
     DELETED = "deleted"
-    """The schedule was deleted before."""
+    """The schedule was deleted before that instant."""
     NOT_CREATED = "not_created"
-    """The schedule was created later."""
+    """The schedule was created after that instant."""
     OUTSIDE_WINDOW = "outside_window"
-    """It lies before the schedule's `start_at`, or at or after its `end_at`."""
+    """The instant is before the schedule's `start_at`, or at or after its `end_at`."""
     CHANGED = "changed"
-    """The current timing has an occurrence there; the timing of then had none."""
+    """The current timing has an occurrence at that instant, but the timing of that time had none."""
     NO_OCCURRENCE = "no_occurrence"
-    """The timing has no occurrence there."""
+    """The timing has no occurrence at that instant."""
     NOT_KEPT = "not_kept"
-    """The history that would answer it has been pruned."""
+    """The history of that instant has been pruned."""
     NOT_RECORDED = "not_recorded"
-    """The history goes back so far and says nothing of it."""
+    """The history covers that instant, but has no event about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,24 +255,24 @@ class Synced:
     updated: list[str]
     """Existing ones whose declaration changed."""
     unchanged: list[str]
-    """Known ones as declared."""
+    """Existing ones whose declaration is the same."""
     removed: list[str]
     """Deleted by `prune`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A minute in which more fires than in most others."""
+    """A minute with more fires than most other minutes."""
 
     at: datetime
-    """Its first second; aware UTC."""
+    """The first second of the minute; aware UTC."""
     fires: int
-    """How many fires it holds."""
+    """The number of fires in the minute."""
     schedules: list[str]
-    """The ids of some of its schedules, those with the most fires first; `namespace/id` where all namespaces are
-    asked."""
+    """The ids of some schedules that fire in the minute, those with the most fires first; `namespace/id` if the load
+    covers all namespaces."""
     others: int
-    """How many more schedules fire in it."""
+    """How many further schedules fire in the minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,31 +280,31 @@ class QueueLoad:
     """The fires onto one queue."""
 
     queue: str
-    """Its name; `external` for what external workers pull, and `queue@connection` on a Redis of RQSCHED_CONNECTIONS."""
+    """The name; `external` for runs of external workers, and `queue@connection` on a Redis of RQSCHED_CONNECTIONS."""
     fires: int
-    """How many fires."""
+    """The number of fires."""
     peak_at: datetime
-    """The first of its minutes with the most fires; aware UTC."""
+    """The first of the minutes with the most fires; aware UTC."""
     peak_fires: int
-    """How many it holds."""
+    """The number of fires in that minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What fires when: what is known and computed now, of times that are still to come."""
+    """The fires expected in a future span of time, computed from the current schedules."""
 
     start: datetime
-    """The whole minute at which it begins; aware UTC."""
+    """The first minute of the span; aware UTC."""
     end: datetime
-    """The first instant after it."""
+    """The first instant after the span; aware UTC."""
     fires: int
-    """How many fires."""
+    """The number of fires."""
     schedules: int
-    """How many schedules make them."""
+    """The number of schedules that fire."""
     minutes: list[int]
-    """The fires of each minute, from `start` on."""
+    """The number of fires in each minute, from `start` on."""
     peaks: list[Peak]
-    """The highest minutes, at most ten, those with the most fires first; none where no minute stands out."""
+    """At most ten minutes with the most fires, the highest first; empty if no minute stands out."""
     queues: list[QueueLoad]
     """Each queue, the one with the most fires first."""
     assumed: list[str]
@@ -313,16 +313,16 @@ class Load:
 
 @dataclass(slots=True)
 class Recovered:
-    """Counts of the rows that a pass found and repaired."""
+    """Counts of the rows that a repair pass found and repaired."""
 
     checked: int = 0
     """Rows compared."""
     links: int = 0
-    """Main links armed because none was live."""
+    """Main links (the delayed job that fires a schedule) armed because none was live."""
     next_times: int = 0
-    """Schedules that had no next time and got one, or were over."""
+    """Schedules without a next time that got one, or became `done`."""
     retimed: int = 0
-    """Next times recomputed for a new timezone database, or a calendar that was changed."""
+    """Next times computed again because the timezone database or a calendar changed."""
     deliveries: int = 0
     """Pending runs enqueued again."""
     retries: int = 0
@@ -334,23 +334,23 @@ class Recovered:
     expired: int = 0
     """Pending runs that were not started in time, ended."""
     granted: int = 0
-    """Runs that got a place in their group, which nobody had given them."""
+    """Runs that got a free place in their group which no other process had given them."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0
     """Interrupted backfills that were continued."""
     targets: int = 0
-    """Jobs of fan-outs enqueued again, and targets failed whose process vanished."""
+    """Jobs of fan-outs enqueued again, and targets marked as failed because their process vanished."""
     overdue: int = 0
-    """Schedules found to be without a success for as long as they allow."""
+    """Schedules found overdue: no success within `expect_success_within`."""
     long: int = 0
-    """Runs found to take longer than their schedules expect."""
+    """Runs found to take longer than `expect_duration`."""
     notifications: int = 0
-    """Notifications enqueued again, and attempts failed whose process vanished."""
+    """Notifications enqueued again, and attempts marked as failed because their process vanished."""
     resumed: int = 0
-    """Schedules that fire again because their pause was to end by itself."""
+    """Schedules resumed because the end of their pause had come."""
     followed: int = 0
-    """Downstream schedules to which an end was owed."""
+    """Downstream schedules that had not seen the end of an upstream run."""
     failed: int = 0
     """Rows that could not be repaired now; the log says why."""
 

@@ -1,4 +1,4 @@
-"""Retention: how much of what is over a schedule keeps, as it is written in a setting or an option. Pure."""
+"""Retention: how much history a schedule keeps. This module reads it from the text of a setting or an option. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.when.duration import format_duration, parse_span
 
 YOUNG = timedelta(days=1)
-"""Runs that ended less than this ago stay, whatever the retention: an idempotency key is valid for as long."""
+"""A run stays for this long after its end, whatever the retention, because its idempotency key is valid for as long."""
 LONGEST_AGE = timedelta(days=36_600)
 """The greatest age."""
 MOST_RUNS = 2**53
@@ -21,7 +21,7 @@ HOW_TO_SAY = "write an age such as 90d, a number of runs such as 1000, both, or 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much history a schedule keeps: what is beyond either bound goes.
+    """How much history a schedule keeps. Rows beyond either bound are removed.
 
     >>> str(Retention.parse("P90D, 1000"))
     '90d 1000'
@@ -30,9 +30,9 @@ class Retention:
     """
 
     age: timedelta | None = None
-    """Rows that ended longer ago go; None is no bound."""
+    """Rows that ended longer ago are removed; None is no bound."""
     runs: int | None = None
-    """Runs beyond the newest so many go; None is no bound."""
+    """The number of newest runs that stay; None is no bound."""
 
     @property
     def keeps_all(self) -> bool:
@@ -52,7 +52,7 @@ class Retention:
     @staticmethod
     @lru_cache(maxsize=256)
     def parse(text: str) -> Retention:
-        """Read an age, a number of runs, both or `0`, apart by blanks or a comma; raises InvalidPolicyError."""
+        """Read an age, a number of runs, both (separated by blanks or a comma), or `0`; raises InvalidPolicyError."""
         words = text.replace(",", " ").split() if isinstance(text, str) else []
         if words == ["0"]:
             return Retention()

@@ -1,4 +1,4 @@
-"""Options: what a caller says of a schedule, checked and turned into a Definition before anything is written."""
+"""Options of a schedule: check the options that a caller gave and build a Definition, before anything is written."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _SURFACE: Mapping[str, Callable[[str, Any], Any] | None] = {
     "dead_letter": None,
     "on_delete": None,
 }
-"""The options that only another system's surface, or a sync, sets."""
+"""The options that only a sync, or the API of another system, may set."""
 OPTIONS_KNOWN = frozenset({*OPTIONS, *_SURFACE})
-"""The name of everything that `define` takes."""
+"""The names of all options that `define` takes."""
 _POLICY_FIELDS = {name: option.policy for name, option in OPTIONS.items() if option.policy is not None} | {
     name: name for name in ("retry_spread", "final_errors", "dead_letter", "on_delete")
 }
@@ -49,9 +49,9 @@ _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFA
 
 
 def dies_by_default(options: Options) -> Options:
-    """Return a create's options with `dead` for what follows a failed run, unless they say what follows.
+    """Return the options of a create with `retry.then` set to `dead`, unless they set it.
 
-    The Pipelit document has this default, for creates over HTTP with `interval_seconds` or `total_repeats`.
+    The Pipelit document has this default for creates over HTTP with `interval_seconds` or `total_repeats`.
     """
     retry = options.get("retry") or {}
     if isinstance(retry, Mapping):
@@ -64,9 +64,9 @@ def dies_by_default(options: Options) -> Options:
 
 
 def require_known(options: Mapping[str, Any], call: Callable[..., Any] | None = None) -> None:
-    """Check that options exist; raises InvalidTypeError, which is a TypeError too and names the nearest one.
+    """Check that options exist; raises InvalidTypeError, a TypeError whose message suggests the nearest name.
 
-    It may also be a parameter of the method that was called with them.
+    `call` is the method that got the options; its parameters count as possible names.
     """
     for name in sorted(options.keys() - OPTIONS_KNOWN):
         parameters = set() if call is None else signature(call).parameters.keys() - {"self", "options"}
@@ -83,9 +83,9 @@ def define(
     spec: SpecLike | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Definition:
-    """Build a Definition from a base (None for a new schedule) and the options given now.
+    """Build a Definition from a base (None for a new schedule) and the given options.
 
-    Raises a kind of InvalidInputError that names the refused option.
+    Raises InvalidInputError, or a subclass, that names the refused option.
     """
     require_known(options)
     timezone = options.get("timezone")
@@ -93,7 +93,7 @@ def define(
     if base is None:
         base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
-        # A known schedule's zone is kept for a new spec that names none; a whole Spec is taken as it is.
+        # If the new spec names no time zone, it keeps the zone of the schedule. A whole Spec never takes it over.
         zone = None if isinstance(spec, Spec | Mapping | After) else base.parsed_spec.timezone
         base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or zone)))
     elif timezone is not None:
@@ -112,7 +112,7 @@ def define(
 
 
 def _spec_text(spec: SpecLike | None, timezone: str | None) -> str:
-    """Return the canonical text of a spec; that of a member alone, which many schedules share, is remembered."""
+    """Return the canonical text of a spec. The text of a single member is cached, because many schedules share it."""
     if spec is None:
         raise InvalidInputError("spec", "is missing; give Cron, Every, Once, After or a Spec")
     if isinstance(spec, Cron | Every | Once | After) and isinstance(timezone, str | None):
@@ -126,15 +126,15 @@ def _member_text(member: Member, timezone: str | None) -> str:
 
 
 def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *, has_new_spec: bool) -> Definition:
-    """Return a definition with the exclusions of the options, else of its spec, else of `kept`, the spec before.
+    """Return a definition with exclusions: those of the options, else of its spec, else of `kept`, the earlier spec.
 
-    Raises InvalidSpecError where option and new spec contradict each other.
+    Raises InvalidSpecError if an option and the new spec contradict each other.
     """
     spec, changes = base.parsed_spec, dict[str, Any]()
     for name, nothing in (("exclude", ()), ("on_excluded", ON_EXCLUDED[0])):
         own, wanted = getattr(spec, name), given.get(name)
         if has_new_spec and nothing not in {own, wanted} and wanted not in {None, own}:
-            raise InvalidSpecError(name, "contradicts that of the spec; give one")
+            raise InvalidSpecError(name, "differs from the one in the spec; give only one")
         if wanted is None or (has_new_spec and wanted == nothing):
             wanted = own
         if name not in given and own == nothing and kept is not None:
@@ -145,10 +145,9 @@ def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *,
 
 
 def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bool) -> Definition:
-    """Return a definition with the clock-change rules of the options; raises InvalidSpecError.
+    """Return a definition with the clock-change rules (`dst_gap`, `dst_fold`) of the options; raises InvalidSpecError.
 
-    Where neither the options nor the spec have a rule, `with_clocks` of `kernel/decide/lifecycle.py` sets it when it is
-    written.
+    If neither the options nor the spec have a rule, `with_clocks` in `kernel/decide/lifecycle.py` sets it later.
     """
     said = {name: given[name] for name in _CLOCKS if given.get(name) is not None}
     if not said:
@@ -156,14 +155,14 @@ def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bo
     spec = base.parsed_spec
     for name, value in said.items():
         if has_new_spec and getattr(spec, name) not in {None, value}:
-            raise InvalidSpecError(name, "contradicts that of the spec; give one")
+            raise InvalidSpecError(name, "differs from the one in the spec; give only one")
     return replace(base, spec=dump_spec(replace(spec, **said)))
 
 
 def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
-    """Return a definition with these arguments of its workflow; None keeps those it has.
+    """Return a definition with new arguments for its workflow; None keeps the current ones.
 
-    Raises InvalidPayloadError for what is not a list, a mapping, JSON-native or short enough.
+    Raises InvalidPayloadError if they are no list or mapping, not JSON-native, or too long.
     """
     if args is None and kwargs is None:
         return definition
@@ -180,13 +179,13 @@ def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: M
 
 
 def value_of(name: str, definition: Definition) -> Any:
-    """Return what a definition has of an option, as `define` takes it."""
+    """Return the value of an option in a definition, in the form that `define` takes."""
     option, told = OPTIONS[name], definition.parsed_notifications
     if name == "timezone":
         return definition.parsed_spec.timezone
     if name == "exclude":
         return list(definition.parsed_spec.exclude)
-    if name in _CLOCKS and definition.parsed_spec.after is not None:  # it follows no clock
+    if name in _CLOCKS and definition.parsed_spec.after is not None:  # a schedule after another one has no clock
         return option.default
     if name == "on_excluded":
         return definition.parsed_spec.on_excluded
@@ -214,7 +213,7 @@ def _policies(base: Definition, given: Mapping[str, Any]) -> str:
 
 
 def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -> RetryPolicy:
-    """Return the given policy; a mapping changes the stored one, and None in it takes the default.
+    """Return the given policy. A mapping changes fields of the stored policy; None sets a field to its default.
 
     Raises InvalidPolicyError.
     """
@@ -237,7 +236,7 @@ def _notifications(base: Definition, given: Mapping[str, Any]) -> str:
 def _require_consistent(definition: Definition) -> None:
     spec, policies = definition.parsed_spec, definition.parsed_policies
     if policies.targets is not None and definition.executor == "external":
-        raise InvalidPolicyError("targets", "are named by a worker of rqsched; external workers take whole runs")
+        raise InvalidPolicyError("targets", "need a worker of rqsched; external workers take whole runs")
     if policies.limit is not None:
         name_of(policies.limit, "namespace", definition.labels)
     if spec.is_from_completion and policies.overlap is not OverlapPolicy.SKIP:
@@ -248,4 +247,4 @@ def _require_consistent(definition: Definition) -> None:
         if spec.is_from_completion and delay:
             raise InvalidPolicyError(name, "does not apply to a from_completion interval; remove it")
         if spec.after is not None and delay:
-            raise InvalidPolicyError(name, "delays times, and a schedule that comes after another has none; remove it")
+            raise InvalidPolicyError(name, "needs times, and a schedule that comes after another has none; remove it")

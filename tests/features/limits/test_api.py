@@ -395,7 +395,7 @@ def test_what_is_no_number_is_refused(env: Env, number: Any) -> None:
 
 
 def test_number_without_a_group_is_refused(env: Env) -> None:
-    with pytest.raises(InvalidPolicyError, match="name that by limit"):
+    with pytest.raises(InvalidPolicyError, match="name the group with limit"):
         env.create(limit_running=1)
     assert env.scheduler.count() == 0
 

@@ -539,7 +539,7 @@ def test_what_is_no_rate_is_refused(env: Env, rate: Any) -> None:
 
 
 def test_rate_without_a_group_and_what_says_two_things_are_refused(env: Env) -> None:
-    with pytest.raises(InvalidPolicyError, match="is the rate of a group; name that by limit"):
+    with pytest.raises(InvalidPolicyError, match="is the rate of a group; name the group with limit"):
         env.create(limit_rate="1/s")
     create(env)
     for given, told in (

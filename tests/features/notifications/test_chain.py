@@ -307,7 +307,7 @@ def test_a_stored_url_whose_host_is_not_plain_is_not_called(make_env: MakeEnv, h
     env = make_env(webhook_secret=SECRET, webhook_url=f"http://{host}/hook")
     env.failing = True
     env.run_next(env.create(retry=ONCE))
-    assert "must name its host plainly" in present(rows(env)[0].error)
+    assert "must have a plain host" in present(rows(env)[0].error)
 
 
 def test_a_redirect_is_not_followed(env: Env, hook: Receiver) -> None:
