@@ -422,7 +422,7 @@ class Policies:
     @lru_cache(maxsize=4096)
     def loads(text: str) -> Policies:
         """Read the text of `dumps`. The same text gives the same object. Fields of a newer release are ignored."""
-        given: dict[str, Any] = {_NAME_OF.get(name, name): value for name, value in json.loads(text).items()}
+        given: dict[str, Any] = json.loads(text)
         retry = RetryPolicy(**_values(RetryPolicy, given.pop("retry", {})))
         target_retry = replace(no_retry(), **_values(RetryPolicy, given.pop("target_retry", {})))
         return Policies(**_values(Policies, given), retry=retry, target_retry=target_retry)
@@ -435,9 +435,6 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
-_STORED_AS = {"on_resume": "resume"}
-"""The policies whose key in the text of a row differs from the field's name."""
-_NAME_OF = {stored: name for name, stored in _STORED_AS.items()}
 _SPANS = frozenset({"base", "cap", "jitter", "fire_within", "spread", "start_within"})
 
 
