@@ -32,7 +32,7 @@ class Calendar:
     edit: str = ""
     """The uid of the change that wrote this revision: no two contents ever have the same uid."""
     since: datetime | None = None
-    """When the oldest change was made that some schedule may not have been planned with yet; None if none is open."""
+    """The time of the oldest change with which some schedule may not be planned yet; None if all schedules are."""
     reaches: date | None = None
     """The last day that an imported calendar covers; None for a calendar without an end."""
     source: str | None = None
@@ -85,19 +85,19 @@ def require_name(value: object, field: str = "name") -> str:
     """Check the name of a calendar; raises InvalidIdError."""
     if isinstance(value, str) and is_name(value):
         return value
-    told = f"{str(value)[:64]!r} is refused; use 1 to 63 of A-Z a-z 0-9 . _ -, a letter first, and no day of the week"
+    told = f"{str(value)[:64]!r} is refused; use a letter, then up to 62 of A-Z a-z 0-9 . _ -, and no day of the week"
     raise InvalidIdError(field, told)
 
 
 def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ...]:
     """Return the entries of a calendar as canonical texts, each once, sorted.
 
-    Raises InvalidSpecError, which says what to write instead. The name of a calendar is refused too: no calendar holds
-    another.
+    Raises InvalidSpecError, which says what to write instead. The name of a calendar is refused too, because a calendar
+    cannot contain another one.
     """
     found = canonical_exclusions(value, field, most=MAX_ENTRIES)
     if names := [text for text in found if is_name(text)]:
-        told = f"{names[0]!r} is not a date, a range or a weekly window, and a calendar holds no other one"
+        told = f"{names[0]!r} is not a date, a range or a weekly window, and a calendar cannot contain a calendar"
         raise InvalidSpecError(field, f"{told}; name both in the schedule's exclude")
     return found
 
@@ -108,7 +108,7 @@ def stamp_of(calendars: Sequence[Calendar]) -> str | None:
 
 
 def holding_since(calendars: Iterable[Calendar], stamp: str | None, now: datetime) -> datetime:
-    """Return the oldest `since` of the calendars that are not in the stamp: the schedule was planned without them.
+    """Return the oldest `since` of the calendars that are not in the stamp, so the schedule was planned without them.
 
     Return `now` if there is no such calendar.
     """

@@ -3,7 +3,7 @@
 An expression is parsed once, by a small grammar of our own, into sorted integers and a `DayRule`. Times of day and
 daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions rewritten in a form
 that it reads correctly (`tests/contract/test_croniter.py`); the days of each month are cached. This file knows no
-schedule, no clock and no SQL.
+schedule, no clock and no SQL. A reading is a naive local time, as a wall clock shows it.
 """
 
 from __future__ import annotations
@@ -291,9 +291,9 @@ class CronExpression:
     def _shifted(
         self, span: Span, start: datetime, end: datetime, choice: ClockChoice, *, is_back: bool = False
     ) -> Iterator[datetime]:
-        """Yield the readings that stand for the ones which the change before a span left out.
+        """Yield the readings of a span at which the expression fires in place of left-out readings.
 
-        `start` and `end` are in UTC, the yielded readings are local.
+        The clock change before the span left these out. `start` and `end` are in UTC, the yielded readings are local.
         """
         del choice
         first, stop = _left_out(span, start, end)

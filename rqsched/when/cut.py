@@ -1,8 +1,8 @@
 """Cut: the instants of a source outside an exclusion, or those inside it.
 
-Where only the time of day and the weekday decide, one week is computed and the rest is arithmetic: for a cron the times
-of seven days, for an interval that divides a week one week for each offset of the zone. For every other source the
-instants or the excluded stretches are walked, whichever are fewer, and each of them costs steps (`when.steps`).
+A cron, and an interval that divides a week, repeat every week. For a cron, the times of seven days are computed once;
+for such an interval, one week for each offset of the zone. The rest is arithmetic. For every other source, this file
+walks either the instants or the excluded stretches, whichever are fewer. Each one costs steps (`when.steps`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedExpression(CronExpression):
-    """An expression with its exclusion. On an excluded day it also names a time that the clock leaves out.
+    """An expression with its exclusion. On an excluded day it also names the times that a clock change leaves out.
 
-    The exclusion of a whole day goes before the clock-change rules: such an occurrence is excluded, or moved, whatever
-    `dst_gap` says. Its instant follows from the offset before the change.
+    The exclusion of a whole day takes precedence over the clock-change rules: an occurrence on that day is excluded or
+    moved, whatever the value of `dst_gap`. Its instant is computed with the offset before the change.
     """
 
     exclusion: Exclusion

@@ -1,4 +1,4 @@
-"""Exclusions: local times at which nothing happens: dates, ranges of dates, weekly windows, and calendars of these.
+"""Exclusions: local times at which no occurrence happens: dates, ranges of dates, weekly windows, calendars.
 
 An `Exclusion` removes its stretches from the instants of a source, after the clock-change rules were applied. It jumps
 over a stretch, never steps through it, and counts by arithmetic. This file reads no clock and no database.
@@ -116,7 +116,7 @@ def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, 
         raise InvalidSpecError(field, f"holds {len(texts)} entries; give at most {most}")
     found = tuple(sorted(texts))
     if _covers_every_week(_weekly(found)):
-        raise InvalidSpecError(field, "takes every minute of the week, so nothing would ever happen; take less")
+        raise InvalidSpecError(field, "covers every minute of the week, so nothing would ever happen; exclude less")
     return found
 
 
@@ -169,7 +169,7 @@ def _date(value: object, field: str) -> date:
     else:
         raise InvalidSpecError(field, f"{str(value)[:64]!r} is not a date; {_HOW}")
     if not FIRST_YEAR < found.year < LAST_YEAR:
-        raise InvalidSpecError(field, f"{found} is out of reach; write a year from {FIRST_YEAR + 1} to {LAST_YEAR - 1}")
+        raise InvalidSpecError(field, f"{found} is too far away; write a year from {FIRST_YEAR + 1} to {LAST_YEAR - 1}")
     return found
 
 

@@ -1,7 +1,7 @@
 """Members: the parts of a spec, as values: `Cron`, `Every` and `Once`, and `After`, which names no times.
 
-Each is frozen, comparable, and a timeline by itself. A member that counts from the registration gets its `anchor` at
-the registration; evaluated before it, the member counts from the instant in the question.
+Each is frozen, comparable, and a timeline by itself. A member that counts from the registration of its schedule gets
+its `anchor` then. Before that, it counts from the instant that a call gives, such as `next_after(instant)`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Cron(Timeline):
             parsed = parse_cron(self.numbers or _sample(self.expression))
             if seconds is None and len(fields) == 6 and _read_seconds_last(fields) not in {None, parsed}:
                 text = f"{self.expression!r} is read with its seconds first, and RQ's cron reads them last"
-                warnings.warn(f"{text}; say which with Cron(..., seconds='first') or 'last'", stacklevel=3)
+                warnings.warn(f"{text}; choose with Cron(..., seconds='first') or 'last'", stacklevel=3)
         if self.timezone is not None:
             require_timezone(self.timezone)
         if self.anchor is not None:
@@ -105,7 +105,7 @@ class Cron(Timeline):
         if self.every is not None:
             return (Grid(self.every, self.anchor or anchor),)
         if self.numbers is None and self.has_place:
-            raise InvalidSpecError("cron", f"{self.expression!r} has its times from a schedule's id; name the schedule")
+            raise InvalidSpecError("cron", f"{self.expression!r} needs a schedule's id for its H; name the schedule")
         zone = require_timezone(self.timezone or timezone)
         return (ZonedCron(parse_cron(self.plain), zone, ClockChoice(is_shift=True)),)
 
@@ -125,7 +125,7 @@ class Every(Timeline):
     an anchor in ten days, a daily interval also fires tomorrow, unless `start_at` of its Spec lets it begin later. An
     `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
     `from_completion=True` counts from the end of each run; such an interval must be alone in its Spec.
-    Evaluated without an anchor, it counts from the instant in the question.
+    Without an anchor, it counts from the instant that a call gives, such as `next_after(instant)`.
     """
 
     every: timedelta

@@ -1,7 +1,7 @@
-"""Moved: a source of one time of day whose instants on excluded days happen on the next or previous day not excluded.
+"""Moved: a source of one time of day whose excluded instants move to the next or previous day that is not excluded.
 
 A nominal instant is an instant that the source names. An excluded one moves to the nearest day in the chosen direction
-that is not excluded, at the same local time, so all nominal instants of an excluded stretch move to one instant.
+that is not excluded, at the same local time. So all nominal instants of an excluded stretch move to one instant.
 Stretches are jumped over, never stepped through, and counts are arithmetic. This file is pure.
 """
 
@@ -25,7 +25,7 @@ ON_EXCLUDED = ("skip", "next", "previous")
 FURTHEST = timedelta(days=31)
 """The furthest move; an occurrence that would move further is skipped."""
 REACH = FURTHEST + timedelta(days=2)
-"""The most that lies between a nominal instant and its target, clock changes included."""
+"""The longest time between a nominal instant and its target, clock changes included."""
 
 _TICK = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -103,12 +103,12 @@ class Moved:
         return sorted(found)
 
     def early(self, instant: datetime) -> list[datetime]:
-        """Return the nominal instants after an instant that happen at or before it."""
+        """Return the nominal instants after `instant` that move to `instant` or earlier."""
         ahead = self._nominals(instant) if self.is_back else ()
         return [*takewhile(lambda at: (self.target(at) or at) <= instant, ahead)]
 
     def late(self, instant: datetime) -> list[datetime]:
-        """Return the nominal instants at or before an instant that happen after it, in order."""
+        """Return the nominal instants at or before `instant` that move to a later time than `instant`, in order."""
         behind = () if self.is_back else self._nominals_back(instant)
         return [*takewhile(lambda at: (self.target(at) or at) > instant, behind)][::-1]
 
@@ -190,9 +190,9 @@ class Moved:
         return self.target(first if self.is_back else next(self._nominals_back(stretch.end - _TICK)))
 
     def _units(self, after: datetime) -> Iterator[tuple[datetime, Stretch | None]]:
-        """Yield each nominal instant after `after` that is not excluded, and the first one of each excluded stretch.
+        """Yield `(nominal instant, None)` for each one that is not excluded, in order after `after`.
 
-        The stretch comes with its nominal instant; None comes with the others.
+        For an excluded stretch, yield one pair: its first nominal instant, and the stretch.
         """
         walk, stretch = self._nominals(after), Stretch(after, after)
         while (nominal := next(walk, None)) is not None:
@@ -215,7 +215,7 @@ class Moved:
         return begin
 
     def _end_ahead(self, until: datetime) -> datetime:
-        """Return an instant that no nominal instant lies beyond if it moves to `until` or earlier."""
+        """Return an instant after all nominal instants that move to `until` or earlier."""
         end, most = until, min(until, _LAST - REACH) + REACH
         while end < most:
             day = next(self._days(end), None)

@@ -1,8 +1,9 @@
 """Specs: when a schedule happens, as values.
 
 A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and unchanged by a round trip
-through JSON. The JSON has the shape of the durable-workflow spec form. This file knows no clock: a member that counts
-from the registration gets its instant from `Spec.anchored_at`.
+through JSON. The JSON has the shape of the spec form in the Durable Workflow document. This file knows no clock: a
+member that counts from the registration gets its instant from `Spec.anchored_at`. A nominal instant is one that the
+members name, before an excluded one moves to another day (`on_excluded`).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Spec(Timeline):
     """The part of a stored spec that this release does not know. It shows such a spec, but never evaluates or writes
     it."""
     settled = frozenset[datetime]()
-    """Nominal instants that no occurrence stands for any more, because their outcome is already recorded."""
+    """Nominal instants whose outcome is already recorded. No occurrence includes them any more."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
     """The calendars that it names, as far as `with_calendars` has given them."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
@@ -116,7 +117,7 @@ class Spec(Timeline):
         if self.start_at and self.end_at and self.start_at >= self.end_at:
             raise InvalidSpecError("end_at", "must be after start_at, or nothing would ever happen")
         if any(is_from_completion(member) for member in self.members) and len(self.members) > 1:
-            raise InvalidSpecError("from_completion", "such an interval is alone in its spec; remove the other members")
+            raise InvalidSpecError("from_completion", "must be the only member of its spec; remove the others")
         if self.on_excluded != ON_EXCLUDED[0]:
             self._require_movable()
         if any(isinstance(member, After) for member in self.members):
@@ -125,12 +126,12 @@ class Spec(Timeline):
     def _require_alone(self) -> None:
         """Check that an After is the only member and that no other field is set; raises InvalidSpecError."""
         if len(self.members) > 1:
-            raise InvalidSpecError("after", "is alone in its spec; give the other times to a schedule of their own")
+            raise InvalidSpecError("after", "must be the only member; put the other times into another schedule")
         said: dict[str, object] = {"timezone": self.timezone != "UTC", "start_at": self.start_at, "end_at": self.end_at}
         said |= {"exclude": self.exclude, "dst_gap": self.dst_gap, "dst_fold": self.dst_fold}
         for name, value in said.items():
             if value:
-                told = "says when, and a schedule that comes after another has no times of its own; leave it out"
+                told = "does not apply, because a schedule that comes after another has no times of its own; remove it"
                 raise InvalidSpecError(name, told)
 
     def _exclude_by(self, exclusion: Exclusion) -> None:
@@ -159,7 +160,7 @@ class Spec(Timeline):
 
     @cached_property
     def _is_fixed(self) -> bool:
-        """Whether its instants do not depend on the instant in the question."""
+        """Whether its instants are the same whichever instant a call gives."""
         return self.is_anchored and not self.is_from_completion
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
@@ -316,14 +317,14 @@ class Spec(Timeline):
         if missing := self.missing_calendars:
             raise InvalidSpecError(
                 "exclude",
-                f"names the calendar {missing[0]!r}, which is not there; create it, or exclude something else. A spec "
-                "of your own has no calendars: see Spec.with_calendars",
+                f"names the calendar {missing[0]!r}, which does not exist; create it, or exclude something else. For "
+                "a Spec in your own code, give its calendars to Spec.with_calendars",
             )
 
     def free_after(self, nominal: datetime) -> timedelta | None:
         """Return the time from an occurrence to the next occurrence, excluded stretch or end of the spec.
 
-        Return None if nothing of that follows.
+        Return None if none of these follows.
         """
         following = self.next_after(nominal)
         stretch = None if self.exclusion is None else self.exclusion.stretch_after(nominal)
@@ -333,7 +334,7 @@ class Spec(Timeline):
     def excluded_by(self, instant: datetime) -> str | None:
         """Return the first entry of `exclude` that excludes an instant, or None.
 
-        A calendar is followed by its entry.
+        For a calendar, return `name: entry` with the entry of the calendar.
         """
         zone = require_timezone(self.timezone)
         held = {one.name: one.exclude for one in self.contents}
@@ -444,7 +445,7 @@ class Spec(Timeline):
         return sorted(gap for gap in gaps if self.end_at is None or gap.occurrence_at < self.end_at)[:limit]
 
     def _excludes_gap(self, cron: ZonedCron, gap: Gap) -> bool:
-        """Return whether a left-out local time counts as excluded: excluded days go before the clock-change rules."""
+        """Return whether a left-out local time is on an excluded day, which overrides the clock-change rules."""
         if self.exclusion is None:
             return False
         is_on_day = cron.zone is self.exclusion.zone and self.exclusion.takes_day(gap.reading.date())
@@ -536,14 +537,14 @@ class Spec(Timeline):
         try:
             return cls.from_json(form)
         except InvalidSpecError as error:
-            if not form:  # no release wrote that
+            if not form:  # no release writes an empty form
                 raise
             return cls._of_newer_release(form, str(error).partition(";")[0])
 
     @classmethod
     def _of_newer_release(cls, form: Mapping[str, Any], newer: str) -> Spec:
         lists = {"crons": _CRON_KEYS, "intervals": _INTERVAL_KEYS}
-        if "after" in form:  # it has no times of its own, whatever else the form says
+        if "after" in form:  # such a spec has no times of its own, whatever else the form contains
             return cls((), newer=newer)
         known = {key: value for key, value in form.items() if key in _SPEC_KEYS}
         try:

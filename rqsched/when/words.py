@@ -45,10 +45,10 @@ def in_words(spec: Spec) -> str:
 
 
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
-    """Return warnings in words about what clock changes and excluded days do to a spec within a year; usually none.
+    """Return warnings about the effect of clock changes and excluded days on a spec within a year; usually none.
 
-    One line is about the first local time that is left out, one about the first that is shown twice, and one about
-    excluded occurrences that no day can take.
+    There is one line about the first local time that a clock change leaves out, one about the first that the clock
+    shows twice, and one about excluded occurrences that cannot move to another day.
     """
     if not spec.is_known:
         return []
@@ -69,7 +69,7 @@ def _moved_nowhere(spec: Spec, lost: Excluded) -> str:
     first = f"{lost.first.astimezone(ZoneInfo(spec.timezone)):%H:%M on %Y-%m-%d}"
     others = f" and {lost.number.total - 1} more" if lost.number.total > 1 else ""
     days = f"the {FURTHEST.days} days {'before' if spec.on_excluded == 'previous' else 'after'} it"
-    return f"{first}{others} {'are' if others else 'is'} excluded, and no day of {days} can be taken: skipped"
+    return f"{first}{others} {'are' if others else 'is'} excluded and skipped: no day of {days} is free"
 
 
 def _is_excluded(spec: Spec, gap: Gap) -> bool:
@@ -136,7 +136,7 @@ def _member(member: Member, timezone: str) -> str:
         if member.every is not None:
             return f"every {length_in_words(member.every)}"
         if member.numbers is None and member.has_place:
-            return f"as {member.expression} says for its id"
+            return f"at the times of {member.expression}, with H computed from the id"
         return cron_in_words(member.plain, member.timezone or timezone)
     if isinstance(member, Every):
         phase = f", {length_in_words(member.offset)} past" if member.offset else ""

@@ -19,7 +19,7 @@ from zoneinfo import TZPATH, ZoneInfo, available_timezones
 from rqsched.errors import InvalidSpecError, InvalidTimezoneError
 
 FIRST_YEAR, LAST_YEAR = 100, 9900
-"""Crons fire in these years only, so that offsets and a search of 50 years never leave the calendar."""
+"""Crons fire in these years only, so that offsets and a search of 50 years stay in the range of `datetime`."""
 
 # The shortest span between two changes of offset in tzdata is just under 4 days (Freetown, 1939): a probe never passes
 # over two changes, and every overlap (of at most a day) ends within its own span.
@@ -50,13 +50,13 @@ class Span(NamedTuple):
     offset: timedelta
     """Local time minus UTC."""
     seen_until: datetime
-    """The local time up to which earlier spans have shown all that they show. In an overlap it is later than
-    `local_start`. In a gap it is earlier: no span shows the local times from `seen_until` to `local_start`."""
+    """The first local time that no earlier span shows. In an overlap it is later than `local_start`. In a gap it is
+    earlier: no span shows the local times from `seen_until` to `local_start`."""
     gap: timedelta = timedelta(0)
     """The local time that the change before this span left out; zero if there is no gap."""
     shifted_until: datetime = datetime.min  # noqa: DTZ901 - naive UTC, as all here
-    """The UTC instant before which an instant of this span may stand for a left-out local time, too, read with the
-    offset before the change; `datetime.min` if there is no gap."""
+    """Up to this UTC instant, the instants of this span also stand for left-out local times, which are read with the
+    offset before the change. It is `datetime.min` if there is no gap."""
 
     @property
     def local_start(self) -> datetime:
@@ -111,7 +111,7 @@ def _hint(name: str) -> str:
 def tzdata_version() -> str:
     """Return the release of the timezone rules in use, such as `2025b`; if it changes, stored times are recomputed.
 
-    As for `zoneinfo`, the system's files go before the PyPI package, which gives a text such as `pypi-2026.6`.
+    Like `zoneinfo`, this prefers the system's files to the PyPI package. The package gives a text like `pypi-2026.6`.
     """
     for folder in map(Path, TZPATH):
         if (folder / "Etc" / "UTC").exists():

@@ -28,12 +28,12 @@ def test_text_in_the_form_of_a_name_names_a_calendar(name: str) -> None:
     "name", ["", "Sat", "mon-FRI", "Sunday", "2026-12-25", "9to5", "a b", "a\n", "x" * 64, "*", "ä", 7, None, "a/b"]
 )
 def test_name_that_could_be_read_otherwise_or_forges_is_refused(name: Any) -> None:
-    with pytest.raises(InvalidIdError, match="a letter first, and no day of the week"):
+    with pytest.raises(InvalidIdError, match="use a letter, then up to 62"):
         require_name(name)
 
 
 def test_calendar_holds_neither_another_one_nor_too_much() -> None:
-    with pytest.raises(InvalidSpecError, match="a calendar holds no other one"):
+    with pytest.raises(InvalidSpecError, match="a calendar cannot contain a calendar"):
         require_entries(["2026-12-25", "holidays"])
     days = [f"{year}-01-{day:02}" for year in range(2000, 2000 + MAX_ENTRIES // 30) for day in range(1, 32)]
     with pytest.raises(InvalidSpecError, match=f"give at most {MAX_ENTRIES}"):
@@ -62,7 +62,7 @@ def test_spec_without_the_contents_is_never_evaluated_as_if_nothing_was_excluded
         lambda: spec.is_all_excluded_after(NOON),
         lambda: spec.names(NOON),
     ):
-        with pytest.raises(InvalidSpecError, match="names the calendar 'xmas', which is not there"):
+        with pytest.raises(InvalidSpecError, match="names the calendar 'xmas', which does not exist"):
             ask()
     assert in_words(spec) == "at 09:00, every day, UTC, not as the calendar xmas says"
 

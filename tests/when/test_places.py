@@ -116,11 +116,11 @@ def test_what_is_placed_once_more_gets_the_place_of_its_new_name() -> None:
 def test_without_a_schedule_it_has_no_instants_and_says_what_to_do() -> None:
     spec = Spec(["H * * * *", Every("1h", offset="0s")])
     for timeline in (spec, Cron("H * * * *")):
-        with pytest.raises(InvalidSpecError, match="has its times from a schedule's id; name the schedule"):
+        with pytest.raises(InvalidSpecError, match="needs a schedule's id for its H; name the schedule"):
             timeline.next_after(NOW)
     with pytest.raises(InvalidSpecError):
         list(islice(spec.between(NOW, NOW + timedelta(days=1)), 1))
-    assert "as H * * * * says for its id" in in_words(spec)
+    assert "at the times of H * * * *, with H computed from the id" in in_words(spec)
     assert Spec.from_json(spec.to_json()) == spec
 
 

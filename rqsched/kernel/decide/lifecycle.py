@@ -208,7 +208,7 @@ def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
         # The search for the next occurrence is bounded here. Its answer is cached, so planning the next time is cheap.
         is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
     if is_over:
-        raise InvalidSpecError("exclude", "takes every occurrence of the next ten years; exclude less, or pause it")
+        raise InvalidSpecError("exclude", "covers every occurrence of the next ten years; exclude less, or pause it")
 
 
 def _declared_payload(schedule: Schedule) -> dict[str, Any]:

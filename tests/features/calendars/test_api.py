@@ -408,7 +408,7 @@ def test_spec_of_which_calendars_exclude_all_is_refused_at_creation_and_at_a_cha
         lambda: schedule.update(exclude=["work", "Sat, Sun"]),
         lambda: env.scheduler.upsert("nightly2", "note", DAILY, exclude=["work", "Sat, Sun"]),
     ):
-        with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+        with pytest.raises(InvalidSpecError, match="covers every occurrence"):
             change()
 
 

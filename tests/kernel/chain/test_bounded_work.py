@@ -45,7 +45,7 @@ def steps_of(spec: Spec) -> int:
 )
 def test_where_time_of_day_and_weekday_decide_a_week_is_computed_for_ten_years(env: Env, spec: Spec) -> None:
     assert steps_of(spec) < MOST_STEPS / 10
-    with pytest.raises(InvalidSpecError, match="takes every occurrence of the next ten years"):
+    with pytest.raises(InvalidSpecError, match="covers every occurrence of the next ten years"):
         env.create("nothing", spec)
 
 

@@ -115,12 +115,12 @@ def test_an_interval_from_completion_goes_on_with_its_next_step_after_the_stretc
     ids=["weekly", "once"],
 )
 def test_a_timing_of_which_nothing_is_left_is_refused_at_create_and_at_update(spec: Spec) -> None:
-    with pytest.raises(InvalidSpecError, match="takes every occurrence") as refused:
+    with pytest.raises(InvalidSpecError, match="covers every occurrence") as refused:
         lifecycle.decide_create(IDENTITY, definition(spec), now=NOON)
     assert refused.value.field == "exclude"
-    with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+    with pytest.raises(InvalidSpecError, match="covers every occurrence"):
         lifecycle.decide_update(active(), definition(spec), now=NOON)
-    with pytest.raises(InvalidSpecError, match="takes every occurrence"):
+    with pytest.raises(InvalidSpecError, match="covers every occurrence"):
         lifecycle.require_future(spec, ("default", "a"), NOON)
 
 
