@@ -96,7 +96,7 @@ def second_alive(place: Lab, given: Any) -> dict[str, float]:
 def leased(place: Lab, given: Any) -> float:
     """Seconds from due to fire of a link that a process leased and then died with, two workers alive; the longest."""
     with scene(place, given, 2) as at:
-        lease, begun, taken = at.runtime.settings.lease, at.runtime.now(), set[str]()
+        lease, begun, taken = at.runtime.settings.link_lease, at.runtime.now(), set[str]()
         while len(taken) < LEASED:  # faster than the dispatchers now and then; it never fires the links that it takes
             links = at.runtime.transport.lease(now=at.runtime.now(), lease=lease, limit=1)
             taken |= {link.uid for text in links if isinstance(link := parse_link_id(text), LinkId)}

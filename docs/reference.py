@@ -277,7 +277,8 @@ EXAMPLES: Mapping[str, Any] = {
     },
     "POST /api/v1/bulk/{operation}/": {"labels": {"team": "billing"}, "dry_run": True},
     "POST /api/v1/sync/": {
-        "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}], "prune": True,
+        "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}],
+        "delete_removed": True,
     },
     "POST /api/v1/hold/": {"reason": "restoring last night's backup"},
     "POST /api/v1/release/": {"missed": True, "since": "2026-01-31T02:00:00Z", "cancel_pending": True},

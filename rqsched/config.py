@@ -388,7 +388,7 @@ class Settings(BaseSettings):
     on_recovery: WorkflowName | None = None
     """The workflow that is run at the first success after that, likewise."""
 
-    env: str = ""
+    environment: str = ""
     """The environment this process runs in (production, staging); schedules may be limited to some."""
 
     tokens: SecretStr | None = Field(default=None, repr=False)
@@ -440,7 +440,7 @@ class Settings(BaseSettings):
     rq_result_ttl: SecondsOrZero = timedelta(0)
     """How long RQ keeps the job of a run that succeeded, with its result; by default not at all. SQL has both."""
 
-    run_ttl: Seconds = timedelta(days=1)
+    rq_failure_ttl: Seconds = timedelta(days=1)
     """How long RQ keeps the job of a run that failed. History is in SQL and is not touched by this."""
 
     heartbeat_interval: Seconds = timedelta(seconds=10)
@@ -458,14 +458,14 @@ class Settings(BaseSettings):
     ojs_visibility: Seconds = timedelta(minutes=10)
     """How long an external worker holds a job without a heartbeat, unless its request says (Open Job Spec)."""
 
-    grace: Seconds = timedelta(seconds=5)
+    repair_grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
     hold: bool = False
     """Whether this process is held, as by `rqsched hold`, whatever Redis and SQL say: for the first start after a
     restore. It takes no jobs, fires nothing, and refuses starts by hand."""
 
-    redis_breaker: SecondsOrZero = timedelta(seconds=1)
+    redis_timeout: SecondsOrZero = timedelta(seconds=1)
     """How long a `Scheduler` (a web process, a command) waits for Redis to answer. After that, operations are stored
     and answered without Redis until it answers again and follows. 0 waits as long as a worker does."""
 
@@ -475,10 +475,10 @@ class Settings(BaseSettings):
     """How long runs may wait for a worker before doctor and the dashboard report a problem: a length, or lengths by
     queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other queue."""
 
-    lease: Seconds = timedelta(seconds=2)
+    link_lease: Seconds = timedelta(seconds=2)
     """How long a dispatcher holds the links that it has taken: if it dies, they are due again after this time."""
 
-    clock_refresh: Seconds = timedelta(minutes=1)
+    clock_check_interval: Seconds = timedelta(minutes=1)
     """How often a process measures its clock against the database's."""
 
     fire_batch: int = Field(default=500, ge=1, le=10_000)

@@ -120,7 +120,7 @@ class Timing:
         return self
 
     def environments(self: _Self, *names: str | list[str]) -> _Self:
-        """Fire only where RQSCHED_ENV is one of these names, given one by one or as a list."""
+        """Fire only where RQSCHED_ENVIRONMENT is one of these names, given one by one or as a list."""
         flat = [name for given in names for name in ([given] if isinstance(given, str) else given)]
         return self.option(environments=flat)
 

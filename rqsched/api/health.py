@@ -261,7 +261,7 @@ def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
 
 def late_until(runtime: Runtime) -> datetime:
     """Return the newest due time that counts as late: a living dispatcher has fired the schedules due by then."""
-    return runtime.now() - runtime.settings.grace - runtime.settings.lease
+    return runtime.now() - runtime.settings.repair_grace - runtime.settings.link_lease
 
 
 def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
@@ -572,13 +572,14 @@ def _waits(scope: _Scope) -> Finding:
 @_check(
     "environments",
     "schema redis publishing",
-    "Set RQSCHED_ENV of every dispatcher to one of them, or change them: `rqsched update ID --environment NAME`.",
+    "Set RQSCHED_ENVIRONMENT of every dispatcher to one of them, or change them: "
+    "`rqsched update ID --environment NAME`.",
 )
 def _environments(scope: _Scope) -> Finding:
-    """Compare the `environments` of schedules with RQSCHED_ENV of the dispatchers, each of which may fire any schedule.
+    """Compare the `environments` of schedules with those of the dispatchers, each of which may fire any schedule.
 
-    It is no problem if no dispatcher is in them, as long as each has an RQSCHED_ENV: production's schedules do not fire
-    in staging.
+    It is no problem if no dispatcher is in them, as long as each has an RQSCHED_ENVIRONMENT: production's schedules do
+    not fire in staging.
     """
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
@@ -594,7 +595,7 @@ def _environments(scope: _Scope) -> Finding:
     named = _listed(f"{_path(one)} ({', '.join(one.policies.environments)})" for one in skipped)
     where = ", ".join(repr(name) if name else "none" for name in sorted(here))
     is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
-    told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENV: {where}): {named}"
+    told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENVIRONMENT: {where}): {named}"
     return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
 
 
@@ -964,7 +965,7 @@ def _due_soon(scope: _Scope) -> list[Arm]:
     """Read the links that must be in Redis by now: those due soon, and those late by more than the grace."""
     now = scope.runtime.now()
     rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
-    return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.grace]
+    return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.repair_grace]
 
 
 def _not_live(scope: _Scope, arms: Sequence[Arm]) -> set[Arm]:

@@ -124,7 +124,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         url = database_url if database is None else database.url
         given = {"database_url": url, "redis_url": redis_url, "control_queue": control_queue}
         self.settings = settings or Settings(**given, **overrides)
-        timeout = self.settings.redis_breaker
+        timeout = self.settings.redis_timeout
         self.runtime = make_runtime(
             self.settings, clock=clock, database=database, workflows=workflows, redis_timeout=timeout
         )
@@ -237,9 +237,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             limit_running: The most runs at once, if this is the group's first schedule; see `set_limit`.
             limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `set_limit`.
             max_runs: How many runs may start; default no limit.
-            on_exhausted: What follows `max_runs`: `done` (default) or `delete`.
+            on_max_runs: What follows `max_runs`: `done` (default) or `delete`.
             max_successes: Done after so many successful runs; default no limit.
-            environments: Fire only where RQSCHED_ENV is one of these; default everywhere.
+            environments: Fire only where RQSCHED_ENVIRONMENT is one of these; default everywhere.
             retry: How failed attempts are repeated; see RetryPolicy; default RQSCHED_RETRY, then 3 retries.
             targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
@@ -609,7 +609,7 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             entries = simulation_entries.stored(self.runtime, named)
         else:
             entries = simulation_entries.declared(self.runtime, declarations, named, wanted.start, is_measured=True)
-        return simulating.simulate(entries, wanted, now=now, env=self.settings.env)
+        return simulating.simulate(entries, wanted, now=now, env=self.settings.environment)
 
     def recover(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> Recovered:
         """Compare SQL with Redis and repair the differences, once; call it when a web app boots.

@@ -574,7 +574,7 @@ class _Question:
         if moved_from := schedule.moved_from if occurrence == schedule.next_run_at else spec.moved_from(occurrence):
             text += f", moved from {self.days(moved_from)}"
         if environments := schedule.policies.environments:
-            text += f", where RQSCHED_ENV is {' or '.join(sorted(environments))}"
+            text += f", where RQSCHED_ENVIRONMENT is {' or '.join(sorted(environments))}"
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
 
     def about_the_next(self) -> Why:

@@ -199,18 +199,18 @@ class AsyncClient:
         self,
         declarations: Iterable[Declaration],
         *,
-        prune: bool = False,
+        delete_removed: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set, and prune what it lacks; see `Client.sync`."""
-        parts = requests.sync_requests(declarations, prune=prune)
+        """Upsert a declared set; see `Client.sync`."""
+        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             await self.send(rehearsal)
         return requests.joined([requests.told(await self.send(part), progress) for part in parts])
 
-    async def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
+    async def preview_sync(self, declarations: Iterable[Declaration], *, delete_removed: bool = False) -> Synced:
         """Return the effect of `sync` now; see `Client.preview_sync`."""
-        parts = requests.sync_requests(declarations, prune=prune)
+        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
 
     def events(

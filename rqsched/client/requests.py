@@ -162,7 +162,7 @@ def plain(name: str, value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def sync_requests(declarations: Iterable[Declaration], *, prune: bool) -> list[Request[Synced]]:
+def sync_requests(declarations: Iterable[Declaration], *, delete_removed: bool) -> list[Request[Synced]]:
     """Return the requests that write a declared set; the last one prunes. Raises before anything is sent."""
     found: dict[str, dict[str, Any]] = {}
     for declared in declarations:
@@ -175,12 +175,13 @@ def sync_requests(declarations: Iterable[Declaration], *, prune: bool) -> list[R
             declared.workflow, when, declared.options, {"note": declared.note, "paused": declared.paused}
         )
         found[declared.schedule_id] = {"schedule_id": declared.schedule_id, **body}
-    if prune and len(found) > _MOST_KEPT:
-        raise InvalidInputError("prune", f"takes a set of at most {_MOST_KEPT} schedules over HTTP, not {len(found)}")
+    if delete_removed and len(found) > _MOST_KEPT:
+        told = f"takes a set of at most {_MOST_KEPT} schedules over HTTP, not {len(found)}"
+        raise InvalidInputError("delete_removed", told)
     bodies: list[dict[str, Any]] = [{"schedules": part} for part in _parts(found.values()) or [[]]]
-    if prune:
+    if delete_removed:
         here = {one["schedule_id"] for one in bodies[-1]["schedules"]}
-        bodies[-1] |= {"prune": True, "keep": [id_ for id_ in found if id_ not in here]}
+        bodies[-1] |= {"delete_removed": True, "keep": [id_ for id_ in found if id_ not in here]}
     return [
         Request("POST", path_of("sync"), lambda response: Synced(**response.json()), body, is_repeatable=True)
         for body in bodies

@@ -510,23 +510,23 @@ class Client:
         self,
         declarations: Iterable[Declaration],
         *,
-        prune: bool = False,
+        delete_removed: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `prune`, delete schedules of earlier syncs that this set lacks.
+        """Upsert a declared set; with `delete_removed`, delete schedules of earlier syncs that this set lacks.
 
         The whole set is checked, here and by the server, before anything is written. A large set is sent in several
         requests; when one fails, the earlier ones are done, and the same call again does the rest. `progress` is called
         with each id and its outcome.
         """
-        parts = requests.sync_requests(declarations, prune=prune)
+        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             self.send(rehearsal)
         return requests.joined([requests.told(self.send(part), progress) for part in parts])
 
-    def preview_sync(self, declarations: Iterable[Declaration], *, prune: bool = False) -> Synced:
+    def preview_sync(self, declarations: Iterable[Declaration], *, delete_removed: bool = False) -> Synced:
         """Return the effect of `sync` now, with the same checks; writes nothing."""
-        parts = requests.sync_requests(declarations, prune=prune)
+        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         return requests.joined([self.send(part) for part in requests.rehearsed(parts)])
 
 

@@ -45,7 +45,7 @@ _TIMEOUTS = (
 )
 """The fields of timeouts, the tightest first: an attempt may take no longer than its run. Names without a unit are
 older names, in seconds."""
-DEFAULTS: Mapping[str, Any] = {"on_exhausted": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
+DEFAULTS: Mapping[str, Any] = {"on_max_runs": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
 """The defaults of this surface: reaching `max_runs` deletes a schedule, and failed runs do not end it."""
 MAX_HEADER = 256
 """Characters of a header that are recorded."""

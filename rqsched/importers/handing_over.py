@@ -43,7 +43,7 @@ from rqsched.workflows import is_path
 _log = logging.getLogger(__name__)
 
 MANAGED_BY = "import"
-"""`managed_by` of the schedules an import made: no `sync --prune` deletes them."""
+"""`managed_by` of the schedules an import made: no `sync --delete-removed` deletes them."""
 LABEL = "imported_from"
 """The label of everything imported, in files that an import writes, too; its value is the kind of the source."""
 

@@ -428,7 +428,7 @@ class _Simulating:
             told.append(f"There is always a free worker for {', '.join(free[:_MOST_NAMED])}"
                         f"{' and others' if len(free) > _MOST_NAMED else ''}.")  # fmt: skip
         if any(one.schedule.policies.environments for one in self._entries):
-            told.append(f"RQSCHED_ENV is {self._env!r}.")
+            told.append(f"RQSCHED_ENVIRONMENT is {self._env!r}.")
         number = sum(one.schedule.upstream_id is not None for one in self._entries)
         if number:
             told.append(

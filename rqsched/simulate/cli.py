@@ -113,7 +113,7 @@ def simulate(
             there, calendars = schedule_file.read(file)
             entries = declared(runtime, there, named or "", wanted.start, is_measured=measured, calendars=calendars)
     with _named_as_typed():
-        found = _simulate(entries, wanted, now, session.settings.env)
+        found = _simulate(entries, wanted, now, session.settings.environment)
     if html is not None:
         _write(html, page(found, file.name if file is not None else named or "all namespaces"))
     _show(session.writer, found)

@@ -173,7 +173,7 @@ COMMANDS: dict[str, Callable[[Env, ScheduleHandle], Any]] = {
     "trigger": lambda env, schedule: schedule.trigger(context=CONTEXT),
     "backfill": lambda env, schedule: schedule.backfill(NOON - MINUTE, NOON, context=CONTEXT),
     "upsert": lambda env, schedule: env.scheduler.upsert("report", "note", HOUR, context=CONTEXT),
-    "sync": lambda env, schedule: env.scheduler.sync([], prune=True, context=CONTEXT),
+    "sync": lambda env, schedule: env.scheduler.sync([], delete_removed=True, context=CONTEXT),
 }
 
 

@@ -28,8 +28,8 @@ def test_an_instant_of_this_very_moment_has_passed(env: Env) -> None:
 
 
 def test_any_process_that_fires_uses_up_what_was_resumed_once_whatever_its_environment(make_env: MakeEnv) -> None:
-    staging = make_env(env="staging")
-    production = make_env(env="production", database_url=staging.runtime.database.url)
+    staging = make_env(environment="staging")
+    production = make_env(environment="production", database_url=staging.runtime.database.url)
     began = staging.clock.now()
     schedule = staging.create(spec=Every("1h"), environments=["production"])
     schedule.pause()

@@ -342,7 +342,7 @@ def test_connection_that_names_a_redis_is_an_option_also_in_a_transaction(make_e
 def test_redis_that_is_away_at_the_commit_is_logged_and_followed_by_reconcile(
     make_env: MakeEnv, own_valkey: ValkeyServer, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_breaker=1)) as app:
+    with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_timeout=1)) as app:
         with app.session() as session:
             app.env.create(session=session)
             own_valkey.stop()

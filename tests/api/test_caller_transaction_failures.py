@@ -49,7 +49,7 @@ class Together:
 def test_redis_that_hangs_at_the_commit_is_waited_for_once(
     make_env: MakeEnv, own_valkey: ValkeyServer, database_url: str
 ) -> None:
-    with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_breaker=1)) as app:
+    with application(make_env(database_url=database_url, redis_url=own_valkey.url, redis_timeout=1)) as app:
         app.env.create("before")
         with own_valkey.hanging():
             with app.session() as session:

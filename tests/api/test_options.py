@@ -182,7 +182,7 @@ def max_runs(env: Env, schedule: ScheduleHandle) -> None:
     assert (schedule.refresh().status, schedule.status_reason) == ("done", "max_runs_exhausted")
 
 
-def on_exhausted(env: Env, schedule: ScheduleHandle) -> None:
+def on_max_runs(env: Env, schedule: ScheduleHandle) -> None:
     schedule.update(max_runs=1)
     env.run_due()
     assert (schedule.refresh().status, last(schedule, "Deleted")["reason"]) == ("deleted", "max_runs_exhausted")
@@ -364,7 +364,7 @@ EACH: dict[str, tuple[dict[str, Any], Check]] = {
     "jitter": ({"jitter": timedelta(seconds=50)}, jitter),
     "spread": ({"spread": "50s"}, spread),
     "max_runs": ({"max_runs": 1}, max_runs),
-    "on_exhausted": ({"on_exhausted": "delete"}, on_exhausted),
+    "on_max_runs": ({"on_max_runs": "delete"}, on_max_runs),
     "max_successes": ({"max_successes": 2}, max_successes),
     "environments": ({"environments": ["production"]}, environments),
     "retry": ({"retry": RetryPolicy(max_retries=1, base=7 * SECOND, then="continue")}, retry),

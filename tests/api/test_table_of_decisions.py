@@ -269,7 +269,7 @@ def _(env: Env) -> None:
 @row("max_runs")
 def _(env: Env) -> None:
     schedule = env.create(max_runs=3, overlap="allow")
-    deleted = env.create("deleted", max_runs=1, on_exhausted="delete")
+    deleted = env.create("deleted", max_runs=1, on_max_runs="delete")
     schedule.backfill(NOON - MINUTE, NOON)
     schedule.trigger()
     assert schedule.remaining_runs == 1
@@ -355,7 +355,7 @@ def _(env: Env) -> None:
 def _(env: Env) -> None:
     env.create("by-hand")
     env.scheduler.sync([Declaration("one", "note", MINUTE), Declaration("two", "note", MINUTE)])
-    assert env.scheduler.sync([Declaration("one", "note", MINUTE)], prune=True).removed == ["two"]
+    assert env.scheduler.sync([Declaration("one", "note", MINUTE)], delete_removed=True).removed == ["two"]
     assert {found.schedule_id for found in env.scheduler.iter()} == {"by-hand", "one"}
 
 

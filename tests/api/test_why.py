@@ -68,11 +68,12 @@ def test_skip_names_the_run_that_blocked(any_env: Env) -> None:
 
 def test_skip_of_an_environment_is_told(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY, environments=["production"])
-    assert "where RQSCHED_ENV is production" in schedule.why(NOON + HOUR).text
+    assert "where RQSCHED_ENVIRONMENT is production" in schedule.why(NOON + HOUR).text
     any_env.tick(HOUR)
     told = schedule.why(NOON + HOUR)
     assert told.reason == "environment"
-    assert told.text == "It was skipped: RQSCHED_ENV of the process that fired it is not one of its environments."
+    where = "RQSCHED_ENVIRONMENT of the process that fired it"
+    assert told.text == f"It was skipped: {where} is not one of its environments."
 
 
 def test_missed_occurrences_are_missed_and_the_one_that_fired_ran(any_env: Env) -> None:

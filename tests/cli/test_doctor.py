@@ -149,10 +149,10 @@ def show_dispatcher(cli: Cli, name: str, told: str) -> None:
     ("environments", "level", "detail"),
     [
         (["production"], "ok", "1 schedule(s) fire only in some, and here"),
-        (["staging"], "ok", "do not fire here (RQSCHED_ENV: 'staging'): default/a (production)"),
-        ([""], "warning", "are skipped by dispatchers (RQSCHED_ENV: none): default/a (production)"),
+        (["staging"], "ok", "do not fire here (RQSCHED_ENVIRONMENT: 'staging'): default/a (production)"),
+        ([""], "warning", "are skipped by dispatchers (RQSCHED_ENVIRONMENT: none): default/a (production)"),
         (["production", "staging"], "warning",
-         "are skipped by dispatchers (RQSCHED_ENV: 'production', 'staging'): default/a (production)"),
+         "are skipped by dispatchers (RQSCHED_ENVIRONMENT: 'production', 'staging'): default/a (production)"),
     ],
     ids=["the same", "another", "none", "some"],
 )  # fmt: skip

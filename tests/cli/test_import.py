@@ -222,7 +222,7 @@ def test_a_file_of_the_entries_is_what_sync_reads(name: str, cli: Cli, words: tu
     assert cli.scheduler.get("rq-scheduler:hourly").status == "paused"
     cli(*words, "--disable-source", "--write", str(path), code=1)
     assert path.read_text() == text
-    assert cli("sync", str(path), "--prune", "-o", "json").json["unchanged"] == ["rq-scheduler:hourly"]
+    assert cli("sync", str(path), "--delete-removed", "-o", "json").json["unchanged"] == ["rq-scheduler:hourly"]
     assert cli.scheduler.get("rq-scheduler:hourly").status == "active"
 
 

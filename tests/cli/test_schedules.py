@@ -22,7 +22,7 @@ EVERYTHING = [
     "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30", "--spread", "1h",
     "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow", "--timeout", "10m", "--priority", "5",
     "--overlap", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--fire-within", "PT2H",
-    "--missed-limit", "9", "--on-resume", "once", "--max-runs", "12", "--on-exhausted", "delete",
+    "--missed-limit", "9", "--on-resume", "once", "--max-runs", "12", "--on-max-runs", "delete",
     "--max-successes", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
     "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
     "--targets", HELLO, "--max-parallel", "8", "--target-timeout", "20s", "--target-retries", "2",
@@ -76,7 +76,7 @@ def test_every_policy_of_create_is_stored(cli: Cli) -> None:
         "fire_within": 7200.0,
         "missed_limit": 9,
         "on_resume": "once",
-        "on_exhausted": "delete",
+        "on_max_runs": "delete",
         "max_successes": 11,
         "environments": ["production", "staging"],
         "retry": {

@@ -116,7 +116,7 @@ def test_every_option_arrives_at_the_server(client: Client, web: Web) -> None:
     options: dict[str, Any] = {
         "timezone": "Europe/Berlin", "args": ("a",), "kwargs": {"b": None}, "overlap": OverlapPolicy.BUFFER_ALL,
         "buffer_limit": 2, "missed": "all", "fire_within": timedelta(hours=1), "missed_limit": 9,
-        "on_resume": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_exhausted": "delete",
+        "on_resume": "once", "jitter": timedelta(seconds=1.5), "max_runs": 7, "on_max_runs": "delete",
         "max_successes": 3, "environments": ("prod",), "retention": "30d 500", "fan_out": "never",
         "overlap_until": "dispatched", "targets": "note", "target_timeout": 20, "max_parallel": 8,
         "target_retry": RetryPolicy(2, SECOND, 3.0, MINUTE, SECOND),

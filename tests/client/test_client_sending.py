@@ -133,7 +133,7 @@ def test_a_purge_leaves_nothing(web: Web) -> None:
 def test_a_create_that_was_stored_is_never_reported_as_failed_because_redis_is_away(
     make_web: MakeWeb, own_valkey: ValkeyServer, outage: str
 ) -> None:
-    web = make_web(redis_url=own_valkey.url, redis_breaker=1)  # as it is by default
+    web = make_web(redis_url=own_valkey.url, redis_timeout=1)  # as it is by default
     with served(web.app, lifespan="on") as url, Client(url) as client, ExitStack() as stack:
         client.create("before", "note", Every(MINUTE))
         if outage == "stopped":

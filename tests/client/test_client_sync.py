@@ -57,20 +57,21 @@ def test_a_set_is_pruned_by_the_client_as_in_process_and_previewed_first(web: We
     told: list[tuple[str, str]] = []
     smaller = [Declaration("b", "note", Every("3h")), Declaration("c", "note", Every("1h"))]
 
-    planned = client.preview_sync(smaller, prune=True)
-    assert asdict(planned) == asdict(scheduler.preview_sync(smaller, prune=True))
+    planned = client.preview_sync(smaller, delete_removed=True)
+    assert asdict(planned) == asdict(scheduler.preview_sync(smaller, delete_removed=True))
     assert client.count() == 3
-    done = client.sync(smaller, prune=True, progress=lambda *outcome: told.append(outcome))
+    done = client.sync(smaller, delete_removed=True, progress=lambda *outcome: told.append(outcome))
 
     assert done == planned
     assert (done.created, done.updated, done.unchanged, done.removed) == (["c"], ["b"], [], ["a"])
     assert told == [("c", "created"), ("b", "updated")]
     assert {one.schedule_id for one in client.iter()} == {"by-hand", "b", "c"}
-    assert last(scheduler.newest("a"), "Deleted")["reason"] == "pruned by sync"
+    assert last(scheduler.newest("a"), "Deleted")["reason"] == "removed by sync"
 
     async def nothing_is_left() -> tuple[list[str], list[str]]:
         async with asynchronous(web) as far:
-            return (await far.preview_sync([], prune=True)).removed, (await far.sync([], prune=True)).removed
+            planned = await far.preview_sync([], delete_removed=True)
+            return planned.removed, (await far.sync([], delete_removed=True)).removed
 
     assert asyncio.run(nothing_is_left()) == (["b", "c"], ["b", "c"])
     assert [one.schedule_id for one in client.iter()] == ["by-hand"]
@@ -83,9 +84,9 @@ def test_a_large_set_is_sent_in_parts_that_prune_only_what_none_of_them_has(
     transport = InProcess(web)
     client = client_of(web, transport)
     whole = [Declaration(f"s{number}", "note", Every("1h")) for number in range(5)]
-    assert client.sync(whole, prune=True).created == ["s0", "s1", "s2", "s3", "s4"]
+    assert client.sync(whole, delete_removed=True).created == ["s0", "s1", "s2", "s3", "s4"]
     assert transport.sent == [("POST", "/api/v1/sync/")] * 6, "each part is checked before the first is written"
-    assert (sorted(client.sync(whole[:3], prune=True).removed), client.count()) == (["s3", "s4"], 3)
+    assert (sorted(client.sync(whole[:3], delete_removed=True).removed), client.count()) == (["s3", "s4"], 3)
 
     with pytest.raises(UnknownWorkflowError):
         client.sync([*whole, Declaration("last", "unknown", Every("1h"))])

@@ -67,7 +67,7 @@ SAMPLES: dict[str, Sample] = {
     "jitter": Sample(timedelta(seconds=30), 30, "--jitter 30s", {"jitter": "30"}),
     "spread": Sample(timedelta(hours=2), "2h", "--spread 2h", {"spread": "2h"}),
     "max_runs": Sample(9, 9, "--max-runs 9", {"max_runs": "9"}),
-    "on_exhausted": Sample("delete", "delete", "--on-exhausted delete"),
+    "on_max_runs": Sample("delete", "delete", "--on-max-runs delete"),
     "max_successes": Sample(4, 4, "--max-successes 4"),
     "environments": Sample(["production"], ["production"], "--environment production", {"environments": "production"}),
     "retry": Sample(

@@ -232,7 +232,7 @@ def test_namespace_is_keyword_only_everywhere() -> None:
     assert positional == []
 
 
-NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "on_timing", "scheduler"}
+NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "declare", "scheduler"}
 """Names that AsyncScheduler leaves to the scheduler behind it."""
 
 
@@ -254,7 +254,7 @@ def _public(kind: type) -> set[str]:
 
 IN_PROCESS: dict[type, set[str]] = {
     Scheduler: {
-        "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "on_timing", "prune",
+        "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "declare", "prune",
         "prune_history", "recover", "run", "simulate", "tick", "usages",
     },
     ScheduleHandle: {"iter_backfill", "preview_backfill", "resume_backfill", "runtime", "state"},

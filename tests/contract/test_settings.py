@@ -65,7 +65,7 @@ ACCEPTED = {
     "an empty value is not given": ("CONTROL_QUEUE", "", "rqsched"),
     "a number": ("FIRE_BATCH", "50", 50),
     "true": ("SENTRY_CHECKINS", "Yes", True),
-    "a span that may be zero": ("REDIS_BREAKER", "0", timedelta(0)),
+    "a span that may be zero": ("REDIS_TIMEOUT", "0", timedelta(0)),
     "seconds": ("COMPLETION_OUTAGE", "0.5", timedelta(seconds=0.5)),
     "named connections": ("CONNECTIONS", '{"eu": "valkey://eu:1/0"}', {"eu": "redis://eu:1/0"}),
     "a retention": ("RETENTION", "P30D, 500", "30d 500"),
@@ -241,10 +241,10 @@ def provided(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 def test_what_the_application_provides_yields_to_environment_and_arguments(
     provided: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provided.update(namespace="from-application", control_queue="links", default_queue="runs", env=None)
+    provided.update(namespace="from-application", control_queue="links", default_queue="runs", environment=None)
     monkeypatch.setenv("RQSCHED_CONTROL_QUEUE", "from-environment")
     settings = Settings(default_queue="from-argument")
-    read = (settings.namespace, settings.control_queue, settings.default_queue, settings.env)
+    read = (settings.namespace, settings.control_queue, settings.default_queue, settings.environment)
     assert read == ("from-application", "from-environment", "from-argument", "")
 
 
@@ -257,7 +257,7 @@ def test_what_the_application_provides_is_read_anew_each_time(provided: dict[str
 def test_what_is_exported_is_read_the_same_by_a_process_that_is_started_anew(
     provided: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provided.update(imports=("billing", "mail"), grace=timedelta(seconds=9), connections={"eu": "redis://eu/0"})
+    provided.update(imports=("billing", "mail"), repair_grace=timedelta(seconds=9), connections={"eu": "redis://eu/0"})
     here = Settings()
     for name in provided:  # monkeypatch then undoes later changes of this variable after the test
         monkeypatch.setenv(f"RQSCHED_{name.upper()}", "")
@@ -270,7 +270,7 @@ def test_what_is_exported_is_read_the_same_by_a_process_that_is_started_anew(
 def test_variables_make_the_settings_of_another_process_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Settings(
         imports=("billing", "mail"),
-        grace=0.5,
+        repair_grace=0.5,
         sentry_checkins=True,
         fire_batch=7,
         data_dir="/tmp/here",

@@ -201,12 +201,12 @@ def test_the_environment_wins_over_the_settings(project: Project, redis_url: str
 @from_nothing
 def test_a_deploy_migrates_and_syncs_and_prunes_what_is_declared_no_more(project: Project) -> None:
     project.manage("migrate")
-    assert "1 created" in project.manage("rqsched", "sync", "--prune")
+    assert "1 created" in project.manage("rqsched", "sync", "--delete-removed")
     (shown,) = json.loads(project.manage("rqsched", "list", "-o", "json"))["schedules"]
     assert (shown["schedule_id"], shown["status"]) == ("tidy_up", "active")
 
     project.write("visits/schedules.py", SCHEDULE_OF_NEXT_RELEASE)
-    assert "1 created, 0 updated, 0 unchanged, 1 removed" in project.manage("rqsched", "sync", "--prune")
+    assert "1 created, 0 updated, 0 unchanged, 1 removed" in project.manage("rqsched", "sync", "--delete-removed")
 
 
 SCHEDULE_OF_NEXT_RELEASE = """

@@ -313,7 +313,7 @@ def test_every_surface_says_the_same_of(fault: Fault, pages: Pages, cli: Cli) ->
 def test_schedule_is_late_after_grace_and_lease_on_every_surface(pages: Pages) -> None:
     env, settings = pages.env, pages.env.runtime.settings
     env.create("late", Every(MINUTE))
-    for span, is_late in ((MINUTE + settings.grace + settings.lease - SECOND, False), (SECOND, True)):
+    for span, is_late in ((MINUTE + settings.repair_grace + settings.link_lease - SECOND, False), (SECOND, True)):
         env.advance(span)
         pages.web.app.state.rqsched.meter.refresh(force=True)
         assert ("\nrqsched_late{" in pages.web.get("/metrics").text) is is_late

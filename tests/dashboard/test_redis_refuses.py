@@ -17,7 +17,9 @@ from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb, one_token
 
 SECRET = "tenant-secret-0123456789"
-MISLEADING = ("Start `rqsched worker", "RQSCHED_ENV", "full disk", "does not answer", "No dispatcher", "None is alive")
+MISLEADING = (
+    "Start `rqsched worker", "RQSCHED_ENVIRONMENT", "full disk", "does not answer", "No dispatcher", "None is alive"
+)  # fmt: skip
 
 
 @pytest.fixture

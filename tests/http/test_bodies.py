@@ -45,7 +45,7 @@ def test_a_body_of_another_type_is_refused(web: Web, kind: str) -> None:
 FIELDS = ["schedule_id", "name", "workflow", "workflow_id", "spec", "cron", "interval", "interval_seconds", "offset",
           "once", "timezone", "start_at", "end_at", "args", "kwargs", "overlap", "buffer_limit", "missed",
           "fire_within", "start_within", "limit", "limit_running", "limit_rate",
-          "missed_limit", "on_resume", "jitter", "max_runs", "on_exhausted",
+          "missed_limit", "on_resume", "jitter", "max_runs", "on_max_runs",
           "max_successes", "total_repeats",
           "retention", "fan_out", "overlap_until", "targets", "target_timeout", "max_parallel", "environments", "retry",
           "max_retries", "timeout",

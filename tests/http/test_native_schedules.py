@@ -86,7 +86,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         on_resume="once",
         jitter="30s",
         max_runs=9,
-        on_exhausted="delete",
+        on_max_runs="delete",
         max_successes=4,
         retention="30d 500",
         fan_out="all_failed",
@@ -123,7 +123,7 @@ def test_every_option_reaches_the_schedule(web: Web) -> None:
         "max_consecutive_failures": None, "retry_on": [], "give_up_on": [],
     }  # fmt: skip
     assert (policies["buffer_limit"], policies["missed"], policies["fire_within"]) == (3, "all", 3600.0)
-    assert (policies["missed_limit"], policies["on_resume"], policies["on_exhausted"]) == (7, "once", "delete")
+    assert (policies["missed_limit"], policies["on_resume"], policies["on_max_runs"]) == (7, "once", "delete")
     assert (policies["max_successes"], policies["environments"]) == (4, ["production"])
     assert (policies["retention"], policies["fan_out"]) == ("30d 500", "all_failed")
     assert policies["overlap_until"] == "dispatched"

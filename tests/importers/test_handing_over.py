@@ -397,7 +397,7 @@ def test_a_source_that_is_stopped_by_hand_is_believed(env: Env, hourly: str) -> 
 
 def test_a_sync_of_another_set_prunes_none_of_them(env: Env, hourly: str) -> None:
     moving(env).hand_over()
-    assert env.scheduler.sync([], prune=True).removed == []
+    assert env.scheduler.sync([], delete_removed=True).removed == []
     assert env.scheduler.get(hourly).status == "active"
 
 

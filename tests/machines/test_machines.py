@@ -179,8 +179,8 @@ def test_sync_covers_registrations_and_decorators(env: Env) -> None:
     timing = case.register().daily_at("00:10")
     env.scheduler.sync()
     timing.daily_at("00:20")
-    assert env.scheduler.sync(prune=True).updated == [EXPIRY]
-    assert set(env.scheduler.sync([], prune=True).removed) == {EXPIRY, "tidy"}
+    assert env.scheduler.sync(delete_removed=True).updated == [EXPIRY]
+    assert set(env.scheduler.sync([], delete_removed=True).removed) == {EXPIRY, "tidy"}
 
 
 def test_an_instance_is_put_moved_and_forgotten(any_env: Env) -> None:

@@ -74,7 +74,7 @@ def test_warming_up_goes_on_without_a_database() -> None:
     away = Settings(
         database_url="postgresql+psycopg://nobody@127.0.0.1:9/none",
         redis_url="redis://127.0.0.1:9/0",
-        clock_refresh=timedelta(minutes=1),
+        clock_check_interval=timedelta(minutes=1),
     )
     warm_up(make_runtime(away))
     gc.unfreeze()

@@ -30,7 +30,7 @@ def of(
     wanted = wanted_of(start, start=start, end=start + days * DAY, **more)
     wanted = wanted if most is None else wanted._replace(most_fires=most)
     entries = declared(env.runtime, given, "default", start, is_measured=False)
-    return simulate(entries, wanted, now=start, env=env.runtime.settings.env)
+    return simulate(entries, wanted, now=start, env=env.runtime.settings.environment)
 
 
 def counted_writes(env: Env) -> dict[str, int]:

@@ -210,7 +210,7 @@ MakeEnv = Callable[..., Env]
 def open_env(clock: ManualClock, **options: Any) -> Iterator[Env]:
     """An environment of one process, with a registry of its own; `options` go to its scheduler."""
     # Without a breaker: it is a dispatcher and a worker too, and Redis may be slow on a machine that is busy.
-    scheduler = Scheduler(clock=clock, workflows=Registry(), **{"redis_breaker": 0, **options})
+    scheduler = Scheduler(clock=clock, workflows=Registry(), **{"redis_timeout": 0, **options})
     try:
         yield Env(scheduler, clock)
     finally:

@@ -378,7 +378,7 @@ def _is_armed(runtime: Runtime, arm: Arm) -> bool:
     if transport.redis.lpos(transport.list_key, job_id) is not None:
         return True
     score = transport.redis.zscore(transport.scheduled_key, job_id)
-    put_off = max(LONGEST_RETRY, runtime.settings.lease) + runtime.settings.grace
+    put_off = max(LONGEST_RETRY, runtime.settings.link_lease) + runtime.settings.repair_grace
     latest = max(arm.due_at, runtime.now() + put_off)
     return score is not None and score <= latest.timestamp()
 
@@ -387,7 +387,7 @@ def i7_live_deliveries(runtime: Runtime, story: Story) -> Iterator[str]:
     """After a reconcile pass, each pending run beyond the grace has its job on a queue; not in a frozen namespace."""
     if _is_frozen(runtime, story):
         return
-    before = runtime.now() - runtime.settings.grace
+    before = runtime.now() - runtime.settings.repair_grace
     for run in story.runs:
         is_late = run.queued_at is not None and run.queued_at <= before
         has_job = run.status is RunStatus.PENDING and run.executor == "rq" and not run.is_in_line

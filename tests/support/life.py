@@ -51,7 +51,7 @@ class _Clock(Clock):
 def main(database_url: str, redis_url: str) -> None:
     """Live one life, and print what was seen."""
     clock = _Clock()
-    settings = Settings(database_url=database_url, redis_url=redis_url, redis_breaker=0)
+    settings = Settings(database_url=database_url, redis_url=redis_url, redis_timeout=0)
     runtime = make_runtime(settings, clock=clock, workflows=Registry())
     runtime.transport.redis.flushall()
     with closing(runtime), using(runtime):

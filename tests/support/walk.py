@@ -124,7 +124,7 @@ def read(text: str) -> dict[tuple[str, str], Walk]:
 def walk(database_url: str, redis_url: str, executor: str = "simple") -> Walk:
     """Fire one occurrence and let one of EXECUTORS execute its run."""
     settings = Settings(
-        database_url=database_url, redis_url=redis_url, redis_breaker=0, reconcile_interval=timedelta(hours=1)
+        database_url=database_url, redis_url=redis_url, redis_timeout=0, reconcile_interval=timedelta(hours=1)
     )
     with closing(Scheduler(settings=settings, workflows=Registry())) as scheduler:
         scheduler.runtime.workflows.add(make_workflow("note", _note))

@@ -15,7 +15,7 @@ _OPENED = frozenset({"settings", "runtime", "signals"})
 class LazyScheduler(Scheduler):
     """A Scheduler that reads its settings and opens SQL and Redis when it is first used.
 
-    Decorators (`cron`, `every`, `on_timing`) open nothing, so that a module of schedules can be imported without a
+    Decorators (`cron`, `every`, `declare`) open nothing, so that a module of schedules can be imported without a
     database or Redis: in `collectstatic`, for example, while an image is built.
     """
 

@@ -163,7 +163,7 @@ def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tup
     # In the process that ended the upstream's run, this is the span of that attempt.
     span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
-    decide = partial(decide_after, env=parts.settings.env, asked=asked)
+    decide = partial(decide_after, env=parts.settings.environment, asked=asked)
     return _follow(parts, uids, decide, skip_locked=skip_locked)
 
 
@@ -177,7 +177,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
     """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, or None."""
-    decide = partial(decide_after, env=parts.settings.env, asked=asked, thaw=thaw)
+    decide = partial(decide_after, env=parts.settings.environment, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
 

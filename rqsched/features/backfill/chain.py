@@ -367,7 +367,7 @@ def resume(
 
 def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
     """Continue backfills whose process died before their end; each chunk is a batch of the pass."""
-    before = runtime.now() - runtime.settings.grace
+    before = runtime.now() - runtime.settings.repair_grace
     for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:
             yield from _resume_one(runtime, uid, pause)

@@ -241,7 +241,7 @@ def delete_calendar(
 
 def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
     """Plan again the schedules that name a changed calendar, if its process ended before it had planned all of them."""
-    before = runtime.now() - runtime.settings.grace
+    before = runtime.now() - runtime.settings.repair_grace
     for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
         for batch in plan_again(runtime, calendar):
             yield Recovered(batch.checked, retimed=batch.moved, failed=batch.failed)

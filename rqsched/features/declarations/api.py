@@ -41,7 +41,7 @@ def plan_sync(
     scheduler: Any,
     declarations: Iterable[Declaration],
     *,
-    prune: bool = False,
+    delete_removed: bool = False,
     keep: Iterable[str] = (),
     namespace: str | None = None,
     calendars: Sequence[Calendar] = (),
@@ -57,7 +57,7 @@ def plan_sync(
             done[outcome].append(change.after.schedule_id)
             if outcome != "unchanged":
                 changes.append(change)
-    if prune:
+    if delete_removed:
         done["removed"] = [handle.schedule_id for handle in scheduler._undeclared(_ids(requests, keep), namespace)]
     return PlannedSync(Synced(**done), changes)
 
@@ -69,19 +69,19 @@ class Syncing:
         self: Any,
         declarations: Iterable[Declaration] | None = None,
         *,
-        prune: bool = False,
+        delete_removed: bool = False,
         keep: Iterable[str] = (),
         namespace: str | None = None,
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `prune`, delete schedules of earlier syncs that this set lacks.
+        """Upsert a declared set; with `delete_removed`, delete schedules of earlier syncs that this set lacks.
 
         The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` opened
         it, these include the modules of RQSCHED_IMPORTS; raises ConfigError when one of those cannot be imported.
 
         The whole set is checked before anything is written, also that the quota has room for the additions before the
-        pruning. `keep` names schedules outside the set that are not pruned, for a set that is written in parts.
+        deletion. `keep` names schedules outside the set that are not deleted, for a set that is written in parts.
         `progress` is called with each id and its outcome after the commit; Redis and subscribers follow.
         """
         if declarations is None:
@@ -96,20 +96,20 @@ class Syncing:
                 progress(schedule.schedule_id, outcome)
 
         create.upsert_batches(self.runtime, batches(requests), report)
-        if prune:
-            done["removed"] = self._prune(_ids(requests, keep), namespace, context)
+        if delete_removed:
+            done["removed"] = self._delete_removed(_ids(requests, keep), namespace, context)
         return Synced(**done)
 
     def preview_sync(
         self: Any,
         declarations: Iterable[Declaration],
         *,
-        prune: bool = False,
+        delete_removed: bool = False,
         keep: Iterable[str] = (),
         namespace: str | None = None,
     ) -> Synced:
         """Return the effect of `sync` now, with the same checks; writes nothing."""
-        return plan_sync(self, declarations, prune=prune, keep=keep, namespace=namespace).synced
+        return plan_sync(self, declarations, delete_removed=delete_removed, keep=keep, namespace=namespace).synced
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
@@ -158,10 +158,12 @@ class Syncing:
                 known[alike] = definition
         return definition
 
-    def _prune(self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None) -> list[str]:
+    def _delete_removed(
+        self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None
+    ) -> list[str]:
         gone = self._undeclared(kept, namespace)
         for handle in gone:
-            handle.delete(reason="pruned by sync", context=context)
+            handle.delete(reason="removed by sync", context=context)
         return [handle.schedule_id for handle in gone]
 
     def _undeclared(self: Any, kept: Collection[str], namespace: str | None) -> Sequence[ScheduleHandle]:

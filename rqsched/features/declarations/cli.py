@@ -44,8 +44,8 @@ File = Annotated[
 def sync(
     session: Session,
     file: File = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Delete schedules that an earlier sync made and this one lacks.")
+    delete_removed: Annotated[
+        bool, typer.Option("--delete-removed", help="Delete schedules that an earlier sync made and this one lacks.")
     ] = False,
     dry_run: DryRun = False,
     diff: Annotated[
@@ -59,7 +59,7 @@ def sync(
     calendars, has_other = list[Calendar](), False
     if file is None:
         declared = session.scheduler.declarations.all()
-        if not declared:  # with --prune, an empty set would delete everything
+        if not declared:  # with --delete-removed, an empty set would delete everything
             raise InvalidInputError(
                 "file", "is not given and the imported modules declare no schedule; name a file, or see RQSCHED_IMPORTS"
             )
@@ -67,7 +67,13 @@ def sync(
         declared, calendars = schedule_file.read(file)
         has_other = _calendars(session, calendars, is_preview=dry_run or diff)
     if diff or dry_run:
-        plan = plan_sync(session.scheduler, declared, prune=prune, namespace=session.namespace, calendars=calendars)
+        plan = plan_sync(
+            session.scheduler,
+            declared,
+            delete_removed=delete_removed,
+            namespace=session.namespace,
+            calendars=calendars,
+        )
         if not diff:
             _show(session, plan.synced, "Would be: ")
         elif _show_differences(session, plan) or has_other:
@@ -76,7 +82,7 @@ def sync(
     with progress_bar("Synchronising", len(declared)) as advance:
         synced = session.scheduler.sync(
             declared,
-            prune=prune,
+            delete_removed=delete_removed,
             namespace=session.namespace,
             context=session.context,
             progress=lambda *_: advance(1),

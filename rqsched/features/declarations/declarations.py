@@ -18,7 +18,7 @@ from rqsched.workflows import Registry, make_workflow, registry
 F = TypeVar("F", bound=Callable[..., Any])
 _ROUTING = ("queue", "connection", "timeout")
 SYNC = "sync"
-"""`managed_by` of the schedules a sync made; only those are pruned."""
+"""`managed_by` of the schedules a sync made; `delete_removed` deletes no others."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Declaring:
         """Register a workflow and declare its schedule at an interval; see `cron`."""
         return self.declarations.on(Every(interval, offset=offset), schedule_id, name, options)
 
-    def on_timing(
+    def declare(
         self,
         timing: Timing,
         *,

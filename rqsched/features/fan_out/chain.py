@@ -90,7 +90,7 @@ class FanOut(Feature):
 def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
     """Enqueue vanished jobs of fan-outs, fail targets whose process died, and end runs without open targets."""
     now = runtime.now()
-    before = now if is_full else now - runtime.settings.grace
+    before = now if is_full else now - runtime.settings.repair_grace
     yield from _end_lost_and_blocked(runtime)
     given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, runtime.now()))
     yield Recovered(checked=given_up, targets=given_up)

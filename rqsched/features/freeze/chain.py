@@ -249,7 +249,7 @@ def _decided(
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
     now = runtime.now()
     for one in due:
-        context = FireContext(runtime.settings.env, ran.get(one.uid, frozenset()), asked)
+        context = FireContext(runtime.settings.environment, ran.get(one.uid, frozenset()), asked)
         try:
             if wanted.is_missed:
                 policy, since = HELD if wanted.namespace is None else FROZEN, wanted.since

@@ -338,9 +338,9 @@ class SyncRequest(RequestBody):
     schedules: Annotated[list[SyncedScheduleRequest], FailFast(), Field(max_length=500)] = Field(
         description="Each declared whole. The errors of the first wrong one are listed."
     )
-    prune: bool = Field(default=False, description="Delete what an earlier sync made and neither list has.")
+    delete_removed: bool = Field(default=False, description="Delete what an earlier sync made and neither list has.")
     keep: Annotated[list[Name], FailFast(), Field(max_length=20_000)] = Field(
-        default_factory=list, description="Ids of the set that other requests declare: not pruned."
+        default_factory=list, description="Ids of the set that other requests declare: not deleted."
     )
     dry_run: bool = Field(default=False, description="Return what would be done, with the same checks; write nothing.")
 

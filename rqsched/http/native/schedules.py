@@ -453,13 +453,13 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
 
 @router.post("/sync/", response_model=SyncResponse)
 def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
-    """Create or replace the definitions of a declared set; `prune` deletes schedules of earlier syncs that it lacks.
+    """Create or replace the definitions of a declared set; `delete_removed` deletes others of earlier syncs.
 
     The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
     """
     declared = [_declared(call, one) for one in body.schedules]
     bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)
-    done = bring_about(declared, prune=body.prune, keep=body.keep, namespace=call.namespace)
+    done = bring_about(declared, delete_removed=body.delete_removed, keep=body.keep, namespace=call.namespace)
     return Json(done)
 
 

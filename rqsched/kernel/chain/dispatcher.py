@@ -67,7 +67,10 @@ class Dispatcher:
         self._name = secrets.token_hex(8)
         self._is_woken = self._has_looked = False
         self._heartbeat = DispatcherHeartbeat(
-            runtime.transport.redis, runtime.transport.control.name, runtime.now, environment=runtime.settings.env
+            runtime.transport.redis,
+            runtime.transport.control.name,
+            runtime.now,
+            environment=runtime.settings.environment,
         )
         self._in_words = f"dispatchers of {runtime.transport.name}"
         self._interval = runtime.settings.reconcile_interval
@@ -152,7 +155,7 @@ class Dispatcher:
             hold.look()  # later LEASE sees a hold in Redis, and each pass a hold in SQL
         if hold.is_on:
             return 0
-        ids = transport.lease(now=self._runtime.now(), lease=settings.lease, limit=self._batch)
+        ids = transport.lease(now=self._runtime.now(), lease=settings.link_lease, limit=self._batch)
         if not ids:
             if transport.is_held:
                 hold.look(is_fresh=True)

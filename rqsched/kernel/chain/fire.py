@@ -208,7 +208,7 @@ def _fire_due(
                 outcome = "locked" if open_runs is None else "deferred"
                 fired.append(Fired(str(link), outcome, now + LOCKED_AGAIN))
                 continue
-            context, span = FireContext(runtime.settings.env, ran.get(schedule.uid, frozenset())), None
+            context, span = FireContext(runtime.settings.environment, ran.get(schedule.uid, frozenset())), None
             if runtime.tracing is not None:
                 span = runtime.tracing.begin_fire(schedule, now)
                 context = context._replace(asked=span.context)

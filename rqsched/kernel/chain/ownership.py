@@ -159,7 +159,7 @@ class Ownership:
     def _compare(self, mine: ServerIdentity, what: str) -> Standing:
         settings, since = self.transport.settings, self._refused_at
         was_refused = since is not None and time.monotonic() - since < ALIVE_FOR.total_seconds()
-        waits = (settings.grace + settings.reconcile_interval).total_seconds()
+        waits = (settings.repair_grace + settings.reconcile_interval).total_seconds()
         options = what, int(ALIVE_FOR.total_seconds()), waits, int(was_refused)
         found = self.transport.claim_identity(self.known_database_id(), mine, *options)
         if found.outcome == "other" and what != "ask":
@@ -299,7 +299,7 @@ def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | Del
     """
     earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
     give_up(carrier, earlier)
-    time.sleep((settings.grace + settings.reconcile_interval).total_seconds())
+    time.sleep((settings.repair_grace + settings.reconcile_interval).total_seconds())
 
 
 def report_foreign_worker(redis: Redis, owner: str, worker: str | None, *, now: datetime) -> None:

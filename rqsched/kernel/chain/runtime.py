@@ -65,7 +65,7 @@ class Runtime:
         self.settings = settings
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
         host = host or SystemClock()
-        self.time = DatabaseTime(self.database, host, refresh=settings.clock_refresh)
+        self.time = DatabaseTime(self.database, host, refresh=settings.clock_check_interval)
         """The database's time, which `now` returns unless a clock was given, or the database has none."""
         self._clock = clock
         usual = self.time if self.database.dialect.has_server else host

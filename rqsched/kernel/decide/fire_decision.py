@@ -43,7 +43,7 @@ class FireContext(NamedTuple):
     """The input of a fire besides the schedule and its open runs."""
 
     env: str = ""
-    """RQSCHED_ENV of the firing process, for `environments`."""
+    """RQSCHED_ENVIRONMENT of the firing process, for `environments`."""
     ran: frozenset[datetime] = frozenset()
     """Occurrences that have a run already, from a backfill or from an earlier attempt of this decision."""
     asked: CommandContext | None = None

@@ -347,9 +347,9 @@ class CommonOptions(TypedDict, total=False):
                "limit_rate"),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
-    on_exhausted: Annotated[
+    on_max_runs: Annotated[
         str,
-        Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_exhausted",
+        Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_max_runs",
                choices=("done", "delete")),
     ]  # fmt: skip
     max_successes: Annotated[
@@ -357,8 +357,8 @@ class CommonOptions(TypedDict, total=False):
     ]
     environments: Annotated[
         Sequence[str],
-        Option(Kind.NAMES, "Fire only where RQSCHED_ENV is one of these.", POLICY, (), ["production"], _environments,
-               "environments", flags=("--environment",)),
+        Option(Kind.NAMES, "Fire only where RQSCHED_ENVIRONMENT is one of these.", POLICY, (), ["production"],
+               _environments, "environments", flags=("--environment",)),
     ]  # fmt: skip
     retention: Annotated[
         str | int | None,

@@ -272,12 +272,12 @@ class Policies:
     """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
     """How `resume()` continues unless the call says otherwise."""
-    on_exhausted: str = "done"
+    on_max_runs: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
     max_successes: int | None = None
     """The schedule is done after this many successful runs (Pipelit's `total_repeats`); None is unlimited."""
     environments: tuple[str, ...] = ()
-    """Fire only where RQSCHED_ENV is one of these; empty is everywhere."""
+    """Fire only where RQSCHED_ENVIRONMENT is one of these; empty is everywhere."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How failed attempts are repeated."""
     retry_spread: float = 0.0
@@ -330,7 +330,7 @@ class Policies:
         self._check_combinations()
 
     def _check_values(self) -> None:
-        _require(self.on_exhausted in {"done", "delete"}, "on_exhausted", "must be 'done' or 'delete'")
+        _require(self.on_max_runs in {"done", "delete"}, "on_max_runs", "must be 'done' or 'delete'")
         _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
         fire_within, limit, within = self.fire_within, self.missed_limit, self.start_within

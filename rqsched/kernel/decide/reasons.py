@@ -36,7 +36,7 @@ _SKIPS = {
     "buffer_full": "as many runs waited as may wait",
     audit.REMAINING_EXHAUSTED: "its max_runs were used up",
     audit.NOT_TRIGGERABLE: "its status starts no run",
-    "environment": "RQSCHED_ENV of the process that fired it is not one of its environments",
+    "environment": "RQSCHED_ENVIRONMENT of the process that fired it is not one of its environments",
     "dst_skip": "the clocks went forward past it",
     ON_REQUEST: "somebody asked for that",
     "disabled": "it was paused",

@@ -257,7 +257,7 @@ class Synced:
     unchanged: list[str]
     """Existing ones whose declaration is the same."""
     removed: list[str]
-    """Deleted by `prune`."""
+    """Deleted by `delete_removed`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,14 +55,14 @@ def _is_over(schedule: Schedule, now: datetime) -> bool:
 
 
 def end_if_exhausted(builder: ChangeBuilder) -> None:
-    """End a schedule whose `max_runs` are used up: done, or deleted if `on_exhausted` says so."""
+    """End a schedule whose `max_runs` are used up: done, or deleted if `on_max_runs` says so."""
     if builder.schedule.remaining != 0:
         return
     if builder.schedule.has_ended:
         # The waiting runs of a backfill cannot start any more when its schedule has ended.
         if dropped := builder.drop_buffer():
             builder.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=builder.now, dropped_buffered=dropped)
-    elif builder.schedule.policies.on_exhausted == "delete":
+    elif builder.schedule.policies.on_max_runs == "delete":
         delete(builder, EXHAUSTED)
     else:
         complete(builder, EXHAUSTED)

@@ -59,7 +59,7 @@ class LiveDispatcher:
     silent_for: timedelta = timedelta(0)
     """How long ago it sent its last heartbeat."""
     environment: str = ""
-    """RQSCHED_ENV of its process; empty if it is not set."""
+    """RQSCHED_ENVIRONMENT of its process; empty if it is not set."""
     waits_for: str = ""
     """The error of SQL when the dispatcher could not write; empty while it fires."""
 
@@ -70,7 +70,7 @@ class DispatcherHeartbeat:
     def __init__(
         self, redis: Redis, queue: str, now: Callable[[], datetime], *, environment: str | None = None
     ) -> None:
-        """Take the Redis, the control queue and the clock; `environment` is RQSCHED_ENV of this process."""
+        """Take the Redis, the control queue and the clock; `environment` is RQSCHED_ENVIRONMENT of this process."""
         self._redis = redis
         self._now = now
         self._environment = environment or ""

@@ -153,7 +153,7 @@ class Transport:
         """The queues and processes that Redis has refused, until it accepts them again."""
         self.redis = redis
         self.connections = dict(connections or {})
-        ttl = int(settings.run_ttl.total_seconds())
+        ttl = int(settings.rq_failure_ttl.total_seconds())
         name = settings.control_queue
         self.wake_key = redis_keys.wake(name)
         """The list dispatchers block on."""
@@ -169,10 +169,10 @@ class Transport:
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
         serializer = settings.serializer_for(name)
-        self._latest = settings.grace + max(LONGEST_RETRY, settings.lease)
+        self._latest = settings.repair_grace + max(LONGEST_RETRY, settings.link_lease)
         self._links = JobQueue(
             redis, name, serializer, kind,
-            grace=settings.grace, latest=self._latest, started_grace=LINK_STARTED_GRACE,
+            grace=settings.repair_grace, latest=self._latest, started_grace=LINK_STARTED_GRACE,
             server_key=self.server_key, wake_key=self.wake_key,
         )  # fmt: skip
         self.scheduled_key = self._links.scheduled_key
@@ -365,7 +365,7 @@ class Transport:
             return None
         key = (connection, name, kind)
         if key not in self._job_queues:
-            serializer, grace = self.settings.serializer_for(name), self.settings.grace
+            serializer, grace = self.settings.serializer_for(name), self.settings.repair_grace
             self._job_queues[key] = JobQueue(
                 redis, name, serializer, kind, grace=grace, latest=self._latest, is_exact=True, owner=self.owner,
                 server_key=self.server_key if redis is self.redis else "",

@@ -175,9 +175,9 @@ def test_an_occurrence_that_a_backfill_ran_does_not_fire_again_and_the_chain_con
     assert newest(schedule).occurrence_at == NOON + 2 * MINUTE
 
 
-@pytest.mark.parametrize(("on_exhausted", "status"), [("done", "done"), ("delete", "deleted")], ids=["done", "delete"])
-def test_max_runs_end_the_backfill_and_the_schedule(any_env: Env, on_exhausted: str, status: str) -> None:
-    schedule = any_env.create(spec=MINUTELY, overlap="allow", max_runs=2, on_exhausted=on_exhausted)
+@pytest.mark.parametrize(("on_max_runs", "status"), [("done", "done"), ("delete", "deleted")], ids=["done", "delete"])
+def test_max_runs_end_the_backfill_and_the_schedule(any_env: Env, on_max_runs: str, status: str) -> None:
+    schedule = any_env.create(spec=MINUTELY, overlap="allow", max_runs=2, on_max_runs=on_max_runs)
 
     result = schedule.backfill(NOON - 5 * MINUTE, NOON)
 

@@ -193,7 +193,7 @@ def test_pass_ends_what_a_process_that_died_left(any_env: Env) -> None:
     assert next_of(naming[0]) == MORNING + DAY
 
     assert any_env.recover().retimed == 0  # whoever changed it may be at it
-    any_env.advance(any_env.scheduler.settings.grace)
+    any_env.advance(any_env.scheduler.settings.repair_grace)
     assert any_env.recover().retimed == 2
     assert any_env.recover().retimed == 0
 
@@ -273,7 +273,7 @@ def test_schedule_that_changes_each_time_is_left_to_a_pass(env: Env) -> None:
 
     assert (planned.checked, planned.failed) == (2, 1)
     assert next_of(quiet) == MORNING + DAY
-    env.advance(env.scheduler.settings.grace)
+    env.advance(env.scheduler.settings.repair_grace)
     env.recover()
     assert next_of(busy) == MORNING + DAY
     assert env.runtime.database.read(partial(store.unplanned, before=env.clock.now())) == []
@@ -360,7 +360,7 @@ def test_one_that_cannot_be_planned_stops_no_other_and_is_tried_again(env: Env) 
     env.scheduler.calendars.set("holidays", ["2026-01-16"])
 
     assert next_of(naming[0]) == next_of(naming[2]) == MORNING + DAY
-    env.advance(env.scheduler.settings.grace)
+    env.advance(env.scheduler.settings.repair_grace)
     assert env.recover().failed
     write(env, naming[1], policies=good)
     assert env.recover().retimed == 1

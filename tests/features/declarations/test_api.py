@@ -25,7 +25,7 @@ def test_a_decorator_registers_and_declares_and_sync_applies(any_env: Env) -> No
     async def tidy() -> str:
         return "tidied"
 
-    @scheduler.on_timing(Timing().daily_at("00:10").timezone("Europe/Istanbul").environments("production"))
+    @scheduler.declare(Timing().daily_at("00:10").timezone("Europe/Istanbul").environments("production"))
     def check_expiry() -> None: ...
 
     assert scheduler.list().items == [], "nothing is written before sync"
@@ -120,7 +120,7 @@ def test_a_timing_is_accepted_wherever_a_spec_is(any_env: Env) -> None:
 
 
 def test_environments_are_judged_where_the_schedule_fires(make_env: Any, sqlite_url: str) -> None:
-    envs = {env: make_env(database_url=sqlite_url, env=env) for env in ("production", "staging")}
+    envs = {env: make_env(database_url=sqlite_url, environment=env) for env in ("production", "staging")}
     schedule = envs["staging"].create(spec=Timing().every("1m").environments("production"))
 
     envs["staging"].run_due()

@@ -33,14 +33,14 @@ def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_env: Env) -
     told: list[tuple[str, str]] = []
 
     wanted = [declared("kept"), declared("changed", queue="high"), declared("new")]
-    assert scheduler.preview_sync(wanted, prune=True) == (
-        done := scheduler.sync(wanted, prune=True, progress=lambda *outcome: told.append(outcome))
+    assert scheduler.preview_sync(wanted, delete_removed=True) == (
+        done := scheduler.sync(wanted, delete_removed=True, progress=lambda *outcome: told.append(outcome))
     )
 
     assert (done.created, done.updated, done.unchanged, done.removed) == (["new"], ["changed"], ["kept"], ["gone"])
     assert told == [("kept", "unchanged"), ("changed", "updated"), ("new", "created")]
     assert {found.schedule_id for found in scheduler.iter()} == {"by-hand", "kept", "changed", "new"}
-    assert last(scheduler.newest("gone"), "Deleted")["reason"] == "pruned by sync"
+    assert last(scheduler.newest("gone"), "Deleted")["reason"] == "removed by sync"
 
 
 def test_a_set_of_several_batches_is_created_in_its_order(any_env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_each_of_a_jittered_set_has_its_own_delay(any_env: Env) -> None:
 def test_sync_without_prune_removes_nothing(any_env: Env) -> None:
     any_env.scheduler.sync([declared("one")])
     assert any_env.scheduler.sync([]).removed == []
-    assert any_env.scheduler.sync([], prune=True).removed == ["one"]
+    assert any_env.scheduler.sync([], delete_removed=True).removed == ["one"]
 
 
 def test_a_sync_owns_only_what_it_made(any_env: Env) -> None:
@@ -250,13 +250,13 @@ def test_a_sync_owns_only_what_it_made(any_env: Env) -> None:
     any_env.scheduler.sync([declared("by-hand", queue="high"), declared("synced")])
     any_env.scheduler.upsert("synced", "note", "@hourly", queue="low")
 
-    assert any_env.scheduler.sync([], prune=True).removed == ["synced"]
+    assert any_env.scheduler.sync([], delete_removed=True).removed == ["synced"]
     assert any_env.scheduler.get("by-hand").describe().queue == "high"
 
 
 def test_a_sync_of_another_namespace_prunes_nothing_here(any_env: Env) -> None:
     any_env.scheduler.sync([declared("one")])
-    assert any_env.scheduler.sync([], prune=True, namespace="other").removed == []
+    assert any_env.scheduler.sync([], delete_removed=True, namespace="other").removed == []
 
 
 def test_sync_never_resumes_what_an_operator_paused(any_env: Env) -> None:

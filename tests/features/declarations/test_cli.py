@@ -91,7 +91,7 @@ def test_sync_says_what_changed_and_prunes_what_it_made(cli: Cli, tmp_path: Path
     cli("create", "by-hand", HELLO, "--every", "1h")
     path = tmp_path / "s.json"
     cli("sync", write(path, entry("a"), entry("b"), entry("c")))
-    lines = cli("sync", "--prune", write(path, entry("a"), entry("b", queue="q")), "-o", "jsonl").lines
+    lines = cli("sync", "--delete-removed", write(path, entry("a"), entry("b", queue="q")), "-o", "jsonl").lines
     assert sorted((line["schedule_id"], line["outcome"]) for line in lines) == [
         ("a", "unchanged"),
         ("b", "updated"),
@@ -105,10 +105,10 @@ def test_a_dry_run_prints_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) 
     cli("sync", write(path, entry("a"), entry("b"), entry("c"), entry("d", paused=True)))
     before = [handle.describe() for handle in cli.scheduler.iter()]
     changed = write(path, entry("a"), entry("b", queue="q"), entry("d", paused=False), entry("e"))
-    planned = cli("sync", "--dry-run", "--prune", changed, "-o", "json").json
+    planned = cli("sync", "--dry-run", "--delete-removed", changed, "-o", "json").json
     assert [handle.describe() for handle in cli.scheduler.iter()] == before
     assert planned == {"created": ["e"], "updated": ["b", "d"], "unchanged": ["a"], "removed": ["c"]}
-    assert cli("sync", "--prune", changed, "-o", "json").json == planned
+    assert cli("sync", "--delete-removed", changed, "-o", "json").json == planned
 
 
 REFUSED = {
@@ -181,7 +181,7 @@ def test_without_a_file_it_is_what_the_imported_modules_declare(cli: Cli) -> Non
     registry.declare("declared", HELLO, Every("1h"), {"queue": "slow"}, "from code")
     try:
         assert cli("sync", "--dry-run", "-o", "json").json["created"] == ["declared"]
-        assert cli("sync", "--prune", "-o", "json").json["created"] == ["declared"]
+        assert cli("sync", "--delete-removed", "-o", "json").json["created"] == ["declared"]
     finally:
         registry.withdraw("declared")
     declared = cli.scheduler.get("declared")
@@ -190,7 +190,7 @@ def test_without_a_file_it_is_what_the_imported_modules_declare(cli: Cli) -> Non
 
 def test_without_a_file_and_without_declarations_nothing_is_pruned(cli: Cli, tmp_path: Path) -> None:
     cli("sync", write(tmp_path / "s.json", entry("kept")))
-    assert "the imported modules declare no schedule" in cli("sync", "--prune", code=2).err
+    assert "the imported modules declare no schedule" in cli("sync", "--delete-removed", code=2).err
     assert cli.ids() == ["kept"]
 
 
@@ -206,7 +206,7 @@ def test_a_difference_is_shown_field_by_field_and_nothing_is_written(cli: Cli, t
         {"schedule_id": "e", "workflow": HELLO, "interval": 900},
     )
 
-    answer = cli("sync", "--diff", "--prune", changed, code=6)
+    answer = cli("sync", "--diff", "--delete-removed", changed, code=6)
 
     assert [handle.describe() for handle in cli.scheduler.iter()] == before
     assert answer.out.splitlines() == [
@@ -226,7 +226,7 @@ def test_a_difference_is_shown_field_by_field_and_nothing_is_written(cli: Cli, t
         "- c",
         "Would be: 1 created, 2 updated, 1 unchanged, 1 removed.",
     ]
-    found = cli("sync", "--diff", "--prune", changed, "-o", "json", code=6).json
+    found = cli("sync", "--diff", "--delete-removed", changed, "-o", "json", code=6).json
     assert found["updated"] == ["b", "d"]
     assert found["differences"][1] == {
         "schedule_id": "d",
@@ -236,9 +236,10 @@ def test_a_difference_is_shown_field_by_field_and_nothing_is_written(cli: Cli, t
             {"field": "status", "before": "active", "after": "paused"},
         ],
     }
-    assert cli("sync", "--diff", "--prune", changed, "-o", "jsonl", code=6).lines == found["differences"]
-    cli("sync", "--prune", changed)
-    assert cli("sync", "--diff", "--prune", changed).out == "Would be: 0 created, 0 updated, 4 unchanged, 0 removed.\n"
+    assert cli("sync", "--diff", "--delete-removed", changed, "-o", "jsonl", code=6).lines == found["differences"]
+    cli("sync", "--delete-removed", changed)
+    same = "Would be: 0 created, 0 updated, 4 unchanged, 0 removed.\n"
+    assert cli("sync", "--diff", "--delete-removed", changed).out == same
 
 
 def test_a_difference_without_prune_knows_no_deletes(cli: Cli, tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_a_difference_without_prune_knows_no_deletes(cli: Cli, tmp_path: Path) -
     cli("sync", write(path, entry("a"), entry("b")))
     smaller = write(path, entry("a"))
     assert cli("sync", "--diff", smaller, "-o", "json").json["differences"] == []
-    assert cli("sync", "--diff", "--prune", smaller, code=6).out.splitlines()[0] == "- b"
+    assert cli("sync", "--diff", "--delete-removed", smaller, code=6).out.splitlines()[0] == "- b"
 
 
 def test_what_a_sync_would_take_away_is_a_difference(cli: Cli, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_every_lookup_stays_in_its_namespace(any_env: Env) -> None:
     assert {found.schedule_id for found in scheduler.iter(namespace="billing")} == {"theirs", "synced"}
     assert scheduler.upsert("theirs", "note", MINUTE)[1] == "created"
     assert scheduler.upsert("theirs", "note", MINUTE, namespace="billing")[1] == "unchanged"
-    assert scheduler.sync([], prune=True, namespace="billing").removed == ["synced"]
+    assert scheduler.sync([], delete_removed=True, namespace="billing").removed == ["synced"]
     for read in (scheduler.get, scheduler.newest, scheduler.history):
         with pytest.raises(ScheduleNotFoundError):
             read("mine", namespace="billing")

@@ -123,8 +123,8 @@ def test_a_set_beyond_the_quota_is_refused_whole_also_in_its_preview(
     assert len(env.scheduler.sync(declared[:4]).created) == 4
     assert len(env.scheduler.sync(declared[:4]).unchanged) == 4
     with pytest.raises(QuotaExceededError):  # schedules left out of the file are pruned after the rest was written
-        env.scheduler.sync(declared[1:], prune=True)
-    assert env.scheduler.sync(declared[1:4], prune=True).removed == ["s0"]
+        env.scheduler.sync(declared[1:], delete_removed=True)
+    assert env.scheduler.sync(declared[1:4], delete_removed=True).removed == ["s0"]
 
 
 def test_a_create_is_repeated_under_its_key_in_a_full_namespace(limited: MakeEnv) -> None:

@@ -186,7 +186,7 @@ def test_a_link_that_is_due_and_put_off_is_left_alone(env: Env) -> None:
 
 
 def test_rq_puts_a_due_link_off_for_longer_than_we_do(env: Env) -> None:
-    ours = (fire.LOCKED_AGAIN, fire.FAILED_AGAIN, fire.FOREIGN_AGAIN, env.runtime.settings.lease)
+    ours = (fire.LOCKED_AGAIN, fire.FAILED_AGAIN, fire.FOREIGN_AGAIN, env.runtime.settings.link_lease)
     assert max(ours) <= LONGEST_RETRY
 
 
@@ -243,7 +243,7 @@ def lost_from_the_set(env: Env, link: Arm) -> None:
 def late_beyond_the_grace(env: Env, link: Arm) -> None:
     """The link stays in the set: RQ's scheduler lost its process, and no dispatcher runs."""
     put(env, link._replace(due_at=env.clock.now() + SECOND))
-    env.clock.advance(SECOND + env.runtime.settings.grace + timedelta(milliseconds=1))
+    env.clock.advance(SECOND + env.runtime.settings.repair_grace + timedelta(milliseconds=1))
 
 
 def armed_before_sql_went_back(env: Env, link: Arm) -> None:

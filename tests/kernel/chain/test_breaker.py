@@ -26,7 +26,7 @@ from tests.support.servers import ValkeyServer
 @pytest.fixture
 def web_rig(make_env: MakeEnv, own_valkey: ValkeyServer) -> Env:
     """An environment with the breaker that every Scheduler has, over a Redis of its own."""
-    return make_env(redis_url=own_valkey.url, redis_breaker=1)
+    return make_env(redis_url=own_valkey.url, redis_timeout=1)
 
 
 def away(env: Env) -> bool:
@@ -117,7 +117,7 @@ def test_connections_that_swallow_everything_cost_one_wait_and_are_opened_anew(
     make_env: MakeEnv, own_valkey: ValkeyServer
 ) -> None:
     with proxy_to(own_valkey.url) as proxy:
-        env = make_env(redis_url=proxy.url(own_valkey.url), redis_breaker=1)
+        env = make_env(redis_url=proxy.url(own_valkey.url), redis_timeout=1)
         env.create("before")
         proxy.is_silent = True
         assert proxy.swallow()

@@ -97,7 +97,7 @@ def test_queue_that_redis_refuses_is_named_by_another_process_until_it_is_taken_
     assert remedy in why
 
     restore()
-    env.advance(env.runtime.settings.grace * 2)
+    env.advance(env.runtime.settings.repair_grace * 2)
     env.recover()
 
     assert "publishing" not in problems(asked)

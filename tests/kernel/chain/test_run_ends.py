@@ -206,7 +206,7 @@ def test_an_end_that_outlasts_the_patience_is_logged_and_left_to_reconcile(
     make_env: MakeEnv, fragile: Env, own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = fragile.scheduler.settings.database_url
-    env = make_env(database_url=url, completion_outage=0.2, clock_refresh=1)
+    env = make_env(database_url=url, completion_outage=0.2, clock_check_interval=1)
     schedule = env.create(retry=ONCE)
     run = env.fire_next(schedule)
     claim = env.claim(run)

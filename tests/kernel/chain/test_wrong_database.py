@@ -25,7 +25,7 @@ SCHEDULED = "rq:scheduled:default"
 @pytest.fixture
 def other(make_env: MakeEnv, tmp_path: Path) -> Env:
     """A process with another database over the same Redis, as a worker whose URL was forgotten has it."""
-    soon = {"grace": 0.1, "heartbeat_interval": 0.1, "reconcile_interval": 0.2}  # it steps back for so long
+    soon = {"repair_grace": 0.1, "heartbeat_interval": 0.1, "reconcile_interval": 0.2}  # it steps back for so long
     return make_env(database_url=f"sqlite:///{tmp_path / 'other.db'}", **soon)
 
 

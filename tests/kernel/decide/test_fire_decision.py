@@ -119,7 +119,7 @@ def test_an_occurrence_a_backfill_ran_starts_nothing_and_the_chain_advances() ->
     ("mode", "status", "event_type"), [("done", "done", "Completed"), ("delete", "deleted", "Deleted")]
 )
 def test_the_last_of_max_runs_ends_the_schedule(mode: str, status: str, event_type: str) -> None:
-    policies = Policies(overlap=OverlapPolicy.ALLOW_ALL, on_exhausted=mode, retry=ONCE)
+    policies = Policies(overlap=OverlapPolicy.ALLOW_ALL, on_max_runs=mode, retry=ONCE)
     schedule = active("@hourly", policies=policies, max_runs=2)
     first = fire(schedule).after
     assert (first.remaining, first.status) == (1, ScheduleStatus.ACTIVE)

@@ -81,7 +81,7 @@ class Walk:
             missed_limit=self.random.choice([2, 100]) if many else 100,
             fire_within=self.random.choice([None, None, 12 * MINUTE]),
             buffer_limit=self.random.choice([None, 2]) if overlap == "buffer_all" else None,
-            on_exhausted=self.random.choice(["done", "done", "delete"]),
+            on_max_runs=self.random.choice(["done", "done", "delete"]),
             max_successes=self.random.choice([None, None, None, 12]),
             environments=self.random.choice([(), (), ("production",)]),
             retry=RetryPolicy(

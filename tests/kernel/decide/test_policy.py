@@ -96,7 +96,7 @@ def test_a_valid_combination_of_policies_survives_its_text(options: dict[str, An
         ("overlap", "sometimes"),
         ("missed", "never"),
         ("on_resume", "later"),
-        ("on_exhausted", "dead"),
+        ("on_max_runs", "dead"),
         ("buffer_limit", 0),
         ("buffer_limit", True),
         ("max_successes", 0),
@@ -180,7 +180,7 @@ def test_every_parameter_survives_its_text() -> None:
         fire_within=timedelta(hours=1, microseconds=1),
         missed_limit=9,
         on_resume=OnResume.FROM_NOW,
-        on_exhausted="delete",
+        on_max_runs="delete",
         max_successes=4,
         environments=("production", "staging"),
         retry=RetryPolicy(5, 2 * SECOND, 1.5, MINUTE, SECOND, FailurePolicy.CONTINUE, 6),
@@ -196,7 +196,7 @@ def test_equal_policies_have_equal_texts_and_one_object() -> None:
 
 def test_the_defaults_are_those_of_the_documents() -> None:
     assert Policies() == named(
-        overlap="skip", missed="fire_once", on_resume="next", on_exhausted="done", retry=RetryPolicy(3)
+        overlap="skip", missed="fire_once", on_resume="next", on_max_runs="done", retry=RetryPolicy(3)
     )
     assert not RetryPolicy().kills_after(1_000)
     assert Policies().allowed_lateness is None
@@ -219,7 +219,7 @@ def test_stored_policies_hold_only_what_differs_from_the_defaults() -> None:
 STORED = (
     '{"buffer_limit":7,"dead_letter":true,"environments":["production"],'
     '"fan_out":"never","final_errors":["a.b"],"fire_within":3600.0,"limit":"a","limit_rate":"9/2d","limit_running":3,"max_parallel":8,"max_successes":4,"missed":"all","missed_limit":9,'
-    '"on_delete":"keep_runs","on_exhausted":"delete","on_resume":"from_now","overlap":"buffer_all","overlap_until":"dispatched",'
+    '"on_delete":"keep_runs","on_max_runs":"delete","on_resume":"from_now","overlap":"buffer_all","overlap_until":"dispatched",'
     '"retention":"30d 500","retry":{"base":2.0,"cap":60.0,"factor":1.5,'
     '"give_up_on":["KeyError"],"jitter":1.0,"max_consecutive_failures":6,"max_retries":5,"retry_on":["OSError"],"then":"dead"},"retry_spread":0.5,"spread":7200.0,'
     '"start_within":1800.0,"target_retry":{"max_retries":2},"target_timeout":20,"targets":"note"}'

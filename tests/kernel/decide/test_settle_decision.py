@@ -378,7 +378,7 @@ def test_a_deleted_schedule_s_run_ends_and_starts_nothing() -> None:
 
 
 def test_the_last_run_of_max_runs_keeps_its_retries_where_it_deletes_the_schedule() -> None:
-    policies = Policies(on_exhausted="delete", retry=RetryPolicy(3))
+    policies = Policies(on_max_runs="delete", retry=RetryPolicy(3))
     change = fire(active(policies=policies, max_runs=1))
     (started,) = change.new_runs
     assert change.after.status is ScheduleStatus.DELETED

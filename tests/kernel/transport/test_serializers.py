@@ -70,7 +70,7 @@ def test_a_worker_with_the_other_serializer_does_not_lose_the_run(make_env: Make
 
     env.work(serializer="pickle")
     assert run.refresh().status == "pending"
-    env.advance(env.scheduler.settings.grace)
+    env.advance(env.scheduler.settings.repair_grace)
     env.recover()
     env.work(serializer="json")
 

@@ -24,7 +24,7 @@ from tests.system.acceptance.snippets import EXPORT, Snippet, SnippetError, comm
 RUNBOOKS, PLANNED, UPGRADING = (REPOSITORY / "docs" / f"{name}.md" for name in ("runbooks", "planned", "upgrading"))
 PAGES = (RUNBOOKS, PLANNED, UPGRADING)
 """The pages whose commands are run in the situation they describe. The titles of sections are unique across pages."""
-OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
+OFTEN = {"RQSCHED_RECONCILE_INTERVAL": "2", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_REPAIR_GRACE": "1"}
 """Short intervals, so that tests need not wait. The page gives the times with default settings."""
 _LOOKS = {"doctor", "ping", "why", "list", "describe", "upcoming", "runs", "run", "history"}
 _LOOKS_ELSEWHERE = re.compile(r"^redis-cli .* (GET|INFO) |FROM pg_stat_replication")

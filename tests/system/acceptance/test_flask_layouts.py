@@ -114,7 +114,7 @@ def test_every_process_of_a_layout_has_the_same_imports(layout: Layout, imports:
     wait_until(lambda: layout.mail(2), timeout=SOON, what=lambda: f"a mail\n{plain.log()}")
 
     assert layout.mail(1) == "a mail to user 1 from shop@example.org"
-    assert "1 unchanged" in layout.run("sync", "--prune")
+    assert "1 unchanged" in layout.run("sync", "--delete-removed")
 
 
 def test_users_of_the_factory_change_and_cancel_reminders(layout: Layout) -> None:

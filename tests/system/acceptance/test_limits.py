@@ -87,7 +87,8 @@ def test_postgresql_is_killed_and_never_more_run_than_the_number(
     make_live: MakeLive, own_postgres: PostgresServer, own_postgres_url: str, kind: str
 ) -> None:
     live = make_live(own_postgres_url)
-    live.environment |= {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "2"}
+    live.environment |= {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1"}
+    live.environment["RQSCHED_REPAIR_GRACE"] = "2"
     trigger_runs(live, retries=20, limit_running=NUMBER)
     database = live.scheduler.runtime.database
 
@@ -128,7 +129,7 @@ def test_workers_are_killed_and_redis_is_emptied_and_never_more_runs_and_targets
         "RQSCHED_IMPORTS": "tests.system.acceptance.chores,tests.system.acceptance.sweeping",
         "RQSCHED_RECONCILE_INTERVAL": "3",
         "RQSCHED_HEARTBEAT_INTERVAL": "1",
-        "RQSCHED_GRACE": "2",
+        "RQSCHED_REPAIR_GRACE": "2",
         "RQSCHED_TARGET_CHUNK": "5",
         "RQSCHED_COMPLETION_OUTAGE": "1",
         FOLDER: str(tmp_path),

@@ -180,7 +180,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
     """Production continues to fire. It alone sends notifications, including those that were waiting during the copy."""
     monkeypatch.setenv("RQSCHED_WEBHOOK_SECRET", "a key of this test")
     live = make_live(plain(own_postgres_url))
-    live.environment |= {**OFTEN, "RQSCHED_ENV": "production"}
+    live.environment |= {**OFTEN, "RQSCHED_ENVIRONMENT": "production"}
     live.environment["PATH"] = tools(live.folder / "tools", own_postgres.binaries)
     told: dict[str, Any] = {"retry": RetryPolicy(max_retries=0), "notifications": {"webhook": hook.url}}
     hook.answer("503")
@@ -199,7 +199,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
         "RQSCHED_DATABASE_URL": url,
         "RQSCHED_REDIS_URL": new_redis.url,
         "STAGING": plain(own_postgres.url("postgres")),
-        "RQSCHED_ENV": "staging",
+        "RQSCHED_ENVIRONMENT": "staging",
         "RQSCHED_NOTIFY": "0",
     }
     with Runbook(staging, "Clone for staging", values) as book:

@@ -405,7 +405,7 @@ def test_it_fires_and_nothing_runs(live: LiveEnv) -> None:
 
 def test_one_schedule_does_not_fire(live: LiveEnv) -> None:
     """Each cause in turn, with the same id."""
-    live.environment["RQSCHED_ENV"] = "staging"
+    live.environment["RQSCHED_ENVIRONMENT"] = "staging"
     live.start_worker()
     for title, make in ONE_SCHEDULE.items():
         nightly = make(live)

@@ -92,7 +92,7 @@ SERVED = {
     "django-asgi": Served(DJANGO.format(kind="asgi"), uvicorn),
     "rqsched-web": Served("", lambda port: [str(BIN / "rqsched"), "web", "--port", str(port)]),
 }
-SOONER = {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_GRACE": "1"}
+SOONER = {"RQSCHED_RECONCILE_INTERVAL": "3", "RQSCHED_HEARTBEAT_INTERVAL": "1", "RQSCHED_REPAIR_GRACE": "1"}
 
 
 def serve(live: LiveEnv, application: Served) -> Process:

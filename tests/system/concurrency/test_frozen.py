@@ -115,7 +115,7 @@ def runs_per_schedule(scheduler: Scheduler) -> list[int]:
 
 
 def fire_after_the_lease(crowd: Crowd) -> None:
-    clock_of(crowd).advance(crowd.settings.lease + timedelta(milliseconds=1))
+    clock_of(crowd).advance(crowd.settings.link_lease + timedelta(milliseconds=1))
     with crowd.scheduler() as scheduler:
         dispatcher = Dispatcher(scheduler.runtime)
         while dispatcher.run_once():
@@ -154,7 +154,7 @@ def test_schedules_that_a_frozen_dispatcher_holds_wait_and_hold_up_no_others(
         with crowd.scheduler() as scheduler:
             scheduler.create("free", "note", timedelta(seconds=1))
             clock_of(crowd).advance(timedelta(seconds=1))
-        clock_of(crowd).advance(crowd.settings.lease + timedelta(milliseconds=1))
+        clock_of(crowd).advance(crowd.settings.link_lease + timedelta(milliseconds=1))
         with crowd.scheduler() as scheduler:
             Dispatcher(scheduler.runtime).run_once()
             assert scheduler.get("free").run_count == 1

@@ -78,7 +78,7 @@ def scene(postgres_url: str, redis_url: str, tmp_path: Path) -> Iterator[Scene]:
     settings = Settings(
         database_url=postgres_url,
         redis_url=redis_url,
-        grace=timedelta(milliseconds=100),
+        repair_grace=timedelta(milliseconds=100),
         reconcile_interval=timedelta(minutes=5),  # the one pass of the dispatcher's start; no run may be lost
     )
     crowd = Crowd(settings, SystemClock(), tmp_path / "executed")

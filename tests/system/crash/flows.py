@@ -314,7 +314,7 @@ def _spoil(env: CrashEnv) -> None:
 def dispatch(env: CrashEnv) -> None:
     """Fire the due links, and later those that a lost answer left leased."""
     env.dispatch_all()
-    env.clock.advance(env.runtime.settings.lease + HALF_A_SECOND)
+    env.clock.advance(env.runtime.settings.link_lease + HALF_A_SECOND)
     env.dispatch_all()
 
 
@@ -402,7 +402,7 @@ def missed_while_paused(env: CrashEnv) -> None:
 
 
 def sync(env: CrashEnv) -> None:
-    env.scheduler.sync([Declaration("one", WORK, Every("60s"), {"kwargs": {"log": str(env.log)}})], prune=True)
+    env.scheduler.sync([Declaration("one", WORK, Every("60s"), {"kwargs": {"log": str(env.log)}})], delete_removed=True)
 
 
 def declared(env: CrashEnv) -> None:

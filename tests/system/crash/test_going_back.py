@@ -165,7 +165,7 @@ def put_back(env: CrashEnv, file: Path, copy: bytes) -> None:
 def live_on(env: CrashEnv) -> None:
     """Let dispatcher, worker and passes of reconcile go on; nothing is later than it may be, or done a third time."""
     began, interval = env.clock.now(), env.runtime.settings.reconcile_interval
-    bound = LONGEST_RETRY + 2 * env.runtime.settings.grace + interval
+    bound = LONGEST_RETRY + 2 * env.runtime.settings.repair_grace + interval
     pass_at = began + interval
     while env.clock.now() < began + OBSERVED:
         now = env.clock.now()

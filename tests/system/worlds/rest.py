@@ -33,7 +33,7 @@ def check_rest(runtime: Runtime, network: Network) -> None:
 
 def _fires_on(story: Story, runtime: Runtime, network: Network) -> Iterator[str]:
     now, due_at = runtime.now(), story.schedule.due_at
-    before = now - runtime.settings.grace
+    before = now - runtime.settings.repair_grace
     if due_at is not None and due_at <= before:
         yield f"I3: due at {due_at}, and now is {now}"
     retries = [retry_of(run) for run in story.runs if run.status is RunStatus.RETRYING]

@@ -36,7 +36,7 @@ def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     """Enqueue pending runs whose delivery is dead, each under the next delivery number, which SQL stores first."""
     now = runtime.now()
-    before = now if everything else now - runtime.settings.grace
+    before = now if everything else now - runtime.settings.repair_grace
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.pending, before=before)):
         live = runtime.transport.live_deliveries(rows, now=runtime.now())
         dead = [run for run, is_live in zip(rows, live, strict=True) if not is_live]

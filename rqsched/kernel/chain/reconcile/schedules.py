@@ -29,7 +29,7 @@ def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
     until = None if everything else runtime.now() + SOON
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.due_links, until=until)):
         now = runtime.now()
-        fired_soon = now - runtime.settings.grace
+        fired_soon = now - runtime.settings.repair_grace
         arms = [Arm(link, due_at) for link, due_at in rows if everything or due_at > now or due_at <= fired_soon]
         yield Recovered(checked=len(rows), links=runtime.transport.arm(arms, now=now))
 
