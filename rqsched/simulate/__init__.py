@@ -1,1 +1,1 @@
-"""Simulation: a span of schedules on a virtual clock, and the load of the minutes ahead."""
+"""Simulation of schedules on a virtual clock, and the load: how many schedules fire in each coming minute."""

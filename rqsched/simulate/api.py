@@ -42,13 +42,13 @@ from rqsched.when.words import after_in_words
 from rqsched.when.zones import require_timezone, spans_from
 
 MOST_FIRES = 3_000_000
-"""The most fires of a simulation: deciding a fire and the end of its run takes about a third of a millisecond."""
+"""The most fires of a simulation. One fire, with the end of its run, takes about a third of a millisecond to decide."""
 MOST_DAYS = 1_100
 """The longest span that is simulated: three years."""
 MAX_YEAR = 9990
-"""A span begins and ends before this year: the calendar of datetime ends soon after."""
+"""A span must end before this year, because the range of `datetime` ends soon after."""
 MOST_WORKERS = 1_000_000
-"""The most workers of a queue: more would change nothing in any simulation."""
+"""The most workers of a queue; more would change nothing in any simulation."""
 YEAR = timedelta(days=365)
 """The default span."""
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
@@ -61,19 +61,19 @@ class Wanted(NamedTuple):
     """The parameters of a simulation."""
 
     start: datetime
-    """Its start: a whole minute."""
+    """The start of the span: a whole minute."""
     end: datetime
-    """The first instant after it: a whole minute."""
+    """The first instant after the span: a whole minute."""
     seed: int = 0
-    """Random values are hashes of this."""
+    """The seed of all random values; they are hashes of it."""
     workers: Mapping[str, int] = {}
-    """How many attempts a queue executes at once; a queue that is not named executes any number."""
+    """How many attempts each queue executes at once; a queue that is not named executes any number."""
     duration: timedelta | None = None
-    """How long attempts take without a measurement."""
+    """How long an attempt takes if its schedule has no measurement."""
     durations: Mapping[str, timedelta] = {}
-    """How long attempts of a schedule or of a workflow take; they override measurements."""
+    """How long attempts of a schedule or of a workflow take, by name; this overrides measurements."""
     failure_rate: float | None = None
-    """The share of all attempts that fails; None is the measured one."""
+    """The fraction of all attempts that fails; None uses the measured fraction."""
     most_fires: int = MOST_FIRES
     """The most fires; more are refused."""
 
@@ -89,21 +89,21 @@ def wanted_of(
     durations: Mapping[str, SpanLike] | None = None,
     failure_rate: float | None = None,
 ) -> Wanted:
-    """Check the parameters of a simulation; raises a kind of InvalidInputError that names the argument."""
+    """Check the parameters of a simulation; raises InvalidInputError, or a subclass, that names the argument."""
     _require_instants(start=start, end=end)
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
     ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
     if ends <= began:
-        raise InvalidInputError("end", "must be a minute or more after the begin, or nothing happens")
+        raise InvalidInputError("end", "must be at least a minute after the start, or nothing happens")
     if ends - began > MOST_DAYS * _DAY:
-        raise InvalidInputError("end", f"is more than {MOST_DAYS} days after the begin; simulate a shorter span")
+        raise InvalidInputError("end", f"is more than {MOST_DAYS} days after the start; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
     _require_mappings(workers=workers, durations=durations)
     for queue, number in (workers or {}).items():
         _require_number("workers", number, MOST_WORKERS, f"{queue}={number!r} ")
     if failure_rate is not None and not (isinstance(failure_rate, int | float) and 0 <= failure_rate <= 1):
-        raise InvalidInputError("failure_rate", "must be from 0 to 1, as 0.02 for 2 of 100 attempts")
+        raise InvalidInputError("failure_rate", "must be from 0 to 1, such as 0.02 for 2 of 100 attempts")
     usual = None if duration is None else _length("duration", duration)
     named = {name: _length(f"durations.{name}", one) for name, one in (durations or {}).items()}
     return Wanted(began, ends, seed, dict(workers or {}), usual, named, failure_rate)
@@ -139,28 +139,29 @@ def _length(name: str, value: SpanLike) -> timedelta:
 
 
 class Progress:
-    """The progress of a simulation; this base class ignores it."""
+    """A listener for the progress of a simulation; this base class does nothing."""
 
     def begin(self, fires: int) -> None:
-        """Note about how many fires will be decided or counted."""
+        """Take the approximate number of fires of the simulation."""
 
     def advance(self, fires: int) -> None:
-        """Note that some more fires are done."""
+        """Take the number of fires that were decided since the last call."""
 
 
 def simulate(
     entries: Sequence[Entry], wanted: Wanted, *, now: datetime, env: str = "", progress: Progress | None = None
 ) -> Simulation:
-    """Simulate a span; see the module.
+    """Simulate a span of time and return the report.
 
-    Raises InvalidInputError for a queue, schedule or workflow that no simulated schedule has, and for too many fires.
+    Raises InvalidInputError if `wanted` names a queue, schedule or workflow that no simulated schedule has, or if the
+    span has too many fires.
     """
     _require_known(wanted, entries)
     return _Simulating(entries, wanted, now, env, progress or Progress()).report()
 
 
 class _Simulating:
-    """One simulation, while it is computed."""
+    """One simulation while it is computed."""
 
     def __init__(self, entries: Sequence[Entry], wanted: Wanted, now: datetime, env: str, progress: Progress) -> None:
         self._wanted, self._now, self._env, self._progress = wanted, now, env, progress
@@ -179,7 +180,7 @@ class _Simulating:
         self._fires = fires
 
     def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the schedules that are simulated, by name, and list those that are not."""
+        """Yield the schedules that are simulated, in the order of their names; note the others in `_not_simulated`."""
         paused = 0
         for one in sorted(entries, key=lambda entry: entry.name):
             schedule = one.schedule
@@ -187,20 +188,22 @@ class _Simulating:
                 paused += 1
                 continue
             if schedule.spec.newer:
-                text = f"its timing says what only a newer release of rqsched knows ({schedule.spec.newer})"
+                text = f"its timing needs a newer release of rqsched ({schedule.spec.newer})"
                 self._not_simulated.append(NotSimulated(one.name, text))
                 continue
             if not schedule.spec.is_known:
                 told = ", ".join(schedule.spec.missing_calendars)
-                self._not_simulated.append(NotSimulated(one.name, f"it excludes calendars that are gone ({told})"))
+                self._not_simulated.append(NotSimulated(one.name, f"it excludes calendars that do not exist ({told})"))
                 continue
             self._not_simulated += [NotSimulated(one.name, text) for text in _left_out(one)]
             yield one
         if paused:
-            self._assumed.append(f"Paused, and not to be resumed by itself: {paused}.")
+            self._assumed.append(
+                f"Not simulated, because paused without an end of the pause: {paused} {_plural('schedule', paused)}."
+            )
 
     def _rooted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the schedules except those whose chain begins with one that takes no part; list these."""
+        """Return the schedules without those whose first upstream is not simulated; note these in `_not_simulated`."""
         self._by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in entries}
         found = []
         for one in entries:
@@ -209,12 +212,12 @@ class _Simulating:
             if after is None or first.schedule.upstream_id is None:
                 found.append(one)
             else:
-                gone = f"{first.schedule.upstream_id}, which takes no part, is where its chain begins"
+                gone = f"its chain begins with {first.schedule.upstream_id}, which is not simulated"
                 self._not_simulated.append(NotSimulated(one.name, f"it comes {after_in_words(after)}; {gone}"))
         return found
 
     def _first_of(self, entry: Entry) -> Entry:
-        """Return the first schedule of a chain. Its `remaining` is the smallest one of the chain.
+        """Return the first schedule of the chain of upstreams, with the smallest `remaining` of the chain.
 
         If an upstream is missing, the chain begins with the schedule after it.
         """
@@ -229,7 +232,7 @@ class _Simulating:
         return first._replace(schedule=changed(first.schedule, remaining=left))
 
     def report(self) -> Simulation:
-        """Decide the span and return its report."""
+        """Decide all fires of the span and return the report."""
         self._progress.begin(self._fires)
         wanted, bounds = self._wanted, _bounds(self._entries)
         given = [
@@ -278,7 +281,7 @@ class _Simulating:
         return found
 
     def _expect(self, entry: Entry) -> tuple[Expected, str]:
-        """Return the expected attempts of a schedule, and the source of that expectation."""
+        """Return what to expect of a schedule's attempts, and the source of that expectation."""
         known = self._expected.get(entry.name)
         if known is not None:
             return known
@@ -313,11 +316,11 @@ class _Simulating:
         return SimulationOutcome(_outcome("", total), queues, limits, rows)
 
     def _limit_named(self, key: str) -> str:
-        """Return the shown name of a group, with its namespace if several are simulated."""
+        """Return the name of a group for the report, with its namespace if several are simulated."""
         return key if any(one.name != one.schedule.schedule_id for one in self._entries) else split_key(key)[1]
 
     def _count(self, entry: Entry) -> int:
-        """Count the fires of a schedule, by arithmetic where its timing allows it."""
+        """Return how many times a schedule fires, by arithmetic if its timing allows it."""
         schedule = begin(entry.schedule, self._start, self._now)
         if schedule.resume_at is not None:
             first = max(schedule.resume_at, self._start)
@@ -362,7 +365,7 @@ class _Simulating:
         )
 
     def _changes(self) -> list[tuple[datetime, str, timedelta]]:
-        """Return the changes of clocks in the zones of crons, in order."""
+        """Return the clock changes in the zones of crons, in order: instant, zone and change of the offset."""
         zones = {zone for one in self._entries for zone in _zones(one.schedule.spec)}
         found = []
         for zone in sorted(zones):
@@ -394,34 +397,34 @@ class _Simulating:
         rows = [self._expect(one) for one in self._entries]
         origins = Counter(origin for _, origin in rows)
         told = [
-            "Nothing is late but what waits for a worker: no outage, freeze or hold, no trigger, backfill or edit.",
-            "A run that lasts until the next fire is in its way, and so is one that waits for a worker.",
-            "Each worker serves one queue. A run that is cancelled keeps its worker until it would have ended.",
-            "The span begins idle: what runs or waits at its begin is left out.",
+            "A run is late only if it waits for a worker: no outage, freeze, hold, trigger, backfill or edit happens.",
+            "A run overlaps the next fire if it still runs then, or still waits for a worker.",
+            "Each worker serves one queue. A cancelled run keeps its worker until its usual end.",
+            "The span begins idle: runs that execute or wait at its start are left out.",
         ]
         if origins["measured"]:
             number = origins["measured"]
-            told.append(f"Durations of {number} {_plural('schedule', number)} are measured: what its runs of the last "
-                        f"{MEASURED_DAYS} days took.")  # fmt: skip
+            told.append(f"Durations of {number} {_plural('schedule', number)} are measured, from runs of the last "
+                        f"{MEASURED_DAYS} days.")  # fmt: skip
         given = origins["schedule"] + origins["workflow"] + origins["all"]
         if given:
             told.append(f"Durations of {given} {_plural('schedule', given)} are given.")
         if origins["nothing"]:
             number = origins["nothing"]
-            told.append(f"Nothing is known of how long the runs of {number} {_plural('schedule', number)} take: no "
-                        "time was taken, so they neither overlap nor keep a worker. Give a duration.")  # fmt: skip
+            told.append(f"Durations of {number} {_plural('schedule', number)} are unknown: their runs end at once, so "
+                        "they never overlap or occupy a worker. Give a duration.")  # fmt: skip
         rate = self._wanted.failure_rate
         if rate is not None:
-            told.append(f"{rate:.2%} of the attempts fail, as given; a retry policy repeats all of them.")
+            told.append(f"{rate:.2%} of the attempts fail, as given. Retry policies repeat every failed attempt.")
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
             of = f"{number} {_plural('schedule', number)}"
-            fails = f"Attempts of {of} fail as often as they did so far; a retry policy repeats what fails."
-            told.append(fails if number else "No attempt fails: none is known to have.")
+            fails = f"Attempts of {of} fail as often as they did so far. Retry policies repeat every failed attempt."
+            told.append(fails if number else "No attempt fails, because no failure is on record.")
         late = sum(expected.timeout is not None and _half(expected) >= expected.timeout for expected, _ in rows)
         if late:
             told.append(
-                f"Half or more of the attempts of {late} {_plural('schedule', late)} reach their timeout and fail."
+                f"At least half of the attempts of {late} {_plural('schedule', late)} reach their timeout and fail."
             )
         free = sorted({one.queue for one in self._entries} - set(self._wanted.workers))
         if free:
@@ -432,7 +435,7 @@ class _Simulating:
         number = sum(one.schedule.upstream_id is not None for one in self._entries)
         if number:
             told.append(
-                f"{number} {_plural('schedule', number)} after another: each run begins with the end that it follows."
+                f"{number} {_plural('schedule', number)} after another: each run begins at the end of the upstream run."
             )
         return told
 
@@ -445,7 +448,7 @@ def _add(total: Told, one: Told) -> None:
 
 
 def _is_told(one: Told) -> bool:
-    """Return whether a schedule did more than succeed."""
+    """Return whether a schedule had anything but successful runs."""
     is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
     return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
 
@@ -511,7 +514,7 @@ def _zones(spec: Spec) -> set[str]:
 
 
 def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str, list[datetime]]]:
-    """Yield the effects of a clock change on a timing: the effect, the local time it names, and its fires."""
+    """Yield the effects of a clock change on a timing: the effect, the affected local time, and its fires."""
     if by > timedelta(0):
         for gap in spec.gaps_between(at - TICK, at + by):
             is_shifted = spec.dst_gap == "shift"
@@ -535,11 +538,11 @@ def _require_known(wanted: Wanted, given: Sequence[Entry]) -> None:
     for queue in wanted.workers:
         if queue not in queues:
             hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
-            raise InvalidInputError("workers", f"{queue!r} is a queue of no schedule that is simulated{hint}")
+            raise InvalidInputError("workers", f"no simulated schedule uses the queue {queue!r}{hint}")
     names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
     for name in wanted.durations:
         if name not in names:
-            text = f"{name!r} must be a schedule or a workflow of one{did_you_mean(name, names)}"
+            text = f"{name!r} is not a simulated schedule or its workflow{did_you_mean(name, names)}"
             raise InvalidInputError("durations", text)
 
 
@@ -550,14 +553,14 @@ def _left_out(entry: Entry) -> Iterator[str]:
         place = ", with one place of its limit" if schedule.limit_group is not None else ""
         yield f"its targets: each run counts as one attempt{place}"
     if schedule.limit_group is not None and not any(entry.bounds):
-        says = "nobody says its number (limit_running) or its rate (limit_rate) here"
+        says = "its number (limit_running) and rate (limit_rate) are not known"
         yield f"its limit {schedule.limit}: {says}, so its runs wait for no place"
     if entry.lacks:
-        yield f"its calendars {', '.join(entry.lacks)}: what they exclude is in the database, which was not asked"
+        yield f"its calendars {', '.join(entry.lacks)}: their contents are in the database, which was not read"
 
 
 def _half(expected: Expected) -> timedelta:
-    """Return the median duration of the attempts."""
+    """Return the expected median duration of an attempt."""
     return expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
 
 

@@ -1,4 +1,4 @@
-"""The command `simulate`: a year, or any span, of the stored schedules or of a file, before it happens."""
+"""The command `simulate`: simulate a year, or another span, of the stored schedules or of a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rqsched.simulate.text import (
 
 app = typer.Typer(add_completion=False)
 _LINES, _WIDTH, _ROWS = 28, 40, 20
-"""Lines of the picture at most, the characters of its longest bar, and the rows of a table of schedules."""
+"""The most lines of the chart, the characters of its longest bar, and the most rows of a table of schedules."""
 
 
 @command(app)
@@ -53,50 +53,60 @@ def simulate(
         typer.Argument(exists=True, dir_okay=False, help="A file of `rqsched sync`; default: the stored schedules."),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="INSTANT", help="Where the span begins; default now.")
+        str | None, typer.Option("--from", metavar="INSTANT", help="The start of the span; default now.")
     ] = None,
     until: Annotated[
-        str, typer.Option("--until", metavar="INSTANT|SPAN", help="Where it ends, or how long it is.")
+        str, typer.Option("--until", metavar="INSTANT|SPAN", help="The end of the span, or its length.")
     ] = "365d",
     workers: Annotated[
         str | None,
-        typer.Option("--workers", metavar="QUEUE=N,...", help="So many attempts at once; other queues: any number."),
+        typer.Option(
+            "--workers",
+            metavar="QUEUE=N,...",
+            help="How many attempts a queue executes at once; other queues: any number.",
+        ),
     ] = None,
     duration: Annotated[
         list[str] | None,
         typer.Option(
             "--duration",
             metavar="[NAME=]SPAN",
-            help="How long attempts take of which nothing is measured; those of a schedule or workflow in any case.",
+            help="How long attempts take if they are not measured; with NAME, those of a schedule or workflow always.",
         ),
     ] = None,
     failure_rate: Annotated[
         str | None,
-        typer.Option("--failure-rate", metavar="RATE", help="Such as 2% of all attempts; default what was measured."),
+        typer.Option(
+            "--failure-rate",
+            metavar="RATE",
+            help="The fraction of attempts that fail, such as 2%; default: as measured.",
+        ),
     ] = None,
     measured: Annotated[
         bool,
-        typer.Option("--measured", help="For a file: read from the database how long runs of the same ids took."),
+        typer.Option(
+            "--measured", help="For a file: read the durations of schedules with the same ids from the database."
+        ),
     ] = False,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace: queues carry all.")] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Simulate every namespace.")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", dir_okay=False, help="Write a picture: one HTML file, also to print.")
+        Path | None, typer.Option("--html", dir_okay=False, help="Write the report with charts to an HTML file.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="What is drawn is a hash of it.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="The seed of all random values.")] = 0,
 ) -> None:
-    """Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen."""
+    """Simulate a year or another span: show future fires, overlaps, waits for workers and clock changes."""
     folder = Path() if html is None else html.parent
     for is_wrong, option, said in (
         (every and (file is not None or session.namespace is not None), "--all-namespaces",
-         "goes with neither a file nor --namespace; give one of them"),
-        (measured and file is None, "--measured", "is for a file, and what is stored is always measured; leave it out"),
-        (not folder.is_dir(), "--html", f"{folder} is no folder; make it, or name a file of another"),
+         "cannot be combined with a file or --namespace; give one of them"),
+        (measured and file is None, "--measured", "needs a file; stored schedules are always measured; leave it out"),
+        (not folder.is_dir(), "--html", f"{folder} is no folder; create it, or choose another"),
     ):  # fmt: skip
         if is_wrong:
             raise InvalidInputError(option, said)
     with ExitStack() as stack:
-        if file is not None and not measured:  # needs no server
-            unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # starts none, either
+        if file is not None and not measured:  # this needs no database and no Redis
+            unused = {"database_url": "sqlite://", "redis_url": "redis://unused:6379/0"}  # connects to nothing
             runtime = make_runtime(session.settings.model_copy(update=unused))
             stack.callback(runtime.close)
             runtime.imports.owe(None)
@@ -144,12 +154,12 @@ def _wanted(
 
 
 _OPTIONS = {"start": "--from", "end": "--until", "durations": "--duration"}
-"""The options whose names differ in Python."""
+"""The options whose Python arguments have other names."""
 
 
 @contextmanager
 def _named_as_typed() -> Iterator[None]:
-    """Let an error name the option instead of the Python argument."""
+    """Make errors name the option of the command line instead of the Python argument."""
     try:
         yield
     except InvalidInputError as error:
@@ -164,7 +174,7 @@ def _numbers(option: str, texts: Sequence[str], example: str) -> dict[str, int]:
     given = [part.strip() for part in texts if part.strip()]
     found = arguments.pairs(option, given)
     if len(found) < len(given):
-        raise InvalidInputError(option, "names one twice; give its number once")
+        raise InvalidInputError(option, "has a name twice; give each name once")
     if not found:
         raise InvalidInputError(option, f"is blank; write {example}")
     for name, number in found.items():
@@ -202,17 +212,17 @@ def _part(option: str, text: str) -> float:
             return part
     except ValueError:
         pass
-    raise InvalidInputError(option, f"{text!r} is not a part; write 2% or 0.02")
+    raise InvalidInputError(option, f"{text!r} is not a fraction; write 2% or 0.02")
 
 
 class _Bar(Progress):
-    """A bar in a terminal."""
+    """A progress bar in a terminal."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
 
     def begin(self, fires: int) -> None:
-        """Show the bar for this many fires."""
+        """Show the bar for a total number of fires."""
         self._advance = self._stack.enter_context(progress_bar("Simulating fires", fires))
 
     def advance(self, fires: int) -> None:
@@ -250,7 +260,7 @@ def _show(writer: Writer, found: Simulation) -> None:
 
 
 def _show_basis(writer: Writer, found: Simulation) -> None:
-    """Write the omissions and assumptions of a simulation."""
+    """Write what a simulation leaves out, and its assumptions."""
     if found.not_simulated:
         writer.say("")
         writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in found.not_simulated))
@@ -260,7 +270,7 @@ def _show_basis(writer: Writer, found: Simulation) -> None:
 
 
 def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each day, or for several: its begin, its fires, its highest minute, and a bar."""
+    """Yield a line for each day or for several days: the start, the fires, the most fires of a minute, and a bar."""
     step = ceil(len(found.days) / _LINES)
     parts = [found.days[place : place + step] for place in range(0, len(found.days), step)]
     most = max(sum(day.fires for day in part) for part in parts)

@@ -1,9 +1,9 @@
-"""The simulation: a span of schedules on a virtual clock, through the very decisions that fires and ends take. Pure.
+"""The simulation: play a span of schedules on a virtual clock, with the decision functions of real fires. Pure.
 
-Nothing is late but what waits for a worker: links fire when they are due, in the order in which a dispatcher takes
-them, and an attempt begins as soon as one of the workers of its queue is free. How long attempts take, and which of
-them fail, is given or drawn from what was measured; what is drawn is a hash of the seed, the occurrence and the
-attempt, so that the same seed gives the same simulation, whatever else is simulated beside it.
+Links (the delayed jobs that fire and retry) are never late, and come in the order in which a dispatcher takes them. An
+attempt begins as soon as a worker of its queue is free. The durations and failures of attempts are given, or drawn from
+measurements. A drawn value is a hash of the seed, the occurrence and the attempt. So the same seed gives a schedule the
+same values, whichever other schedules are simulated.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from rqsched.simulate.lines import GroupLine, Line, QueueLine, place_of
 
 MINUTE = timedelta(minutes=1)
 _RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
-"""The order of events at one instant: a run that lasts until the next fire is in its way."""
+"""The order of events at one instant. Fires come before ends, so a run that ends at the next fire overlaps it."""
 _OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
 _PROGRESS = 1_000
 
 
 class Spans(NamedTuple):
-    """Measured spans, by the buckets of the table of hours."""
+    """Measured spans as a histogram, with the buckets of the table of hours."""
 
     places: tuple[int, ...]
-    """The buckets that hold any, in order."""
+    """The numbers of the buckets that are not empty, in order."""
     totals: tuple[int, ...]
-    """How many lie in each and in those before it."""
+    """The cumulative count up to each of these buckets."""
 
     @classmethod
     def of(cls, buckets: Mapping[int, int]) -> Spans | None:
-        """Return what buckets hold; None when they hold nothing."""
+        """Return the spans of a histogram, given as counts by bucket; None if it is empty."""
         places = tuple(sorted(place for place, count in buckets.items() if count > 0))
         return cls(places, tuple(accumulate(buckets[place] for place in places))) if places else None
 
     def at(self, share: float) -> timedelta:
-        """Return the span below which a share of them lies, within a bucket in proportion (as in `hours`)."""
+        """Return the quantile of the spans for `share`, interpolated within a bucket (as in `hours`)."""
         rank = share * self.totals[-1]
         found = min(bisect_left(self.totals, rank), len(self.places) - 1)
         before = self.totals[found - 1] if found else 0
@@ -78,14 +78,14 @@ class Expected(NamedTuple):
     """The durations and failures to expect of one schedule's attempts."""
 
     duration: timedelta | Spans = timedelta(0)
-    """How long they take: always this long, or as was measured."""
+    """How long an attempt takes: always the same, or drawn from measured spans."""
     failure_rate: float = 0.0
-    """The fraction of them that fails."""
+    """The fraction of the attempts that fails."""
     timeout: timedelta | None = None
-    """After how long one is ended by its timeout; None: never."""
+    """The timeout of an attempt; None is no timeout."""
 
     def draw(self, seed: int, run: Run, name: str) -> tuple[timedelta, AttemptResult]:
-        """Return how long an attempt of a run takes, and how it ends; `name` is its schedule's."""
+        """Return how long an attempt of a run takes, and how it ends; `name` is the name of the schedule."""
         asked = (seed, name, run.occurrence_at, run.attempt)
         duration = self.duration
         took = duration if isinstance(duration, timedelta) else duration.at(fraction("takes", *asked))
@@ -99,11 +99,11 @@ class Simulated(NamedTuple):
     """One schedule that takes part."""
 
     schedule: Schedule
-    """As it is when the simulation begins (`begin`)."""
+    """The schedule at the start of the simulation (from `begin`)."""
     name: str
-    """Its name in reports: its id, with its namespace where several are simulated."""
+    """Its name in reports: the id, with the namespace if several are simulated."""
     queue: str
-    """On which queue its runs wait."""
+    """The queue of its runs."""
     expected: Expected
     """How long its attempts take, and how many fail."""
 
@@ -117,23 +117,23 @@ class Told:
     started: int = 0
     """Runs that were queued."""
     overlapped: int = 0
-    """Occurrences that met an unfinished run, whatever their policy made of it."""
+    """Occurrences that came due while a run was unfinished, under any overlap policy."""
     waited: int = 0
-    """Of these, how many waited their turn."""
+    """The number of these whose run waited for the run ahead."""
     replaced: int = 0
     """Runs that were cancelled or terminated for a newer one."""
     missed: int = 0
     """Occurrences that were counted as missed."""
     excluded: int = 0
-    """Instants that were no occurrence because they are excluded."""
+    """Instants of the timing that are excluded."""
     retries: int = 0
     """Attempts that were repeated."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Occurrences that started nothing, by reason."""
     ended: Counter[str] = field(default_factory=Counter)
-    """Runs that have ended, by status as it is shown."""
+    """Runs that have ended, by shown status."""
     open: int = 0
-    """Runs that have not ended when the simulation does."""
+    """Runs that are unfinished at the end of the simulation."""
     status: str = ""
     """The status of the schedule at the end."""
 
@@ -145,23 +145,23 @@ class Walk:
     told: dict[str, Told] = field(default_factory=dict)
     """The outcome of each schedule, by its name."""
     lines: dict[str, Line] = field(default_factory=dict)
-    """The line of each queue."""
+    """The waits and load of each queue, by name."""
     groups: dict[str, Line] = field(default_factory=dict)
-    """The same of each group with a limit."""
+    """The waits and load of each group with a limit, by name."""
     minutes: array[int] = field(default_factory=lambda: array("L"))
-    """The minute of each fire, from the begin on."""
+    """The minute of each fire, counted from the start of the span."""
     firing: array[int] = field(default_factory=lambda: array("L"))
-    """The schedule of each fire, by its place in `told`."""
+    """The schedule of each fire, as an index into the order of `told`."""
 
 
 Watch = Callable[[datetime, Change], None]
-"""Called with each decision, for tests."""
+"""A function that a test passes to see each decision and its instant."""
 
 
 def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
-    """Return a schedule as a simulation begins with it at `start`: no run is open, and its next time is ahead.
+    """Return the state of a schedule at the start of a simulation: without open runs, and with its next time ahead.
 
-    Occurrences between `now` and `start` use up `max_runs`, and are not simulated.
+    Occurrences between `now` and `start` are not simulated, but count towards `max_runs`.
     """
     idle = {"buffer_depth": 0, "backfill_waiting": 0, "backfill_unfinished": 0, "fire_failures": 0}
     schedule = changed(schedule, **idle, awaiting_run_uid=None, evaluated_to=max(schedule.evaluated_to, start - TICK))
@@ -176,7 +176,9 @@ def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
 
 
 def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
-    """Return the first occurrence that is due at `start` or later: nominally it may be before that."""
+    """Return the first occurrence that is due at `start` or later. A delay (jitter, spread) may make it due later than
+    its nominal time, which may be before `start`.
+    """
     delay = longest_delay(schedule)
     if delay and not schedule.spec.is_from_completion:
         for nominal in schedule.timeline.between(start - delay, start):
@@ -197,11 +199,11 @@ def walk(
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> Walk:
-    """Decide every fire, start, retry and end of a span, [start, end), from idle workers on.
+    """Decide every fire, start, retry and end of the span [start, end). All workers are idle at its start.
 
-    `workers` is how many attempts a queue executes at once; one that is not named executes any number. `limits` is how
-    many runs of a group run at once, and how many of its attempts start in a time; one that is not named has no limit.
-    `progress` is told of fires by the thousand.
+    `workers` gives the number of attempts that a queue executes at once; a queue that it does not name executes any
+    number. `limits` gives the number and the rate of a group; a group that it does not name has no limit. `progress` is
+    called about every thousand fires with the number of fires since the last call.
     """
     course = _Course(
         schedules, start, end, seed=seed, workers=workers or {}, limits=limits or {}, env=env, progress=progress,
@@ -212,7 +214,7 @@ def walk(
 
 @dataclass(slots=True)
 class _State:
-    """One schedule and its open runs as they are."""
+    """The current state of one schedule and its open runs."""
 
     place: int
     given: Simulated
@@ -223,18 +225,19 @@ class _State:
     waiting: dict[str, Run] = field(default_factory=dict)
     """The runs that wait for the run ahead of them, oldest first."""
     followers: list[tuple[_State, str]] = field(default_factory=list)
-    """The schedules that come after it, each with the ends it follows."""
+    """The downstream schedules, each with the kind of ends that it follows."""
 
     def seen(self) -> list[Run]:
-        """Return what a decision sees: the unfinished runs, and the first that waits
-        (`kernel.store.changes.open_runs`).
+        """Return the runs that a decision reads: the started ones, and the first waiting one.
+
+        In production `kernel.store.changes.open_runs` reads them.
         """
         first = next(iter(self.waiting.values()), None)
         return [*self.open.values(), *([] if first is None else [first])]
 
 
 class _Course:
-    """The clock, what is to happen, and the queues."""
+    """A running simulation: the clock, the heap of coming events, the queues and the groups."""
 
     def __init__(
         self,
@@ -256,17 +259,17 @@ class _Course:
         self._seq = 0
         self._queues: dict[str, QueueLine] = {}
         self._touched = set[str]()
-        """Queues at which something happened in this instant."""
+        """The queues to which something happened at the current instant."""
         self._groups = {group: GroupLine(bounds) for group, bounds in limits.items()}
         self._moved = set[str]()
-        """Groups of which a run moved in this instant."""
+        """The groups of which a run changed at the current instant."""
         self._armed = dict[tuple[str, int], datetime]()
-        """When retry links are due, by run and attempt. A link retries its run, or looks at the line of its run's group
-        when a start leaves the window of the rate."""
+        """When retry links are due, by run and attempt. A link retries its run. Or it gives places in the run's group
+        again, at the time when an earlier start leaves the window of the rate."""
         self.walk = Walk()
         self._states: list[_State] = []
         self._busy_until: dict[str, datetime] = {}
-        """When the attempts that workers execute end, by the uids of their runs."""
+        """When each executing attempt ends, by the uid of its run."""
         for given in schedules:
             told = self.walk.told[given.name] = Told()
             state = _State(len(self._states), given, given.schedule, told)
@@ -277,7 +280,7 @@ class _Course:
         self._tie()
 
     def _tie(self) -> None:
-        """Let each schedule that others come after know them."""
+        """Add each downstream schedule to the `followers` of its upstream."""
         following = [state for state in self._states if state.schedule.upstream_id is not None]
         if not following:
             return
@@ -291,7 +294,7 @@ class _Course:
                 upstream.schedule = changed(known, followed_at=known.followed_at or known.created_at)
 
     def play(self) -> Walk:
-        """Let everything happen that does so before the end."""
+        """Play all events before the end of the span."""
         heap, fires = self._heap, 0
         acts = (self._retry, self._fire, self._resume, self._finish, self._expire, self._look)
         while heap and heap[0][0] < self._end:
@@ -321,7 +324,7 @@ class _Course:
         heappush(self._heap, (at, what, uid, self._seq, given))
 
     def _arm(self, state: _State) -> None:
-        """Let the schedule's next link come, or the end of its pause."""
+        """Plan the next fire of a schedule, or the end of its pause."""
         schedule = state.schedule
         if schedule.is_active and schedule.due_at is not None:
             self._push(schedule.due_at, _FIRE, schedule.uid, (state, schedule.n))
@@ -346,12 +349,13 @@ class _Course:
         self.walk.firing.append(state.place)
 
     def _retry(self, now: datetime, state: _State, uid: str, attempt: int, group: str | None) -> None:
-        """Let a retry link come, which looks at the line of its run's group where there is nothing to retry.
+        """Play a retry link: retry its run, or give places in the run's group if there is nothing to retry.
 
-        It is so where that run has ended, and where a start has left the window of its rate (`kernel.chain.fire`).
+        There is nothing to retry if the run has ended, or if the link was armed for the rate of the group
+        (`kernel.chain.fire`).
         """
         if self._armed.get((uid, attempt)) != now:
-            return  # it was brought forward
+            return  # the link came earlier
         del self._armed[uid, attempt]
         run = state.open.get(uid)
         if run is not None and run.status is RunStatus.RETRYING and run.attempt == attempt:
@@ -362,11 +366,11 @@ class _Course:
             self._grant(now, [group])
 
     def _finish(self, now: datetime, state: _State, uid: str, attempt: int, result: AttemptResult) -> None:
-        if self._busy_until.pop(uid, None) is None:  # it was terminated
+        if self._busy_until.pop(uid, None) is None:  # the run was terminated
             return
         self._free(state)
         run = state.open.get(uid)
-        if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # else it was cancelled
+        if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # else the run was cancelled
             self._settle(now, state, run, result)
 
     def _settle(self, now: datetime, state: _State, run: Run, result: AttemptResult) -> None:
@@ -385,9 +389,9 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
-        """Take over a Change, and at once the runs that come after the runs that end in it.
+        """Apply a Change, and then start the downstream runs of the runs that end in it.
 
-        Schedules that come after the same run start together, then those that come after the runs that this ends.
+        The downstream schedules of one run start together. Runs that end by this start their own downstream runs next.
         """
         self._take(state, change, now)
         if self._groups:
@@ -407,7 +411,7 @@ class _Course:
             todo += _owed(taken)
 
     def _take(self, state: _State, change: Change, now: datetime) -> None:
-        """Take over what was decided, as the store writes it and Redis follows it."""
+        """Apply one Change to the simulated store and queues."""
         if self._watch is not None:
             self._watch(now, change)
         before, state.schedule = state.schedule, change.after
@@ -439,13 +443,13 @@ class _Course:
                 told.excluded += payload["count"]
 
     def _put(self, now: datetime, state: _State, old: Run | None, run: Run) -> None:
-        """Keep a run as it is now, and act on its status."""
+        """Store the new state of a run, and act on its status."""
         uid = run.uid
         queue = self._queues[state.given.queue]
         group = self._group_of(run)
         if old is not None and old.status is RunStatus.PENDING and run.status is not RunStatus.PENDING:
             if group is None or not old.is_in_line:
-                queue.waiting -= 1  # its place in the line is passed over
+                queue.waiting -= 1  # its entry stays in the line and is ignored later
             self._touched.add(state.given.queue)
         if group is not None:
             group.move(run, state, now)
@@ -465,7 +469,7 @@ class _Course:
         self._await(now, state, run, has_line=group is not None)
 
     def _await(self, now: datetime, state: _State, run: Run, *, has_line: bool) -> None:
-        """Let an unfinished run's next step come: its retry, its place or its worker."""
+        """Plan the next step of an unfinished run: its retry, its start on the queue, and its expiry."""
         place = state, run.uid, run.attempt
         if run.status is RunStatus.RETRYING and run.retry_at is not None:
             self._arm_retry(state, run, run.attempt, run.retry_at)
@@ -487,14 +491,14 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _group_of(self, run: Run) -> GroupLine | None:
-        """Return the group in which a run needs a place; None where it needs none."""
+        """Return the group in which a run needs a place; None if it needs none."""
         if run.limit_group is None or (group := self._groups.get(run.limit_group)) is None:
             return None
         self._moved.add(run.limit_group)
         return group
 
     def _give_places(self, now: datetime, changes: Iterable[Change]) -> None:
-        """Give the places that Changes have freed or that they want (`features.limits.chain.Limits.follow`)."""
+        """Give places in the groups whose runs changed (`features.limits.chain.Limits.follow` in production)."""
         joined, left = set[str](), set[str]()
         moved = [pair for one in changes for pair in (*((run, run) for run in one.new_runs), *one.changed_runs)]
         for old, run in moved:
@@ -507,7 +511,7 @@ class _Course:
         self._give(now, joined, left)
 
     def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
-        """Give places in the groups that a run has `joined` in line, and in those where a run has `left` its place."""
+        """Give places in the groups whose line a run `joined`, and in the groups where a run `left` its place."""
         unclaimed = {group: self._groups[group].wants(now) for group in left - joined}
         first = joined | {group for group, count in unclaimed.items() if count == 0}
         for names in (first, {group for group, count in unclaimed.items() if count}):
@@ -515,7 +519,10 @@ class _Course:
                 self._grant(now, names)
 
     def _grant(self, now: datetime, names: Iterable[str], asked: Run | None = None) -> None:
-        """Give the free places of groups to the first of their lines (`features.limits.store.grant`)."""
+        """Give the free places of groups to the first runs in their lines (`features.limits.store.grant`).
+
+        `asked` is a run that a worker has taken without a place.
+        """
         granted, looks = list[tuple[_State, Run]](), list[tuple[_State, Run, datetime]]()
         for name in sorted(names):
             group = self._groups[name]
@@ -538,7 +545,7 @@ class _Course:
             self._arm_retry(state, run, run.attempt - 1, at)
 
     def _arm_retry(self, state: _State, run: Run, attempt: int, at: datetime) -> None:
-        """Arm a retry link of a run, or let it be due earlier."""
+        """Arm a retry link of a run, or move an armed one to an earlier time."""
         armed = self._armed.get((run.uid, attempt))
         if armed is None or at < armed:
             self._armed[run.uid, attempt] = at
@@ -552,13 +559,16 @@ class _Course:
         return state, run
 
     def _plan_look(self, now: datetime, name: str, group: GroupLine, given: Iterable[str] = ()) -> None:
-        """Let grants that nobody claims be looked at when the next of them is old, as passes of reconcile do."""
+        """Plan a check of places that no worker claims, for the time when the next one is old.
+
+        In production a pass of reconcile does this check.
+        """
         if (at := group.next_look(now, given)) is not None:
             group.look_at = at
             self._push(at, _LOOK, "", (name,))
 
     def _look(self, now: datetime, name: str) -> None:
-        """Look at all groups of which a grant is old now: one pass of reconcile does."""
+        """Check all groups in which an unclaimed place is old now, as one pass of reconcile does."""
         names = {name}
         while self._heap and self._heap[0][:2] == (now, _LOOK):
             names.update(heappop(self._heap)[4])
@@ -570,7 +580,10 @@ class _Course:
             self._plan_look(now, one, self._groups[one])
 
     def _start_all(self, now: datetime) -> None:
-        """Let the workers that are free take what waits; what ends at once is settled before anything else begins."""
+        """Let the free workers take waiting attempts.
+
+        Stop if an attempt ends at once, so that its end is settled before another one begins.
+        """
         heap = self._heap
         while self._touched:
             name = min(self._touched)
@@ -586,7 +599,7 @@ class _Course:
         self._moved.clear()
 
     def _take_next(self, now: datetime, queue: QueueLine) -> None:
-        """Let a worker take the first of its queue; a run that lost its place asks for it again."""
+        """Let a worker take the first attempt of its queue. A run that lost its place asks for it again."""
         state, uid, attempt, since = queue.line.popleft()
         run = state.open.get(uid)
         if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
@@ -617,11 +630,14 @@ class _Course:
 
 
 _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]
-"""Schedules that come after others, each with the ends that count for it."""
+"""Downstream schedules, each with the ends of upstream runs that it must react to."""
 
 
 def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State, list[UpstreamEnd]]]]:
-    """Return the followers of the runs that end in Changes, grouped by common start; the last group starts first."""
+    """Return the downstream schedules of the runs that end in Changes, in groups that start together.
+
+    The last group starts first.
+    """
     resumed, found = _Owed(), _Owed()
     for state, change in taken:
         if change.owed_again is not None:  # a pause is over, and the newest end that it missed fires
@@ -642,6 +658,6 @@ def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State,
 
 
 def _repeated(retry: RetryPolicy) -> ErrorTypes:
-    """Return the names of an error that a policy repeats: what fails in a simulation is worth a retry."""
+    """Return the names of an error that a policy retries, because every simulated failure is retried."""
     named: Any = retry.retry_on
     return ErrorTypes((named[0],)) if named else NO_TYPES

@@ -1,6 +1,6 @@
 """The schedules of a simulation: the stored ones, or those that a sync of declarations would create.
 
-Reads only SQL, and nothing at all for declarations without measured durations.
+This file reads the database but not Redis. For declarations without measured durations it reads neither.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Entry(NamedTuple):
     queue: str
     """The queue of its runs."""
     timeout: timedelta
-    """The longest time of an attempt."""
+    """The timeout of an attempt."""
     measured: Spans | None = None
     """How long its runs took lately; None if unknown."""
     failure_rate: float = 0.0
-    """The share of its attempts that failed so far."""
+    """The fraction of its attempts that failed so far."""
     lacks: tuple[str, ...] = ()
-    """Calendars that it names but whose contents are not known."""
+    """The calendars that it names, but whose contents are not known."""
     bounds: Bounds = Bounds()
     """The bounds of its group; empty without a group, or if unknown."""
 
@@ -82,8 +82,8 @@ def declared(
 ) -> list[Entry]:
     """Return the schedules that a sync of declarations would create at an instant; raises the errors of that sync.
 
-    No server is asked: a workflow that is not imported here is not searched for. Only `is_measured` reads the database:
-    the durations of runs of schedules with these ids, and the calendars that are named but not given.
+    The workflows need not be known to any worker. The database is read only with `is_measured`: the durations of runs
+    of schedules with these ids, and the calendars that are named but not given.
     """
     given = list(declarations)
     require_distinct(given)
@@ -167,7 +167,10 @@ def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entr
 
 
 def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
-    """Return entries with the durations of their runs and their share of failures; `namespace` is a file's."""
+    """Return entries with the measured durations and failures of their runs.
+
+    `namespace` is given for entries of a file, whose names are ids in that namespace.
+    """
     since = day_of(hour_of(runtime.now())) - MEASURED_DAYS * A_DAY
     found: list[Entry] = []
     for page in chunks(entries, MAX_PAGE):

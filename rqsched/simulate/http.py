@@ -1,4 +1,4 @@
-"""`/load/`: the fires of the next hours, counted."""
+"""The route `/load/`: how many schedules fire in each minute of the next hours."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"),
 def read_load(
     call: ReadHeavy, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
 ) -> Response:
-    """Count the fires of the next hours, minute by minute: the peaks, the schedules that make them, and each queue."""
+    """Count the fires of the next hours by minute; list the peaks with their schedules, and the load of each queue."""
     return Json(call.scheduler.load(hours, namespace=call.namespace))

@@ -26,16 +26,16 @@ _STRETCHES = 5
 
 
 class Behind(NamedTuple):
-    """A time during which something always waited in a line."""
+    """A period during which the line was never empty."""
 
     start: datetime
-    """When the first had to wait."""
+    """When the first one had to wait."""
     end: datetime
-    """When none waited any more, or the simulation ended."""
+    """When the line was empty again, or the simulation ended."""
     most: int
-    """The most that waited at once."""
+    """The greatest length of the line."""
     longest: timedelta
-    """The longest wait of the attempts that began in it."""
+    """The longest wait of the attempts that began in the period."""
 
 
 @dataclass(slots=True)
@@ -43,23 +43,23 @@ class Line:
     """The waits and load of one queue, or of one group."""
 
     workers: int | None
-    """How many attempts it executes at once, or how many places the group has; None: any number."""
+    """How many attempts the queue executes at once, or how many places the group has; None: any number."""
     waits: array[float] = field(default_factory=lambda: array("d"))
     """The seconds that each attempt waited to begin, or, for a group, to get a place."""
     busy: timedelta = timedelta(0)
     """The sum of the durations of attempts, or, for a group, how long it had no free place."""
     held: timedelta = timedelta(0)
-    """For a group: how long runs waited for nothing but its rate."""
+    """For a group: how long runs waited only because of its rate."""
     behind: list[Behind] = field(default_factory=list)
-    """The longest times during which something always waited, the longest first."""
+    """The longest periods during which the line was never empty, the longest first."""
     most: int = 0
-    """The most that ever waited at once."""
+    """The greatest length of the line."""
     waiting: int = 0
-    """How many still wait at the end."""
+    """The length of the line at the end."""
 
 
 class _Waits:
-    """How long a line is, and was."""
+    """The length of a line over time, and the waits in it."""
 
     def __init__(self, workers: int | None) -> None:
         self.told = Line(workers)
@@ -69,7 +69,7 @@ class _Waits:
         self._longest = timedelta(0)
 
     def note(self, now: datetime) -> None:
-        """Note after everything of an instant whether anything waits."""
+        """Record whether anything waits, after all events of an instant."""
         if self.waiting and self._since is None:
             self._since = now
         self._most = max(self._most, self.waiting)
@@ -77,12 +77,12 @@ class _Waits:
             self._close(now)
 
     def began(self, wait: timedelta) -> None:
-        """Note how long one of the line waited."""
+        """Record how long one attempt or run waited in the line."""
         self.told.waits.append(wait.total_seconds())
         self._longest = max(self._longest, wait)
 
     def end(self, now: datetime) -> Line:
-        """Return what there was, at the end of the simulation."""
+        """Return the waits and load of the line at the end of the simulation."""
         self._close(now)
         self.told.waiting = self.waiting
         return self.told
@@ -102,19 +102,19 @@ class QueueLine(_Waits):
         super().__init__(workers)
         self.free = workers
         self.line = deque[tuple[Any, str, int, datetime]]()
-        """The runs that wait: their schedule, uid and attempt, and since when."""
+        """The waiting attempts: schedule, uid of the run, number of the attempt, and the time when it was queued."""
 
 
 class GroupLine(_Waits):
-    """The places of one group, its starts, and those that wait for a place, as `features.limits.store` has them."""
+    """The places of one group, its starts, and the runs in its line: the state that `features.limits.store` stores."""
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds.number)
         self.bounds = bounds
         self.takers = dict[str, tuple[Any, Run]]()
-        """The runs that have a place or wait for one, as they are now, by uid, each with its schedule's state."""
+        """The runs that have a place or wait for one, by uid, each with the state of its schedule."""
         self.look_at: datetime | None = None
-        """When grants that nobody claims are looked at next."""
+        """When places that no worker has claimed are checked next."""
         self._running = set[str]()
         self._unclaimed = dict[str, Waiting]()
         self._passed = dict[str, str]()
@@ -125,7 +125,7 @@ class GroupLine(_Waits):
         self._held_since: datetime | None = None
 
     def move(self, one: Run, state: Any, now: datetime) -> None:
-        """Follow a run to where it is now."""
+        """Take over the new state of a run."""
         uid = one.uid
         self._running.discard(uid)
         self._unclaimed.pop(uid, None)
@@ -152,12 +152,12 @@ class GroupLine(_Waits):
             self.waiting += 1
 
     def start(self, now: datetime) -> None:
-        """Count a start, where there is a rate."""
+        """Record the start of an attempt, if the group has a rate."""
         if self.bounds.rate is not None:
             self._starts.append(now)
 
     def _started(self, now: datetime) -> int:
-        """Count the starts in the last window of the rate."""
+        """Return the number of starts in the last window of the rate."""
         if self.bounds.rate is None:
             return 0
         since = now - self.bounds.rate.period
@@ -166,8 +166,9 @@ class GroupLine(_Waits):
         return len(self._starts)
 
     def wants(self, now: datetime) -> int | None:
-        """Return what `features.limits.store.wants` does: who has a place and did not start; None where nobody is to
-        look.
+        """Return how many runs have a place and did not start; None if no place can be given now.
+
+        `features.limits.store.wants` is the same function in production.
         """
         most, taken, unclaimed = self.bounds.number, len(self._running), len(self._unclaimed)
         if most is None:
@@ -175,9 +176,9 @@ class GroupLine(_Waits):
         return unclaimed if self._line and wants_grants(most, taken, unclaimed) else None
 
     def decide(self, now: datetime, asked: Run | None) -> tuple[Grants, list[Waiting]]:
-        """Decide which runs get a place; returns that, and the runs of the line that did not, as far as it was read.
+        """Decide which runs get a place. Return the grants, and the runs at the head of the line that got none.
 
-        `asked` is a run that a worker holds.
+        The second list is empty without a rate. `asked` is a run that a worker has taken without a place.
         """
         free = self.bounds.most_unclaimed(len(self._running), self._started(now))
         unclaimed = [*self._unclaimed.values()]
@@ -198,8 +199,9 @@ class GroupLine(_Waits):
         return grants, [one for one in (*line, *([] if asks is None else [asks])) if one.uid not in grants.given]
 
     def rate_frees_at(self, now: datetime) -> datetime | None:
-        """Return when the rate, and nothing else, lets the next one begin (`features.limits.store`, where it says
-        why).
+        """Return when the rate allows the next start; None if the rate does not delay it.
+
+        `features.limits.store` explains the rule.
         """
         rate, starts, unclaimed = self.bounds.rate, self._started(now), len(self._unclaimed)
         if rate is None or self._is_full():
@@ -210,14 +212,14 @@ class GroupLine(_Waits):
         return (self._starts[later] if later < starts else now) + rate.period
 
     def _is_full(self) -> bool:
-        """Return whether as many run, or may begin, as the number says."""
+        """Return whether all places are taken or given."""
         taken = len(self._running) + len(self._unclaimed)
         return self.bounds.number is not None and taken >= self.bounds.number
 
     def next_look(self, now: datetime, given: Iterable[str]) -> datetime | None:
-        """Return when the next grant is old that nobody has claimed; None where it is planned, or there is none ahead.
+        """Return when the next unclaimed place becomes old; None if there is none, or a check is planned by then.
 
-        `given` are those that have a place since now.
+        `given` are the runs that got a place now.
         """
         some = self._unclaimed if self.look_at is None else given
         ahead = (at for uid in some if (at := old_at(self._unclaimed[uid])) is not None and at > now)
@@ -225,11 +227,11 @@ class GroupLine(_Waits):
         return None if at is None or (self.look_at is not None and self.look_at <= at) else at
 
     def has_old(self, now: datetime) -> bool:
-        """Return whether a grant that nobody has claimed becomes old now."""
+        """Return whether an unclaimed place becomes old now."""
         return any(old_at(one) == now for one in self._unclaimed.values())
 
     def note(self, now: datetime) -> None:
-        """Note also whether a place is free, and whether the rate alone is in the way."""
+        """Record also whether a place is free, and whether only the rate delays the next start."""
         super().note(now)
         is_full = self._is_full()
         if is_full and self._full_since is None:
@@ -247,7 +249,7 @@ class GroupLine(_Waits):
             self._held_since = None
 
     def end(self, now: datetime) -> Line:
-        """Return what there was, at the end of the simulation."""
+        """Return the waits and load of the line at the end of the simulation."""
         if self._full_since is not None:
             self.told.busy += now - self._full_since
         if self._held_since is not None:
@@ -256,8 +258,8 @@ class GroupLine(_Waits):
 
 
 def place_of(one: Run) -> tuple[datetime, int, str]:
-    """Return where a run stands in the line of its group; it has been there."""
-    assert one.limit_at is not None  # noqa: S101 - what is pending in a group is in its line, or was
+    """Return the sort key of a run in the line of its group. The run must be, or have been, in the line."""
+    assert one.limit_at is not None  # noqa: S101 - every pending run of a group is in its line, or was
     return (one.limit_at, one.number, one.uid)
 
 

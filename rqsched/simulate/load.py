@@ -1,9 +1,9 @@
-"""The load: the fires in each minute ahead, the schedules that make the peaks, and the queues.
+"""The load: the number of fires in each coming minute, the schedules that cause the peaks, and the load of each queue.
 
-Schedules that fire alike are counted once, as a herd: those with one timing and the same next time, and steps of whole
-minutes that begin in the same minute. A step is counted by arithmetic, any other timing by its instants, up to a bound.
-Fires beyond that bound are counted by arithmetic, too, and spread evenly over the minutes. The result states its
-assumptions.
+Schedules whose fires fall in the same minutes are counted once, as a herd: schedules with the same timing and next
+time, and intervals of equal whole minutes that fire in the same minute. An interval is counted by arithmetic. Any other
+timing is counted instant by instant, up to a bound. Fires beyond that bound are counted by arithmetic and spread evenly
+over the minutes. The result lists its assumptions.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rqsched.when.timeline import Grid
 MOST_HOURS = 744
 """The longest span that is counted: 31 days."""
 MOST_SCHEDULES = 50_000
-"""The most schedules that are read, those that fire first."""
+"""The most schedules that are read; the schedules that fire first are read first."""
 MOST_WALKED = 2_000_000
-"""The most minutes of herds that are counted one by one; steps have a second budget of the same size."""
+"""The most minutes of herds that are counted one by one. Intervals have a second budget of the same size."""
 _MINUTE = timedelta(minutes=1)
 MOST_PEAKS = 10
 """The most minutes that are listed as peaks."""
 _COST_OF_A_DELAY = 4
 """Computing a due time takes this many times as long as finding its occurrence."""
 _STANDS_OUT = 2
-"""The least fires of a peak, as a multiple of the mean."""
+"""A peak has at least this many times the mean number of fires."""
 NAMED = 5
-"""Schedules of a peak that are named."""
+"""The most schedules that a peak names."""
 
 
 class Window(NamedTuple):
@@ -60,24 +60,27 @@ class Window(NamedTuple):
         return self.start + self.minutes * _MINUTE
 
     def minute_of(self, at: datetime) -> int:
-        """Return the minute of an instant, from 0; earlier instants are in the first."""
+        """Return the number of the minute of an instant, from 0. An earlier instant counts in the first minute."""
         return max((at - self.start) // _MINUTE, 0)
 
 
 @dataclass(slots=True)
 class _Herd:
-    """Schedules that fire alike, onto one queue."""
+    """Schedules whose fires fall in the same minutes and go to the same queue."""
 
     one: Schedule
     """Any schedule of the herd."""
     number: int = 0
-    """How many schedules it has."""
+    """The number of its schedules."""
     names: list[str] = field(default_factory=list)
-    """Some of their ids."""
+    """The ids of some of its schedules."""
 
 
 def window_of(now: datetime, hours: int) -> Window:
-    """Return the minutes of `hours` from an instant's minute on; raises InvalidInputError outside of 1 to 744."""
+    """Return the window of `hours` that begins with the minute of `now`.
+
+    Raises InvalidInputError if `hours` is not from 1 to 744.
+    """
     if isinstance(hours, bool) or not isinstance(hours, int) or not 1 <= hours <= MOST_HOURS:
         raise InvalidInputError("hours", f"must be a whole number from 1 to {MOST_HOURS}")
     return Window(now.replace(second=0, microsecond=0), 60 * hours)
@@ -91,7 +94,7 @@ def read_load(
     most_schedules: int = MOST_SCHEDULES,
     most_walked: int = MOST_WALKED,
 ) -> Load:
-    """Count the fires of the matching schedules in a window; reads them in pages, without a lock."""
+    """Count the fires of the matching schedules in a window. Schedules are read in pages, without a lock."""
     now = runtime.now()
     found = _read(runtime, filters, window)
     schedules = list(islice(found, most_schedules))
@@ -109,15 +112,15 @@ def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedu
     for schedule in read_slim(runtime, filters, sort="next"):
         if schedule.due_at is not None and schedule.due_at >= window.end:
             break
-        if schedule.uid not in seen:  # else it has fired since and comes a second time
+        if schedule.uid not in seen:  # a schedule that fires between two pages may come twice
             seen.add(schedule.uid)
             yield schedule
-    # Paused schedules whose pause ends by itself in time.
+    # Read also the paused schedules whose pause ends by itself within the window.
     yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
 
 
 def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
-    """Yield the schedules that match, reading pages on demand; `is_slim` as in `search_schedules`."""
+    """Yield the schedules that match, without their large columns (`is_slim` of `search_schedules`), page by page."""
     after: Position | None = None
     while True:
         page = runtime.database.read(
@@ -134,7 +137,7 @@ def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Sche
 
 
 def queue_of(schedule: Schedule, default: str) -> str:
-    """Return the queue of a schedule's runs as `QueueLoad` has it."""
+    """Return the queue of a schedule's runs, in the form of `QueueLoad.queue`."""
     definition = schedule.definition
     if definition.executor == "external":
         return "external"
@@ -145,12 +148,14 @@ def queue_of(schedule: Schedule, default: str) -> str:
 
 
 class Counting:
-    """Fires by minute, as schedules are added and then counted."""
+    """A count of fires by minute: add the schedules, then call `load`."""
 
     def __init__(self, window: Window, now: datetime, most_walked: int) -> None:
         self._window, self._now = window, now
         self._left = {True: most_walked, False: most_walked}
-        """Minutes that may still be counted, for steps (True) and others apart, so that steps hide no nightly herd."""
+        """The minutes that may still be counted one by one, for intervals (True) and for other timings (False).
+
+        With two budgets, many intervals cannot use up the budget of nightly crons."""
         self._herds: dict[str, dict[Hashable, _Herd]] = defaultdict(dict)
         """The herds of each queue."""
         self._minutes = [0] * window.minutes
@@ -161,7 +166,7 @@ class Counting:
         self._schedules = self._even = self._alone = 0
 
     def add(self, schedule: Schedule, queue: str, name: str) -> None:
-        """Count a schedule among those that fire alike."""
+        """Add a schedule to its herd."""
         spend()
         herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
         herd.number += 1
@@ -169,7 +174,7 @@ class Counting:
             herd.names.append(name)
 
     def load(self, most_schedules: int | None) -> Load:
-        """Count the added schedules; `most_schedules` is their bound if there are more."""
+        """Count the added schedules. `most_schedules` is given if only the first so many schedules were added."""
         queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
         return Load(
             start=self._window.start,
@@ -183,7 +188,7 @@ class Counting:
         )
 
     def _alike(self, schedule: Schedule) -> Hashable:
-        """Return a key that is equal for schedules whose fires lie in the same minutes."""
+        """Return the key of a schedule's herd: equal keys mean fires in the same minutes."""
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
             return steps[0], steps[1] // _MINUTE
@@ -192,7 +197,7 @@ class Counting:
         return schedule.definition.spec, schedule.contents, schedule.next_run_at, schedule.due_at
 
     def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
-        """Count the herds of a queue, the largest first, so that each minute keeps its main makers."""
+        """Count the herds of a queue, the largest first, so that each minute keeps its largest herds."""
         fires, unplaced = Counter[int](), 0
         for herd in sorted(herds, key=lambda one: -one.number):
             counted, is_stepped = 0, self._steps(herd.one) is not None
@@ -237,7 +242,7 @@ class Counting:
             yield minute, number, number * cost
 
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
-        """Return the step of a schedule that fires on a single grid, and the place of its first fire in the window."""
+        """Return the interval of a schedule with a single interval, and the offset of its first fire in the window."""
         spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
         if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
             return None
@@ -246,7 +251,7 @@ class Counting:
         (source,) = spec.sources(nominal)
         if not isinstance(source, Grid) or (nominal - source.origin) % source.every or due != due_of(schedule, nominal):
             return None
-        first = due - self._window.start  # all steps have one length, and a spread adds the same to each
+        first = due - self._window.start  # a spread delays every fire by the same length
         return source.every, first % source.every if first < timedelta(0) else first
 
     def _of_steps(self, every: timedelta, first: timedelta) -> Iterator[tuple[int, int]]:
@@ -259,7 +264,7 @@ class Counting:
             yield place, last // step - max(before // step, -1)
 
     def _rest(self, schedule: Schedule, minute: int) -> int:
-        """Count the fires from a minute on, by arithmetic where the timing allows it."""
+        """Return the number of fires from a minute on, by arithmetic if the timing allows it."""
         if is_alone(schedule.spec):
             return 1
         start = self._window.start + minute * _MINUTE
@@ -273,45 +278,45 @@ class Counting:
 
     def _assumed(self, most_schedules: int | None) -> Iterator[str]:
         yield (
-            "Each fire counts as one run: what overlap, environments, max_runs or a hold will keep from starting is "
-            "counted, and triggers, backfills, retries, targets and what comes after other schedules are not."
+            "Each fire counts as one run, even if overlap, environments, max_runs or a hold will prevent its start. "
+            "Triggers, backfills, retries, targets and schedules after other schedules are not counted."
         )
         if self._alone:
             yield (
-                f"{_schedules(self._alone)} from the end of a run on, or as only a newer release knows: the next fire "
-                "alone is counted."
+                f"{_schedules(self._alone)} at times that depend on the end of a run, or need a newer release: only "
+                "the next fire is counted."
             )
         if most_schedules is not None:
-            yield f"There are more schedules than the {most_schedules} that fire first and were counted."
+            yield f"Only the {most_schedules} schedules that fire first are counted; there are more."
         if self._even:
-            yield f"{_schedules(self._even)} too often to place each fire: theirs are spread evenly."
+            yield f"{_schedules(self._even)} too often to count each fire: these fires are spread evenly."
 
 
 def usual_most(minutes: Sequence[int]) -> float:
-    """Return the most fires of a minute that is no peak among these."""
+    """Return the greatest number of fires that a minute may have without being a peak."""
     return max(1, _STANDS_OUT * sum(minutes) / len(minutes))
 
 
 def highest_minutes(minutes: Sequence[int]) -> list[int]:
-    """Return the peaks, the highest first."""
+    """Return the numbers of the peak minutes, the highest first."""
     most = usual_most(minutes)
     high = (minute for minute, fires in enumerate(minutes) if fires > most)
     return nsmallest(MOST_PEAKS, high, key=lambda one: (-minutes[one], one))
 
 
 def queue_load(queue: str, start: datetime, fires: Counter[int]) -> QueueLoad:
-    """Return the load of a queue from its fires by minute from `start` on; there must be at least one."""
+    """Return the load of a queue. `fires` counts its fires by minute from `start` on, and must not be empty."""
     highest = min(fires, key=lambda minute: (-fires[minute], minute))
     return QueueLoad(queue, fires.total(), start + highest * _MINUTE, fires[highest])
 
 
 def busiest_first(queues: Iterable[QueueLoad]) -> list[QueueLoad]:
-    """Return queues in the order in which they are shown."""
+    """Return the queues sorted, the one with the most fires first."""
     return sorted(queues, key=lambda one: (-one.fires, one.queue))
 
 
 def is_alone(spec: Spec) -> bool:
-    """Return whether only the next fire is known."""
+    """Return whether only the next fire of a spec is known."""
     return spec.is_from_completion or not spec.is_known
 
 

@@ -1,4 +1,4 @@
-"""The command `load`: the fires over time."""
+"""The command `load`: show how many schedules fire in the coming hours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rqsched.simulate.load import MOST_HOURS, read_load, window_of
 
 app = typer.Typer(add_completion=False)
 _BARS, _WIDTH = 28, 40
-"""Lines of the picture at most, and the characters of the longest bar."""
+"""The most lines of the chart, and the characters of its longest bar."""
 
 
 @command(app)
@@ -27,13 +27,11 @@ def load(
     day: Annotated[bool, typer.Option("--day", help="The next 24 hours; the default.")] = False,
     week: Annotated[bool, typer.Option("--week", help="The next 7 days.")] = False,
     hours: Annotated[
-        int | None, typer.Option("--hours", min=1, max=MOST_HOURS, help="So many hours from now on.")
+        int | None, typer.Option("--hours", min=1, max=MOST_HOURS, help="The next hours, this many.")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all-namespaces", help="Every namespace: queues carry the runs of all.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Count every namespace.")] = False,
 ) -> None:
-    """Show what fires when: the highest minutes, who makes them, and each queue."""
+    """Show how many schedules fire when: the peak minutes with their schedules, and the load of each queue."""
     if day + week + (hours is not None) > 1:
         raise InvalidInputError("--hours", "--day and --week exclude each other; give one of them")
     wanted = 168 if week else hours or 24
@@ -65,7 +63,7 @@ def load(
 
 
 def _bars(found: Load) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each hour, or for several: its begin, its fires, its highest minute, and a bar."""
+    """Yield a line for each hour or for several hours: the start, the fires, the most fires of a minute, and a bar."""
     step = 60 * ceil(len(found.minutes) / 60 / _BARS)
     parts = [found.minutes[place : place + step] for place in range(0, len(found.minutes), step)]
     most = max(map(sum, parts))

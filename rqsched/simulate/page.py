@@ -1,4 +1,4 @@
-"""The picture of a simulation: one HTML file that needs nothing beside it, on a screen, on a phone and on paper."""
+"""The report of a simulation as one HTML file without other files, for a screen, a phone and paper."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rqsched.simulate.text import (
 _WIDTH, _HEIGHT = 1_000, 180
 _MOST_ROWS = 200
 _FEW = 5
-"""The most days that are marked as the highest."""
+"""The most days that the chart marks as the highest."""
 _STYLE = """
 :root { color-scheme: light dark; --bg: #f5f6f9; --surface: #fff; --border: #d7dce5; --text: #1a2130; --muted:
   #566072;
@@ -86,24 +86,24 @@ def page(found: Simulation, name: str) -> str:
     if behind:
         parts.append(f'<p class="bad">Queues that do not keep up: {escape(", ".join(behind))}.</p>')
     if full:
-        parts.append(f'<p class="bad">Limits whose lines do not keep up: {escape(", ".join(full))}.</p>')
+        parts.append(f'<p class="bad">Limits that do not keep up: {escape(", ".join(full))}.</p>')
     parts.append(_section("Fires by day", _chart(found)))
     if found.peaks:
         peaks = ((one.at, one.fires, makers(one)) for one in found.peaks)
         parts.append(_section("Highest minutes", _table("Minutes that stand out", ("At", "Fires", "Schedules"), peaks)))
     queues = ((one.queue, one.fires, one.peak_fires, one.peak_at) for one in found.queues)
     columns = ("Queue", "Fires", "Most a minute", "At")
-    parts.append(_section("Queues", _table("What fires onto each queue", columns, queues)))
+    parts.append(_section("Queues", _table("Fires by queue", columns, queues)))
     parts.append(_outcome(found.outcome))
     if found.nights:
         parts.append(_section("Clocks", _table("Where clocks change", NIGHT, night_rows(found)), is_long=True))
     if found.not_simulated:
         left_out = ((one.name, one.what) for one in found.not_simulated)
         parts.append(
-            _section("Not simulated", _table("What is left out", ("Schedule", "What"), left_out), is_long=True)
+            _section("Not simulated", _table("Parts that are left out", ("Schedule", "Part"), left_out), is_long=True)
         )
     texts = "".join(f"<li>{escape(text)}</li>" for text in found.assumed)
-    parts.append(_section("What this rests on", f"<ul>{texts}</ul>"))
+    parts.append(_section("Assumptions", f"<ul>{texts}</ul>"))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -125,12 +125,12 @@ def _outcome(one: SimulationOutcome) -> str:
         if len(one.limits) > _MOST_ROWS:
             inner += f"<p>and {len(one.limits) - _MOST_ROWS} more.</p>"
     if rows := behind_rows(one):
-        inner += _table("The longest times during which something always waited", BEHIND, rows)
+        inner += _table("The longest periods during which the line was never empty", BEHIND, rows)
     if told := schedule_rows(one):
-        inner += _table("Schedules of which there is more to tell", SCHEDULE, told[:_MOST_ROWS])
+        inner += _table("Schedules with more than successful runs", SCHEDULE, told[:_MOST_ROWS])
         if len(told) > _MOST_ROWS:
             inner += f"<p>and {len(told) - _MOST_ROWS} more.</p>"
-    return _section("What became of them", inner, is_long=True)
+    return _section("Outcome", inner, is_long=True)
 
 
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -144,7 +144,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def _chart(found: Simulation) -> str:
-    """Return the fires of each day as bars; mark the highest days and the changes of clocks."""
+    """Return a chart with a bar for the fires of each day, and marks at the highest days and at clock changes."""
     days = found.days
     most = max(day.fires for day in days) or 1
     are_marked = sum(day.fires == most for day in days) <= _FEW

@@ -15,19 +15,19 @@ class SimulatedSchedule:
     """One schedule of a simulation."""
 
     name: str
-    """Its id; `namespace/id` where all namespaces are simulated."""
+    """Its id; `namespace/id` if all namespaces are simulated."""
     workflow: str
     """The workflow of its runs."""
     queue: str
-    """The queue of its runs, as `QueueLoad` has it."""
+    """The queue of its runs, in the form of `QueueLoad.queue`."""
     timing: str
     """When it fires, in short."""
     fires: int
-    """How often it fires in the span."""
+    """The number of its fires in the span."""
     duration_seconds: float
-    """How long half of its attempts take at most."""
+    """The median duration of its attempts."""
     duration_from: str
-    """The source of that duration: `schedule` or `workflow` or `all` (given for it), `measured`, or `nothing`."""
+    """The source of that duration: given for the `schedule`, the `workflow` or `all`, `measured`, or `nothing`."""
     failure_rate: float
     """The fraction of its attempts that fails."""
 
@@ -43,15 +43,15 @@ class ScheduleOutcome:
     started: int
     """Runs that were queued."""
     overlapped: int
-    """Occurrences that met an unfinished run, whatever their policy made of it."""
+    """Occurrences that came due while a run was unfinished, under any overlap policy."""
     waited: int
-    """Of these, how many waited for the run ahead of them."""
+    """The number of these whose run waited for the run ahead."""
     replaced: int
     """Runs that were cancelled or terminated for a newer one."""
     missed: int
     """Occurrences that were counted as missed."""
     excluded: int
-    """Instants that were no occurrence because they are excluded."""
+    """Instants of the timing that are excluded."""
     retries: int
     """Attempts that were repeated."""
     skipped: dict[str, int]
@@ -59,23 +59,23 @@ class ScheduleOutcome:
     ended: dict[str, int]
     """Runs that have ended, by status; `expired` is one of them."""
     open: int
-    """Runs that have not ended at the end."""
+    """Runs that are unfinished at the end of the span."""
     status: str
     """The status of the schedule at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBehind:
-    """A time during which something always waited on a queue, or for a place of a group."""
+    """A period during which the line of a queue, or of a group with a limit, was never empty."""
 
     start: datetime
-    """When the first had to wait; aware UTC."""
+    """When the first one had to wait; aware UTC."""
     end: datetime
-    """When none waited any more, or the span ended."""
+    """When the line was empty again, or the span ended; aware UTC."""
     most_waiting: int
-    """The most that waited at once."""
+    """The greatest length of the line."""
     longest_wait_seconds: float
-    """The longest wait of the attempts that began in it."""
+    """The longest wait of the attempts that began in the period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class QueueOutcome:
     """The attempts, waits and load of one queue."""
 
     queue: str
-    """Its name, as `QueueLoad` has it."""
+    """The name, in the form of `QueueLoad.queue`."""
     workers: int | None
-    """How many attempts it executes at once; None: any number, so that nothing waits."""
+    """How many attempts the queue executes at once; None: any number, so that no attempt waits."""
     attempts: int
     """How many began."""
     wait_p50_seconds: float
@@ -95,13 +95,13 @@ class QueueOutcome:
     wait_max_seconds: float
     """The longest wait."""
     busy: float | None
-    """The fraction of its workers' time that the attempts took; None with any number of workers."""
+    """The fraction of the time for which its workers were busy; None with any number of workers."""
     waiting: int
     """How many attempts still wait at the end."""
     keeps_up: bool
     """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
-    """The longest times during which something always waited, at most five, the longest first."""
+    """The longest periods during which the line was never empty, at most five, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,13 @@ class LimitOutcome:
     """The waits and load of one group with a limit."""
 
     limit: str
-    """Its name; `namespace/name` where all namespaces are simulated."""
+    """The name of the group; `namespace/name` if all namespaces are simulated."""
     number: int | None
-    """How many of its runs run at once; None is any."""
+    """How many runs of the group run at once; None is unlimited."""
     rate: str | None
-    """How many of its attempts start in a time, such as `100/min`; None is any."""
+    """How many attempts of the group start in a window of time, such as `100/min`; None is unlimited."""
     places: int
-    """How many places were given: one to each attempt, and another to an attempt that did not begin within 30 s."""
+    """How many places were given. An attempt that did not begin within 30 s loses its place and gets another."""
     wait_p50_seconds: float
     """The median wait for a place."""
     wait_p95_seconds: float
@@ -123,23 +123,22 @@ class LimitOutcome:
     wait_max_seconds: float
     """The longest wait."""
     most_waiting: int
-    """The most that waited in line at once."""
+    """The greatest length of the line."""
     full: float | None
-    """The fraction of the time in which as many runs ran, or were about to start, as the number allows; None without
-    one."""
+    """The fraction of the time in which all places were taken or given; None without a number."""
     held_by_rate: float | None
-    """The fraction of the time in which runs waited for nothing but the rate; None without one."""
+    """The fraction of the time in which runs waited only because of the rate; None without a rate."""
     waiting: int
     """How many runs still wait in line at the end."""
     keeps_up: bool
     """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
-    """The longest times during which somebody always waited, at most five, the longest first."""
+    """The longest periods during which the line was never empty, at most five, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOutcome:
-    """The outcome of the fires of a simulation, which begins with idle workers and decides each fire, start and end."""
+    """The outcome of all fires of a simulation."""
 
     total: ScheduleOutcome
     """The outcome of all schedules together."""
@@ -148,7 +147,7 @@ class SimulationOutcome:
     limits: list[LimitOutcome]
     """Each group with a limit, the one with the longest wait first."""
     schedules: list[ScheduleOutcome]
-    """Each schedule with more to report than successes, by name."""
+    """Each schedule that had anything but successful runs, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +155,13 @@ class SimulatedDay:
     """The fires of one day."""
 
     start: datetime
-    """Its first instant within the span: midnight UTC, or where the span begins."""
+    """The first instant of the day within the span: midnight UTC, or the start of the span."""
     fires: int
     """How many fires."""
     peak_fires: int
-    """How many fires its highest minute holds."""
+    """The most fires of one minute."""
     peak_at: datetime
-    """The first such minute; aware UTC."""
+    """The first minute with that many fires; aware UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +173,27 @@ class ClockEffect:
     effect: str
     """`shifted`, `skipped` or `doubled`."""
     local: str
-    """The local time that it names."""
+    """The affected local time."""
     fires_at: list[datetime]
-    """When that fires; empty when it is skipped; aware UTC."""
+    """The instants at which it fires, aware UTC; empty if it is skipped."""
     schedules: list[str]
-    """The first ten of the schedules with this timing, by name."""
+    """The first ten schedules with this timing, by name."""
     others: int
-    """How many more there are."""
+    """How many further schedules have this timing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockNight:
-    """A change of the clocks of a zone in which schedules fire."""
+    """A clock change in a time zone that schedules use."""
 
     at: datetime
     """When; aware UTC."""
     zone: str
     """The zone."""
     seconds: int
-    """By how much: forward where it is positive."""
+    """The change of the clock in seconds; positive is forward."""
     effects: list[ClockEffect]
-    """The effects on timings that name a local time that is left out, or shown twice."""
+    """The effects on timings with a local time that the change leaves out or shows twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,30 +208,30 @@ class NotSimulated:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A span of schedules as it would be: the same schedules, arguments and seed give the same report."""
+    """The report of a simulation. The same schedules, arguments and seed give the same report."""
 
     start: datetime
-    """The begin of the span; aware UTC, a whole minute."""
+    """The start of the span; aware UTC, a whole minute."""
     end: datetime
-    """The first instant after it."""
+    """The first instant after the span; aware UTC."""
     seed: int
-    """The seed of everything that is drawn by hash."""
+    """The seed of all random values."""
     fires: int
     """How many fires."""
     days: list[SimulatedDay]
-    """Each day of the span, UTC."""
+    """Each day of the span, by UTC."""
     peaks: list[Peak]
-    """The highest minutes, at most ten, those with the most fires first; none where no minute stands out."""
+    """At most ten minutes with the most fires, the highest first; empty if no minute stands out."""
     queues: list[QueueLoad]
-    """The fires onto each queue, the one with the most first."""
+    """The fires of each queue, the queue with the most fires first."""
     outcome: SimulationOutcome
     """The starts, waits and ends of these fires."""
     nights: list[ClockNight]
     """The clock changes, in order."""
     schedules: list[SimulatedSchedule]
-    """Each schedule that takes part, by name."""
+    """Each simulated schedule, by name."""
     not_simulated: list[NotSimulated]
-    """The parts that are left out, by name."""
+    """The schedules, and parts of schedules, that are left out, by name."""
     assumed: list[str]
     """The assumptions behind the figures, as sentences."""
 

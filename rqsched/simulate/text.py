@@ -1,4 +1,4 @@
-"""The words of a simulation: rows and sentences, the same in a terminal and on the page."""
+"""The texts of a simulation's report: table rows and sentences, for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _MOST_BEHIND = 5
 
 
 def at_minute(at: datetime) -> str:
-    """Return an instant as people read it."""
+    """Return an instant as text for people, to the minute."""
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def from_to(one: Simulation) -> str:
-    """Return the span of a simulation, as people read it."""
+    """Return the span of a simulation as text for people."""
     return f"{at_minute(one.start)} to {at_minute(one.end)}"
 
 
 def makers(peak: Peak) -> str:
-    """Return which schedules make a peak."""
+    """Return the schedules of a peak as text."""
     return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])
 
 
@@ -58,7 +58,7 @@ def limit_row(one: LimitOutcome) -> tuple[object, ...]:
 
 
 def behind_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
-    """Return the longest times during which something always waited."""
+    """Return rows of the longest periods during which a line was never empty."""
     behind = [(queue.queue, one) for queue in outcome.queues for one in queue.behind if queue.workers is not None]
     behind += [(f"limit {limit.limit}", one) for limit in outcome.limits for one in limit.behind]
     longest = sorted(behind, key=lambda pair: (pair[1].start - pair[1].end, pair[0]))[:_MOST_BEHIND]
@@ -69,13 +69,13 @@ def behind_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
 
 
 def schedule_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
-    """Return the schedules whose runs did more than succeed, overlapping ones first."""
+    """Return rows of the schedules that had anything but successful runs, those with overlaps first."""
     told = sorted(outcome.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
     return [(one.name, one.fires, one.overlapped, outcome_in_words(one)) for one in told]
 
 
 def night_rows(found: Simulation) -> list[tuple[object, ...]]:
-    """Return the effects of clock changes."""
+    """Return rows of the effects of clock changes."""
     rows: list[tuple[object, ...]] = []
     for night in found.nights:
         by = length(timedelta(seconds=abs(night.seconds)))
@@ -87,7 +87,7 @@ def night_rows(found: Simulation) -> list[tuple[object, ...]]:
 
 
 def outcome_in_words(one: ScheduleOutcome) -> str:
-    """Return the outcomes of fires, in a line."""
+    """Return the outcome of a schedule as one line."""
     parts = [f"{one.started} started"]
     parts += [f"{number} skipped ({reason})" for reason, number in one.skipped.items()]
     parts += [f"{number} {status}" for status, number in one.ended.items()]
@@ -107,12 +107,12 @@ def outcome_in_words(one: ScheduleOutcome) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a wait as people read it."""
+    """Return a number of seconds as text for people."""
     return length(timedelta(seconds=value)) if value >= 60 else f"{value:.1f} s"
 
 
 def length(span: timedelta) -> str:
-    """Return a span in its two greatest units."""
+    """Return a span in its two largest units."""
     left, parts = int(span.total_seconds()), []
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         number, left = divmod(left, size)
@@ -122,7 +122,7 @@ def length(span: timedelta) -> str:
 
 
 def _effect_in_words(one: ClockEffect, zone: str) -> str:
-    """Return the effect of a clock change on a timing, by the clock of its zone."""
+    """Return the effect of a clock change on a timing, with times in its zone."""
     if one.effect == "skipped":
         return f"{one.local[11:]} does not fire"
     if one.effect == "doubled":

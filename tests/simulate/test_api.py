@@ -157,7 +157,7 @@ def test_what_ends_by_itself_and_what_is_paused_is_simulated_as_it_will_be(env: 
     env.create("paused", Every("1h"), paused=True)
     found = env.scheduler.simulate(NOON, NOON + 10 * HOUR)
     assert {one.name: one.fires for one in found.schedules} == {"few": 3, "until": 4}
-    assert "Paused, and not to be resumed by itself: 1." in found.assumed
+    assert "Not simulated, because paused without an end of the pause: 1 schedule." in found.assumed
     later = env.scheduler.simulate(NOON + 2 * HOUR, NOON + 10 * HOUR)
     assert {one.name: one.fires for one in later.schedules}["few"] == 2
 
@@ -173,7 +173,7 @@ def test_what_comes_after_another_starts_when_that_ends_as_it_asks(env: Env) -> 
     )
     assert {one.name: one.fires for one in found.schedules} == {"nightly": 7, "report": 7, "mail": 5, "alarm": 0}
     assert found.fires == sum(day.fires for day in found.days) == 19
-    assert "3 schedules after another: each run begins with the end that it follows." in found.assumed
+    assert "3 schedules after another: each run begins at the end of the upstream run." in found.assumed
     told = {one.name: one for one in found.outcome.schedules}
     assert set(told) == {"mail"}
     assert (told["mail"].started, told["mail"].overlapped, told["mail"].skipped, told["mail"].ended) == (
@@ -189,8 +189,8 @@ def test_what_comes_after_what_takes_no_part_is_listed_with_its_whole_chain(env:
     found = env.scheduler.simulate(NOON, NOON + DAY)
     assert [one.name for one in found.schedules] == ["hourly"]
     assert [(one.name, one.what) for one in found.not_simulated] == [
-        ("mail", "it comes after each failure of report; nightly, which takes no part, is where its chain begins"),
-        ("report", "it comes after each success of nightly; nightly, which takes no part, is where its chain begins"),
+        ("mail", "it comes after each failure of report; its chain begins with nightly, which is not simulated"),
+        ("report", "it comes after each success of nightly; its chain begins with nightly, which is not simulated"),
     ]
 
 
@@ -359,16 +359,16 @@ def test_a_user_that_may_only_read_may_simulate_and_one_that_may_not_is_told_wha
     ("given", "message"),
     [
         ({"start": NEW_YEAR.replace(tzinfo=None)}, "start: must be an aware datetime"),
-        ({"end": NEW_YEAR}, "end: must be a minute or more after the begin"),
-        ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after the begin; simulate a shorter span"),
+        ({"end": NEW_YEAR}, "end: must be at least a minute after the start"),
+        ({"end": NEW_YEAR + 1101 * DAY}, "end: is more than 1100 days after the start; simulate a shorter span"),
         ({"start": datetime.max.replace(tzinfo=UTC)}, "start: must be in the years from 1970 to 9989"),
         ({"start": datetime(1, 1, 1, tzinfo=UTC), "end": datetime(1, 1, 3, tzinfo=UTC)}, "start: must be in the years"),
         ({"end": datetime.max.replace(tzinfo=UTC)}, "end: must be in the years from 1970 to 9989"),
         ({"workers": "default=4"}, "workers: must be a mapping, not str; write {'default': ...}"),
         ({"workers": {"default": 0}}, "workers: default=0 must be a whole number from 1 to 1,000,000"),
         ({"workers": {"default": 10**20}}, f"workers: default={10**20} must be a whole number from 1 to 1,000,000"),
-        ({"workers": {"defualt": 1}}, "workers: 'defualt' is a queue of no schedule that is simulated; did you mean default?"),  # noqa: E501
-        ({"durations": {"hurly": "1m"}}, "durations: 'hurly' must be a schedule or a workflow of one; did you mean hourly?"),  # noqa: E501
+        ({"workers": {"defualt": 1}}, "workers: no simulated schedule uses the queue 'defualt'; did you mean default?"),
+        ({"durations": {"hurly": "1m"}}, "durations: 'hurly' is not a simulated schedule or its workflow; did you mean hourly?"),  # noqa: E501
         ({"failure_rate": 2}, "failure_rate: must be from 0 to 1"),
         ({"failure_rate": "2%"}, "failure_rate: must be from 0 to 1"),
         ({"seed": "x"}, "seed: must be a whole number"),

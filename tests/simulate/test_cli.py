@@ -58,23 +58,23 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
     [
         (("--workers", "default"), "--workers: 'default' is refused; write name=value"),
         (("--workers", "default=x"), "--workers: default='x' is not a whole number; write default=4,slow=1"),
-        (("--workers", "default=1, default=2"), "--workers: names one twice; give its number once"),
-        (("--workers", "dfault=1"), "--workers: 'dfault' is a queue of no schedule that is simulated; did you mean"),
+        (("--workers", "default=1, default=2"), "--workers: has a name twice; give each name once"),
+        (("--workers", "dfault=1"), "--workers: no simulated schedule uses the queue 'dfault'; did you mean"),
         (("--duration", "soon"), "--duration"),
         (("--duration", "nightyl=1m"), "did you mean nightly?"),
         (("--duration", "1m", "--duration", "2m"), "--duration: is given twice without a name"),
         (("--duration", "poll=1m", "--duration", "poll=2m"), "--duration: is given twice for poll; give one"),
-        (("--failure-rate", "nan"), "--failure-rate: 'nan' is not a part; write 2% or 0.02"),
-        (("--failure-rate", "often"), "--failure-rate: 'often' is not a part; write 2% or 0.02"),
-        (("--html", "none/year.html"), "--html: none is no folder; make it, or name a file of another"),
+        (("--failure-rate", "nan"), "--failure-rate: 'nan' is not a fraction; write 2% or 0.02"),
+        (("--failure-rate", "often"), "--failure-rate: 'often' is not a fraction; write 2% or 0.02"),
+        (("--html", "none/year.html"), "--html: none is no folder; create it, or choose another"),
         (("--until", "99999999d"), "--until: '99999999d' ends after the year 9999; give a shorter length"),
-        (("--until", "2026-01-01T00:00:00Z"), "--until: must be a minute or more after the begin, or nothing happens"),
-        (("--until", "1101d"), "--until: is more than 1100 days after the begin; simulate a shorter span"),
+        (("--until", "2026-01-01T00:00:00Z"), "--until: must be at least a minute after the start, or nothing happens"),
+        (("--until", "1101d"), "--until: is more than 1100 days after the start; simulate a shorter span"),
         (("--failure-rate", "200%"), "--failure-rate: must be from 0 to 1"),
         (("--workers", "default=0"), "--workers: default=0 must be a whole number from 1 to 1,000,000"),
-        (("--duration", "other=1m"), "--duration: 'other' must be a schedule or a workflow of one"),
+        (("--duration", "other=1m"), "--duration: 'other' is not a simulated schedule or its workflow"),
         (("--from", "yesterday"), "--from: 'yesterday' is not a valid instant"),
-        (("--all-namespaces",), "--all-namespaces: goes with neither a file nor --namespace"),
+        (("--all-namespaces",), "--all-namespaces: cannot be combined with a file or --namespace"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_the_name_of_its_option(
@@ -102,7 +102,7 @@ def test_a_limit_whose_line_grows_is_shown_in_the_text_and_on_the_page(cli: Cli,
     words = (*SPAN, "--duration", "1m", "--duration", "poll=6m")
     shown = cli("simulate", str(limited), *words, "--html", str(page)).out
     assert any(line.split()[:2] == ["mail", "1"] and "wait at the end" in line for line in shown.splitlines())
-    assert "Limits whose lines do not keep up: mail." in page.read_text()
+    assert "Limits that do not keep up: mail." in page.read_text()
     assert "Waits for places" in page.read_text()
 
 

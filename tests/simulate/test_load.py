@@ -131,7 +131,8 @@ def test_only_the_next_fire_of_what_counts_from_the_end_of_a_run_is_known(env: E
     load = env.scheduler.load()
     assert counted(load) == Counter({10: 1})
     alone = (
-        "1 schedule fires from the end of a run on, or as only a newer release knows: the next fire alone is counted."
+        "1 schedule fires at times that depend on the end of a run, or need a newer release: only the next fire is "
+        "counted."
     )
     assert load.assumed[1:] == [alone]
 
@@ -161,7 +162,7 @@ def test_beyond_the_bound_fires_are_counted_and_spread_evenly_and_it_says_so(env
     bounded = read_load(env.runtime, Filters("default"), window_of(env.clock.now(), 24), most_walked=60)
     assert bounded.fires == whole.fires == 239
     assert max(bounded.minutes[600:]) <= 2
-    assert bounded.assumed[1:] == ["2 schedules fire too often to place each fire: theirs are spread evenly."]
+    assert bounded.assumed[1:] == ["2 schedules fire too often to count each fire: these fires are spread evenly."]
 
 
 def test_steps_that_are_spread_evenly_hide_no_nightly_peak(env: Env) -> None:
@@ -171,7 +172,7 @@ def test_steps_that_are_spread_evenly_hide_no_nightly_peak(env: Env) -> None:
         env.advance(SECOND)
     load = read_load(env.runtime, Filters("default"), window_of(NOON, 24), most_walked=10)
     assert [(peak.at, peak.fires >= 4) for peak in load.peaks] == [(NOON + 14 * HOUR, True)]
-    assert load.assumed[1:] == ["4 schedules fire too often to place each fire: theirs are spread evenly."]
+    assert load.assumed[1:] == ["4 schedules fire too often to count each fire: these fires are spread evenly."]
 
 
 def test_beyond_the_bound_schedules_are_left_out_and_it_says_so(env: Env) -> None:
@@ -179,7 +180,7 @@ def test_beyond_the_bound_schedules_are_left_out_and_it_says_so(env: Env) -> Non
         env.create(f"s{number}", Cron(f"{number} 20 * * *"))
     load = read_load(env.runtime, Filters("default"), window_of(NOON, 24), most_schedules=4)
     assert counted(load) == Counter({480 + number: 1 for number in range(4)})
-    assert load.assumed[1:] == ["There are more schedules than the 4 that fire first and were counted."]
+    assert load.assumed[1:] == ["Only the 4 schedules that fire first are counted; there are more."]
 
 
 def test_another_namespace_is_not_counted_unless_all_are(env: Env) -> None:
