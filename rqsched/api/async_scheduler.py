@@ -187,7 +187,7 @@ class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
     trigger = _awaited(ScheduleHandle.trigger, _triggered)
     backfill = _awaited(ScheduleHandle.backfill, _same)
     preview_backfill = _iterated(ScheduleHandle.preview_backfill, _same, at_once=1)
-    iter_backfill = _iterated(ScheduleHandle.iter_backfill, _same, at_once=1)
+    backfill_in_chunks = _iterated(ScheduleHandle.backfill_in_chunks, _same, at_once=1)
     resume_backfill = _iterated(ScheduleHandle.resume_backfill, _same, at_once=1)
     describe = _awaited(ScheduleHandle.describe, _same)
     history = _awaited(ScheduleHandle.history, _same)

@@ -519,7 +519,7 @@ class BackfillProgress:
     updated_at: datetime | None = None
     """When its progress was last recorded; None for a dry run."""
     rows: list[BackfillRow] = field(default_factory=list)
-    """One for each occurrence that this call, or this step of `iter_backfill`, handled.
+    """One for each occurrence that this call, or this step of `backfill_in_chunks`, handled.
 
     Empty when the progress is only read, and from an HTTP request that leaves a part for later: see the counts.
     """

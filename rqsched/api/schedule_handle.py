@@ -507,7 +507,7 @@ class ScheduleHandle(ScheduleView):
             chunks = self.preview_backfill(wanted)
             return describe_preview(self._schedule, wanted, chunks)
         rows: list[BackfillRow] = []
-        for step in self.iter_backfill(wanted):  # even an empty range makes one step
+        for step in self.backfill_in_chunks(wanted):  # even an empty range makes one step
             rows += step.rows
             if progress is not None:
                 progress(step)
@@ -518,7 +518,7 @@ class ScheduleHandle(ScheduleView):
         """Yield the rows that a backfill would return, chunk by chunk, in bounded memory; write nothing."""
         return backfill.preview(self._runtime, self.refresh().state, wanted)
 
-    def iter_backfill(self, wanted: BackfillRange) -> Generator[BackfillProgress]:
+    def backfill_in_chunks(self, wanted: BackfillRange) -> Generator[BackfillProgress]:
         """Fire a range chunk by chunk, in bounded memory. Yields the progress after each chunk, with the chunk's rows.
 
         If you stop iterating, `resume_backfill` or the next `recover()` fires the rest.
@@ -530,7 +530,7 @@ class ScheduleHandle(ScheduleView):
         yield from starmap(describe_backfill, backfill.iterate(self._runtime, opened))
 
     def resume_backfill(self, uid: str) -> Generator[BackfillProgress]:
-        """Continue an interrupted backfill of this schedule, as `iter_backfill` does.
+        """Continue an interrupted backfill of this schedule, as `backfill_in_chunks` does.
 
         No occurrence fires twice, even if another process continues the backfill at the same time. Raises
         BackfillNotFoundError.

@@ -108,7 +108,7 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     if "dry_run" in visit.form:
         count = sum(len(rows) for rows in handle.preview_backfill(wanted))
         return f"{count} occurrence(s) lie in that range. Nothing was started."
-    done = next(iter(handle.iter_backfill(wanted)))
+    done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
         backfill.continue_later(visit.scheduler.runtime, done.uid)
         return f"{done.attempted} done so far; it continues, and its progress is shown below."

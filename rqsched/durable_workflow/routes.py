@@ -226,7 +226,7 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
     context = command_context(call, request, schedule_id, "backfill")
     rows: list[dict[str, Any]] = []
     until = monotonic() + WITHIN_REQUEST.total_seconds()
-    for done in handle.iter_backfill(BackfillRange(body.start_time, body.end_time, overlap, context=context)):
+    for done in handle.backfill_in_chunks(BackfillRange(body.start_time, body.end_time, overlap, context=context)):
         rows += map(responses.backfilled, done.rows)
         if monotonic() >= until and done.uid is not None and not done.is_done:
             continue_later(call.scheduler.runtime, done.uid)

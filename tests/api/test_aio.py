@@ -430,7 +430,7 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> N
         assert len((await created.backfill(NOON - 2 * DAY, NOON, overlap="allow")).rows) == 2
         wanted = BackfillRange(NOON - 3 * DAY, NOON, OverlapPolicy.ALLOW_ALL)
         assert [len(rows) async for rows in created.preview_backfill(wanted)] == [3]
-        assert [done.started async for done in created.iter_backfill(wanted)] == [1]
+        assert [done.started async for done in created.backfill_in_chunks(wanted)] == [1]
         handle, outcome = await schedules.upsert("nightly", "note", Cron("0 2 * * *"))
         assert (handle.uid, outcome) == (created.uid, "updated")
         assert [found.schedule_id for found in (await schedules.list(status="active")).items] == ["nightly"]

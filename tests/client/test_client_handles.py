@@ -138,7 +138,7 @@ def test_backfills_are_listed_and_cancelled(client: Client, web: Web) -> None:
     assert client.backfills(status="running").items == []
     assert small.uid is not None
     assert client.cancel_backfill(small.uid).status == "done", "one that has ended stays so"
-    large = next(iter(web.env.scheduler.get("report").iter_backfill(BackfillRange(start, start + 600 * MINUTE))))
+    large = next(iter(web.env.scheduler.get("report").backfill_in_chunks(BackfillRange(start, start + 600 * MINUTE))))
     assert large.uid is not None
     stopped = client.cancel_backfill(large.uid, "too many")
     events = [event for event in made.iter_history() if event.event_type == "BackfillStopped"]

@@ -257,7 +257,7 @@ IN_PROCESS: dict[type, set[str]] = {
         "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "declare", "prune",
         "prune_history", "recover", "run", "simulate", "tick", "usages",
     },
-    ScheduleHandle: {"iter_backfill", "preview_backfill", "resume_backfill", "runtime", "state"},
+    ScheduleHandle: {"backfill_in_chunks", "preview_backfill", "resume_backfill", "runtime", "state"},
     RunHandle: {"require_retryable", "runtime", "state"},
 }  # fmt: skip
 """Names that need the database or the code of this process, and names that only surfaces call."""

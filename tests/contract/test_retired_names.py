@@ -92,6 +92,7 @@ NAMES = {
     "follow_unfollowed": "resync_redis",
     "foreign_epoch": "database id",
     "has_epoch": "database id",
+    "iter_backfill": "backfill_in_chunks",
     "lane": "job_queue",
     "lifeless": "without_heartbeat",
     "mark_epoch": "database id",

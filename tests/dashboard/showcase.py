@@ -95,7 +95,7 @@ class Showcase:
         """One chunk of a backfill, of which some runs have ended."""
         usage = self._scheduler.get("usage-rollup")
         until = NOW - timedelta(days=4)
-        next(iter(usage.iter_backfill(BackfillRange(until - timedelta(days=32), until, context=_BY_GRACE))))
+        next(iter(usage.backfill_in_chunks(BackfillRange(until - timedelta(days=32), until, context=_BY_GRACE))))
         self._work("reports", 6)
 
     def _fan_out(self) -> None:

@@ -584,7 +584,7 @@ def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Page
     schedule = env.create("hourly", spec=Cron("0 * * * *"))
     end = env.clock.now()
     wanted = BackfillRange(end - timedelta(hours=600), end)
-    next(iter(schedule.iter_backfill(wanted)))  # the process that did more of it is gone
+    next(iter(schedule.backfill_in_chunks(wanted)))  # the process that did more of it is gone
     shown = pages.get("/schedules/hourly")
     assert '<progress max="100" value="8' in shown
     assert "500 occurrences:" in shown

@@ -68,7 +68,7 @@ def _fired(handle: ScheduleHandle, wanted: BackfillRange) -> Iterator[BackfillRo
     """Yield the backfill's rows, chunk by chunk, while a bar shows the progress."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
-        for done in handle.iter_backfill(wanted):
+        for done in handle.backfill_in_chunks(wanted):
             advance(len(done.rows))
             yield from done.rows
             if done.reason:

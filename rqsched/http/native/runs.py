@@ -275,7 +275,7 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
     if body.dry_run:
         chunks = handle.preview_backfill(wanted)
         return Json(describe_preview(handle.state, wanted, chunks, backfill.CHUNK))
-    first = next(iter(handle.iter_backfill(wanted)))
+    first = next(iter(handle.backfill_in_chunks(wanted)))
     if first.is_done or first.uid is None:
         return Json(first)
     backfill.continue_later(call.scheduler.runtime, first.uid)

@@ -208,7 +208,7 @@ def test_progress_is_called_after_each_chunk(env: Env) -> None:
 def begun(env: Env, **options: Any) -> tuple[Any, str]:
     """A backfill whose process ends after its first chunk."""
     schedule = env.create(spec=MINUTELY, **options)
-    steps = schedule.iter_backfill(BackfillRange(NOON - LONG, NOON))
+    steps = schedule.backfill_in_chunks(BackfillRange(NOON - LONG, NOON))
     done = next(steps)
     assert (len(done.rows), done.status) == (CHUNK, "running")
     assert done.uid is not None
@@ -263,7 +263,7 @@ def test_a_crash_between_commit_and_redis_loses_no_run_of_a_backfill(env: Env) -
 
 def test_deleting_the_schedule_stops_its_backfill(env: Env) -> None:
     schedule = env.create(spec=MINUTELY)
-    steps = schedule.iter_backfill(BackfillRange(NOON - LONG, NOON))
+    steps = schedule.backfill_in_chunks(BackfillRange(NOON - LONG, NOON))
     next(steps)
     schedule.delete()
 
@@ -376,7 +376,7 @@ def test_a_backfill_streams_in_bounded_memory(env: Env) -> None:
     peaks: list[int] = []
     tracemalloc.start()
     try:
-        for _ in schedule.iter_backfill(BackfillRange(NOON - count * MINUTE, NOON)):
+        for _ in schedule.backfill_in_chunks(BackfillRange(NOON - count * MINUTE, NOON)):
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.reset_peak()
     finally:

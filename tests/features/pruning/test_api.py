@@ -188,7 +188,7 @@ def test_a_backfill_that_runs_all_again_fires_what_was_pruned(any_env: Env) -> N
 
 def test_nothing_is_pruned_of_a_schedule_while_its_backfill_fires(any_env: Env) -> None:
     schedule = turned(any_env, 20)
-    firing = schedule.iter_backfill(BackfillRange(NOON - 600 * DAY, NOON))
+    firing = schedule.backfill_in_chunks(BackfillRange(NOON - 600 * DAY, NOON))
     assert next(firing).status == "running"
     any_env.advance(100 * DAY)
     assert "runs" not in prune(any_env)

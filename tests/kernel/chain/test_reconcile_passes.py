@@ -81,7 +81,7 @@ def interrupted(env: Env, monkeypatch: pytest.MonkeyPatch) -> ScheduleHandle:
     monkeypatch.setattr("rqsched.features.backfill.chain.CHUNK", 5)
     schedule = env.create(spec="* * * * *", overlap="allow_all", paused=True)
     env.advance(20 * MINUTE)
-    chunks = schedule.iter_backfill(_range(env))
+    chunks = schedule.backfill_in_chunks(_range(env))
     next(chunks)
     chunks.close()
     return schedule

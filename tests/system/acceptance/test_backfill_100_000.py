@@ -27,7 +27,7 @@ def test_a_hundred_thousand_occurrences_are_backfilled_in_bounded_memory(
     minutes = timedelta(minutes=1)
     with Scheduler(database_url=sqlite_url, redis_url=redis_url, clock=clock) as scheduler:
         schedule = scheduler.create("minutely", "builtins.len", Cron("* * * * *"))
-        steps = schedule.iter_backfill(BackfillRange(clock.now() - COUNT * minutes, clock.now(), bound=COUNT))
+        steps = schedule.backfill_in_chunks(BackfillRange(clock.now() - COUNT * minutes, clock.now(), bound=COUNT))
         memory = psutil.Process().memory_info
         grown = {done.attempted: memory().rss for done in steps}
         counted = sa.select(sa.func.count(), sa.func.count(runs.c.occurrence_at.distinct()))

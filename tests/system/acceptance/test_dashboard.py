@@ -230,7 +230,7 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         expect(page.get_by_role("status")).to_contain_text("occurrence(s) lie in that range. Nothing was started.")
         for name, value in fields.items():
             expect(page.locator(f"[name={name}]")).to_have_value(value)
-        started = schedule.iter_backfill(BackfillRange(span["start"], span["end"]))
+        started = schedule.backfill_in_chunks(BackfillRange(span["start"], span["end"]))
         next(started)  # the process that did more of it is gone
         page.goto("/schedules/hourly")
         expect(page.get_by_label("Progress of the backfill")).to_be_visible()
