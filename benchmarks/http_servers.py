@@ -54,11 +54,11 @@ Connected = Annotated[sa.Connection, Depends(connection_of)]
 
 def with_latest(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> list[dict[str, Any]]:
     """Give schedules as JSON has them, each with its newest run."""
-    wanted = [row["latest_run_uid"] for row in rows if row["latest_run_uid"]]
+    wanted = [row["last_run_uid"] for row in rows if row["last_run_uid"]]
     shown = runs.c.uid, runs.c.schedule_uid, runs.c.status, runs.c.attempt, runs.c.blocked_at, runs.c.blocked_reason
     query = sa.select(*shown).where(runs.c.uid.in_(wanted))
     found = {run["uid"]: plain(run) for run in connection.execute(query).mappings()} if wanted else {}
-    return [{**plain(row), "latest_run": found.get(row["latest_run_uid"])} for row in rows]
+    return [{**plain(row), "last_run": found.get(row["last_run_uid"])} for row in rows]
 
 
 def bare(url: str) -> FastAPI:
@@ -85,7 +85,7 @@ def bare(url: str) -> FastAPI:
     def create(given: NewSchedule, connection: Connected) -> Response:
         model = connection.execute(sa.select(*SCHEDULE_COLUMNS).limit(1)).mappings().one()
         own = {"uid": f"{given.schedule_id:>026}", "schedule_id": given.schedule_id, "workflow": given.workflow}
-        row = {**model, **own, "latest_run_uid": None}
+        row = {**model, **own, "last_run_uid": None}
         connection.execute(schedules.insert().values(row))
         event = {"sequence": 1, "event_type": "created", "payload": "{}", "recorded_at": model["created_at"]}
         connection.execute(audit_events.insert().values(schedule_uid=row["uid"], **event))

@@ -74,7 +74,7 @@ class World:
                 "workflow": "rare" if is_rare else f"workflow-{kind}",
                 "labels": '{"team":"rare"}' if is_rare else f'{{"team":"{kind}"}}',
                 "status": status, "created_at": created, "updated_at": created, "due_at": due, "next_run_at": due,
-                "latest_run_uid": self._run_uid(number, self.days - 1), "run_number": self.days,
+                "last_run_uid": self._run_uid(number, self.days - 1), "run_number": self.days,
                 "run_count": self.days, "last_outcome": "failed" if has_failed else "succeeded",
                 "consecutive_failures": (RARE if number // KINDS < RARE else 1) if has_failed else 0,
                 "overdue_since": self.now - _DAY if number < RARE else None,

@@ -259,7 +259,7 @@ def _info(handle: ScheduleHandle) -> ScheduleInfo:
         status=schedule.status.value,
         next_run_at=schedule.next_run_at,
         last_run_at=schedule.last_run_at,
-        last_instance_id=schedule.latest_instance_id,
+        last_instance_id=schedule.last_instance_id,
         run_count=schedule.run_count,
         created_at=schedule.created_at,
         updated_at=schedule.updated_at,

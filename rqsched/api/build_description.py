@@ -20,7 +20,7 @@ from rqsched.kernel.decide.model import Run, Schedule, ScheduleStatus, parse_spe
 from rqsched.kernel.decide.occurrences import TICK, due_times
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.results import BackfillRow
-from rqsched.kernel.queries.runs import LatestRun
+from rqsched.kernel.queries.runs import LastRun
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 from rqsched.when.calendars import Calendar
@@ -35,7 +35,7 @@ _JSON_OF_RUN = ("labels", "memo", "search_attributes", "lineage", "attempts", "r
 """The fields of a run that are kept as JSON text."""
 
 
-def describe(schedule: Schedule, latest: Run | LatestRun | None = None, warnings: Sequence[str] = ()) -> Description:
+def describe(schedule: Schedule, latest: Run | LastRun | None = None, warnings: Sequence[str] = ()) -> Description:
     """Describe a schedule; `latest` is its newest run, or None, and `warnings` come from `upstream_warnings`."""
     described = Description(**_fields(schedule, latest))
     described.warnings.extend(warnings)
@@ -51,7 +51,7 @@ def upstream_warnings(connection: Connection, schedule: Schedule) -> list[str]:
     return [] if is_there else [f"it comes after {upstream}, which is not there any more"]
 
 
-def describe_plainly(schedule: Schedule, latest: Run | LatestRun | None = None) -> dict[str, Any]:
+def describe_plainly(schedule: Schedule, latest: Run | LastRun | None = None) -> dict[str, Any]:
     """Return `describe(...).to_dict()` without the intermediate objects, for lists over HTTP."""
     return plainly(_fields(schedule, latest))
 
@@ -107,7 +107,7 @@ def describe_preview(
     )
 
 
-def _fields(schedule: Schedule, latest: Run | LatestRun | None) -> dict[str, Any]:
+def _fields(schedule: Schedule, latest: Run | LastRun | None) -> dict[str, Any]:
     definition, policies = schedule.definition, schedule.policies
     timing, timing_in_words = _timing(definition.spec)
     action, defaults, told = loads(definition.action), loads(definition.defaults), definition.parsed_notifications
@@ -163,7 +163,7 @@ def _warnings(spec: str, calendars: tuple[Calendar, ...], day: date) -> list[str
 _OF_STATE = (
     "uid", "namespace", "schedule_id", "status_reason", "note", "next_run_at", "due_at", "last_run_at", "run_count",
     "success_count", "error_count", "consecutive_failures", "skipped_count", "missed_count", "last_skip_reason",
-    "last_skipped_at", "last_error", "latest_instance_id", "latest_run_uid", "version", "created_at", "updated_at",
+    "last_skipped_at", "last_error", "last_instance_id", "last_run_uid", "version", "created_at", "updated_at",
     "paused_at", "deleted_at", "overdue_since", "last_success_at", "resume_at", "resume_mode",
 )  # fmt: skip
 _OF_DEFINITION = ("workflow", "executor", "priority", "max_runs", "description", "owner")

@@ -114,9 +114,9 @@ class Description:
     """Other recipients: `webhook` and `heartbeat` (their hosts), `events`, `sentry`."""
     current_retry: int
     """How many attempts of the newest run have failed so far."""
-    latest_instance_id: str | None
+    last_instance_id: str | None
     """The instance id of the newest run."""
-    latest_run_uid: str | None
+    last_run_uid: str | None
     """The uid of the newest run."""
     position: int
     """`n`, the position in the chain of links."""
@@ -353,8 +353,8 @@ class ScheduleFields:
     last_skip_reason = Shown[str | None]("Why the newest skipped occurrence was skipped.")
     last_skipped_at = Shown[datetime | None]("When the newest skip was recorded.")
     last_error = Shown[str | None]("The error of the newest failed attempt or fire.")
-    latest_run_uid = Shown[str | None]("The uid of the newest run; None before the first.")
-    latest_instance_id = Shown[str | None]("The instance id of the newest run; None before the first.")
+    last_run_uid = Shown[str | None]("The uid of the newest run; None before the first.")
+    last_instance_id = Shown[str | None]("The instance id of the newest run; None before the first.")
     created_at = Shown[datetime]("When it was created.")
     updated_at = Shown[datetime]("When its row was written last.")
     paused_at = Shown[datetime | None]("When it was paused; None unless it is.")

@@ -128,9 +128,9 @@ class ScheduleHandle(ScheduleView):
         return self
 
     def describe(self) -> Description:
-        """Read the schedule again, and return its description with its latest run and its upstream warnings."""
+        """Read the schedule again, and return its description with its last run and its upstream warnings."""
         self.refresh()
-        schedule, latest = self._schedule, self._schedule.latest_run_uid
+        schedule, latest = self._schedule, self._schedule.last_run_uid
 
         def read(connection: Any) -> tuple[Run | None, list[str]]:
             run = None if latest is None else changes.find_run(connection, latest)

@@ -40,7 +40,7 @@ _UPCOMING = 5
 _MOST_LINES = 20
 _LABEL = 24
 _BLANK: tuple[Any, ...] = (None, "", [], {})
-_FOR_PROGRAMS = frozenset({"uid", "position", "latest_run_uid", "spec"})
+_FOR_PROGRAMS = frozenset({"uid", "position", "last_run_uid", "spec"})
 """The fields of a description that people do not need."""
 
 

@@ -57,7 +57,7 @@ def item(schedule: Schedule) -> dict[str, Any]:
         "failures_count": schedule.error_count,
         "next_fire_at": schedule.due_at,
         "last_fired_at": schedule.last_run_at,
-        "latest_workflow_instance_id": schedule.latest_instance_id,
+        "latest_workflow_instance_id": schedule.last_instance_id,
         "paused_at": schedule.paused_at,
         "created_at": schedule.created_at,
         "updated_at": schedule.updated_at,

@@ -32,7 +32,7 @@ from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.notifications import refused_url
 from rqsched.kernel.decide.option_table import is_id, require_id
 from rqsched.kernel.decide.traceparent import parse_traceparent
-from rqsched.kernel.queries.runs import LatestRun, latest_runs
+from rqsched.kernel.queries.runs import LastRun, last_runs
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 from rqsched.metrics.meter import Meter
@@ -105,14 +105,14 @@ class Call:
         """Find a schedule that is not deleted; raises ScheduleNotFoundError."""
         return self.scheduler.get(schedule_id, namespace=self.namespace)
 
-    def schedule_and_run(self, schedule_id: str) -> tuple[Schedule, LatestRun | None]:
+    def schedule_and_run(self, schedule_id: str) -> tuple[Schedule, LastRun | None]:
         """Read a schedule that is not deleted, and its newest run, at once; raises ScheduleNotFoundError."""
 
-        def look(connection: Connection) -> tuple[Schedule, LatestRun | None] | None:
+        def look(connection: Connection) -> tuple[Schedule, LastRun | None] | None:
             schedule = changes.find_named(connection, self.namespace, schedule_id)
             if schedule is None:
                 return None
-            return schedule, latest_runs(connection, [schedule]).get(schedule.uid)
+            return schedule, last_runs(connection, [schedule]).get(schedule.uid)
 
         found = self.read(look) if is_id(schedule_id) else None
         if found is None:

@@ -95,7 +95,7 @@ def test_describe_says_everything_as_plain_values(any_env: Env) -> None:
     assert (described["max_runs"], described["remaining_runs"], described["run_count"]) == (9, 8, 1)
     assert (described["jitter"], described["note"]) == (30, "n")
     assert (described["description"], described["owner"]) == ("nightly", "ann")
-    assert described["latest_instance_id"] == newest(schedule).instance_id
+    assert described["last_instance_id"] == newest(schedule).instance_id
     assert (described["last_run_at"], described["next_run_at"]) == ("2026-01-15T12:00:00Z", "2026-01-16T07:00:00Z")
     assert described["args"] == ["eu"]
 

@@ -94,6 +94,8 @@ NAMES = {
     "has_epoch": "database id",
     "iter_backfill": "backfill_in_chunks",
     "lane": "job_queue",
+    "latest_instance_id": "last_instance_id",
+    "latest_run_uid": "last_run_uid",
     "lifeless": "without_heartbeat",
     "mark_epoch": "database id",
     "mend": "repair",

@@ -195,7 +195,7 @@ def _find(namespace: str, result_id: str, connection: Connection) -> tuple[Sched
     schedule = schedule_queries.find_newest(connection, namespace, result_id)
     if schedule is None:
         return None
-    run = None if schedule.latest_run_uid is None else changes.find_run(connection, schedule.latest_run_uid)
+    run = None if schedule.last_run_uid is None else changes.find_run(connection, schedule.last_run_uid)
     return schedule, run
 
 

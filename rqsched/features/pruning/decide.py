@@ -162,7 +162,7 @@ def choose_runs(
     whether a run with a higher number succeeded.
     """
     successes = [run.uid for run in runs if run.status is RunStatus.SUCCEEDED]
-    kept = {schedule.latest_run_uid, schedule.awaiting_run_uid, *([] if succeeded_later else successes[-1:])}
+    kept = {schedule.last_run_uid, schedule.awaiting_run_uid, *([] if succeeded_later else successes[-1:])}
     return tuple(
         run
         for run in runs

@@ -19,7 +19,7 @@ from rqsched.kernel.decide.hold import HeldRun, HeldSchedule
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.results import BackfillRow, BulkProgress, BulkRow, LimitDescription, RetryRow, Synced, Why
-from rqsched.kernel.queries.runs import LatestRun
+from rqsched.kernel.queries.runs import LastRun
 from rqsched.when.spec import Every
 
 
@@ -72,7 +72,7 @@ ScheduleSummary: Any = schema_of(
 )
 
 
-def schedule_response(schedule: Schedule, latest: LatestRun | None = None, *, is_slim: bool = False) -> dict[str, Any]:
+def schedule_response(schedule: Schedule, latest: LastRun | None = None, *, is_slim: bool = False) -> dict[str, Any]:
     """Return a schedule, in our names and in the Pipelit document's."""
     fields = describe_plainly(schedule, latest)
     surface = loads(schedule.definition.surface)

@@ -81,7 +81,7 @@ from rqsched.kernel.decide.results import Page
 from rqsched.kernel.decide.schedule_options import dies_by_default
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.queries.pages import PAGE_CHARACTERS
-from rqsched.kernel.queries.runs import LatestRun, latest_runs
+from rqsched.kernel.queries.runs import LastRun, last_runs
 from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
 from rqsched.kernel.store import idempotency
 from rqsched.kernel.store.database import Connection
@@ -142,13 +142,13 @@ def list_schedules(
     )
     is_slim = fields != "full"
 
-    def look(connection: Connection) -> tuple[Page[Schedule], dict[str, LatestRun], int | None]:
+    def look(connection: Connection) -> tuple[Page[Schedule], dict[str, LastRun], int | None]:
         page = schedule_queries.list_schedules(
             connection, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS,
             most_looked_at=MOST_LOOKED_AT, is_slim=is_slim,
         )  # fmt: skip
         count = schedule_queries.count_schedules(connection, filters) if total else None
-        return page, latest_runs(connection, page.items), count
+        return page, last_runs(connection, page.items), count
 
     page, latest, count = call.read(look)
     items = [schedule_response(schedule, latest.get(schedule.uid), is_slim=is_slim) for schedule in page.items]
@@ -325,7 +325,7 @@ def _tagged(schedule: Schedule) -> dict[str, str]:
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
     """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
     schedule = handle.state
-    latest = call.read(lambda c: latest_runs(c, [schedule]))
+    latest = call.read(lambda c: last_runs(c, [schedule]))
     headers = _tagged(schedule)
     if status == 201 and created_by is not None:
         headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))

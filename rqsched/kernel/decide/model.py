@@ -445,9 +445,9 @@ class Schedule:
     """The error of the newest failed attempt or fire; None when there was none."""
     last_outcome: str | None = None
     """How the newest run ended that succeeded, failed, was lost or expired; None before the first."""
-    latest_run_uid: str | None = None
+    last_run_uid: str | None = None
     """The newest started run; None before the first."""
-    latest_instance_id: str | None = None
+    last_instance_id: str | None = None
     """That run's instance id."""
     note: str | None = None
     """The owner's note; None when there is none."""

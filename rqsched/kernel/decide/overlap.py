@@ -175,8 +175,8 @@ def _begin(
         run_count=number,
         remaining=None if remaining is None else remaining - 1,
         last_run_at=builder.now,
-        latest_run_uid=uid,
-        latest_instance_id=run.instance_id,
+        last_run_uid=uid,
+        last_instance_id=run.instance_id,
     )
     builder.record(
         audit.TRIGGERED,

@@ -280,7 +280,7 @@ _LOOKED_AT = 200
 """How many of the newest runs of all namespaces are searched for the runs of one namespace."""
 
 
-class LatestRun(NamedTuple):
+class LastRun(NamedTuple):
     """The newest run in the description of a schedule."""
 
     schedule_uid: str
@@ -305,13 +305,13 @@ _SELECT_LATEST = sa.select(
 ).where(runs.c.uid.in_(sa.bindparam("uids", expanding=True)))
 
 
-def latest_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LatestRun]:
+def last_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LastRun]:
     """Read the description of the newest run of each schedule, by the schedule's uid."""
-    uids = [schedule.latest_run_uid for schedule in found if schedule.latest_run_uid]
+    uids = [schedule.last_run_uid for schedule in found if schedule.last_run_uid]
     if not uids:
         return {}
     rows = connection.execute(_SELECT_LATEST, {"uids": uids}).all()
-    return {uid: LatestRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
+    return {uid: LastRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
 
 
 class RunOutline(NamedTuple):

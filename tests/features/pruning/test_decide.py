@@ -83,7 +83,7 @@ def test_runs_beyond_the_number_go_however_young_beyond_a_day() -> None:
 
 KEPT: dict[str, tuple[RunMark, dict[str, Any]]] = {
     "the last run": (mark(100), {}),
-    "the newest started one": (mark(5), {"latest_run_uid": "run-5"}),
+    "the newest started one": (mark(5), {"last_run_uid": "run-5"}),
     "the awaited one": (mark(5), {"awaiting_run_uid": "run-5"}),
     "an open one": (mark(5, status="running", ended_at=None), {}),
     "one that waits": (mark(5, status="buffered", ended_at=None), {}),

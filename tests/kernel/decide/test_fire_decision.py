@@ -37,7 +37,7 @@ def test_a_fire_starts_one_run_for_its_occurrence_and_sets_the_next_time() -> No
     after = change.after
     assert (after.next_run_at, after.due_at, after.evaluated_to) == (NOON + 2 * HOUR, NOON + 2 * HOUR, NOON + HOUR)
     assert (after.run_count, after.run_number, after.last_run_at) == (1, 1, NOON + HOUR + 3 * SECOND)
-    assert (after.latest_run_uid, after.latest_instance_id) == (started.uid, started.instance_id)
+    assert (after.last_run_uid, after.last_instance_id) == (started.uid, started.instance_id)
     assert event(change, "Triggered") == {
         "workflow_instance_id": started.instance_id,
         "workflow_run_id": started.uid,
