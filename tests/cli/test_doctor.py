@@ -224,7 +224,7 @@ def test_late_schedule_of_a_newer_release_is_found_shown_and_left_out_of_a_file(
     assert told in served("list", "-o", "json").out
     assert told in served("describe", "left", "-o", "json").out
     assert "whose processes fire it" in served("why", "left").out
-    assert "left is left out: timing of a newer release" in served("export").err
+    assert "left is left out, because a file cannot hold: timing of a newer release" in served("export").err
     assert "Ask a process of the newer release" in served("update", "left", "--label", "a=b", code=4).err
 
 

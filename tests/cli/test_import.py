@@ -234,5 +234,5 @@ def test_a_dry_run_may_write_the_file_alone(cli: Cli, words: tuple[str, ...], tm
 
 
 def test_a_file_of_no_known_form_is_refused_before_anything_is_written(cli: Cli, words: tuple[str, ...]) -> None:
-    assert "does not end in .toml" in cli(*words, "--write", "schedules.txt", code=2).err
+    assert "must end in .toml" in cli(*words, "--write", "schedules.txt", code=2).err
     assert cli.ids() == []

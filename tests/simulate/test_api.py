@@ -196,7 +196,7 @@ def test_what_comes_after_what_takes_no_part_is_listed_with_its_whole_chain(env:
 
 def test_a_file_in_which_schedules_come_after_one_another_in_a_circle_is_refused(env: Env) -> None:
     given = [Declaration("a", "app.f", After("b")), Declaration("b", "app.f", After("a"))]
-    with pytest.raises(UpstreamError, match="a after b after a is a circle"):
+    with pytest.raises(UpstreamError, match="a after b after a is a cycle"):
         of(env, *given)
 
 

@@ -1,1 +1,1 @@
-"""After: a schedule starts when a run of another schedule ends."""
+"""After: a schedule starts a run when a run of another schedule ends."""

@@ -1,7 +1,8 @@
-"""Following: start a run of a downstream schedule for each end of an upstream's run that is owed to it.
+"""Following: start a run of a downstream schedule when a run of its upstream schedule ends.
 
-An owed end is written in the transaction that ends the upstream's run (`features/after/store.py`). The process that
-wrote it starts the downstream's run at once. If that process dies or fails, the next pass of reconcile starts the run.
+The transaction that ends the upstream's run also writes a row for each downstream schedule (`features/after/store.py`).
+Until this row has an outcome, the end is owed to the downstream schedule. The process that wrote the row starts the
+downstream's run at once. If that process dies or fails, the next pass of reconcile starts the run.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class Parts(commit.Parts, Protocol):
     database: Database
     """The database that holds the owed ends."""
     hold: HoldGate
-    """Whether anything may begin."""
+    """Tell whether a hold forbids new runs."""
     tracing: Tracer | None
     """The tracer of this process; None when it traces nothing."""
 
 
 class After(Feature):
-    """Downstream schedules: an owed end is written in the transaction of the run's end, and followed after it."""
+    """Write owed ends in the transaction of a run's end, and start the downstream runs after its commit."""
 
     columns = tuple((attrgetter(name), None) for name in ("followed_at", "upstream_id", "missed_run_uid"))
 
@@ -80,13 +81,16 @@ class After(Feature):
             upstream_ends.record(connection, changes)
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write to new upstreams that schedules come after them."""
+        """Mark the new upstreams in their rows: other schedules come after them now."""
         upstreams.tell(connection, changes)
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002
-        """Start downstream runs for runs that ended in committed Changes; a pass later starts those that fail now."""
+        """Start downstream runs for the runs that ended in committed Changes.
+
+        If a start fails, the error is logged, and a later pass of reconcile starts the run.
+        """
         committed, parts = [one for one in changes if owes(one)], self._parts
-        # A Change that changes nothing repeats an earlier commit, whose answer or process was lost: it may owe ends.
+        # An empty Change may repeat a commit whose answer or process was lost. Ends of that commit may still be owed.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
         if not (ended or resumed) or parts.hold.is_on:
@@ -97,7 +101,7 @@ class After(Feature):
             for some in chunks([*resumed, *owed], TOGETHER):
                 _follow_now(parts, some, skip_locked=skip_locked)
         except BackendUnavailableError as error:
-            told = "what comes after %d schedules starts later: %s"
+            told = "the schedules after %d schedules start later: %s"
             _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
@@ -106,10 +110,10 @@ class After(Feature):
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Follow the ends owed to schedules in one transaction; if that fails, in one transaction for each schedule.
+    """Follow the ends owed to several schedules in one transaction; if that fails, in one transaction for each.
 
-    Schedules that another process has locked come last, each alone; with `skip_locked` they are left to a pass. So a
-    schedule that is locked or cannot start a run does not delay the others.
+    A schedule that another process has locked comes last, in its own transaction; with `skip_locked` it is left to a
+    pass of reconcile. So a schedule that is locked, or fails, does not delay the others.
     """
     try:
         _, written = _follow_some(parts, uids, skip_locked=True)
@@ -117,7 +121,7 @@ def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None
         left = [] if skip_locked else [uid for uid in uids if uid not in followed]
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - each alone says what fails
+    except Exception:  # noqa: BLE001 - the transaction of each schedule shows the error
         left = [*uids]
     for uid in left:
         try:
@@ -128,13 +132,13 @@ def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None
             _log.exception(UNFOLLOWED, uid, extra={"action": "not_followed"})
 
 
-UNFOLLOWED = "what is owed to schedule %s, which comes after another, cannot start now"
+UNFOLLOWED = "schedule %s comes after another schedule, and cannot start its run now"
 
 
 def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
-    """Give each due end that is owed to a schedule its outcome; returns whether there was such an end.
+    """Give each due end that is owed to a schedule its outcome; return whether there was such an end.
 
-    If this fails, the error is recorded and raised, and the ends are tried again later, without limit.
+    If this fails, the error is recorded and raised, and the ends are tried again later, without a limit of tries.
     """
     done = 0
     try:
@@ -176,7 +180,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one, at the end of a freeze or a hold; returns the Change, or None."""
+    """Follow all ends owed to a schedule as one end, after a freeze or a hold; return the Change, or None."""
     decide = partial(decide_after, env=parts.settings.environment, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
@@ -190,18 +194,19 @@ def _follow(
     skip_locked: bool = False,
     is_frozen: bool = False,
 ) -> tuple[int, list[Change]]:
-    """Decide about the ends owed to schedules under their locks; returns how many ends there were, and the Changes.
+    """Lock schedules and decide about the ends owed to them; return the number of ends, and the Changes.
 
-    A schedule with a spec of a newer release is left out, and so are frozen namespaces unless `is_frozen` is set.
+    A schedule with a spec of a newer release is left out. Schedules of frozen namespaces are left out unless
+    `is_frozen` is set.
     """
     tried = dict[str, Change]()
 
     def work(connection: Connection) -> tuple[int, list[Change]]:
         locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
         if any(locked.get(uid) == one.after for uid, one in tried.items() if not one.is_empty):
-            return len(tried), [*tried.values()]  # an earlier try was committed, and its answer was lost
+            return len(tried), [*tried.values()]  # an earlier try was committed, but its answer was lost
         for uid in {*uids} - locked.keys():
-            if changes.find(connection, uid) is None:  # it was purged while an upstream's run ended
+            if changes.find(connection, uid) is None:  # the schedule was purged while an upstream's run ended
                 upstream_ends.forget(connection, uid)
         until, most = (None, MOST_OF_A_FREEZE) if is_frozen else (parts.now(), MOST_AT_ONCE)
         may = [one for uid, one in locked.items() if (is_frozen or uid not in frozen) and not one.spec.newer]

@@ -1,4 +1,4 @@
-"""One schedule after another: which ends of runs count, what each end starts, and the check against circles. Pure.
+"""One schedule after another: which ends of runs count, what each end starts, and the check for cycles. Pure.
 
 An end that counts has one outcome for each downstream schedule: a run, or a record of why there is no run.
 """
@@ -31,20 +31,20 @@ from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
 TOGETHER = 50
 """The most downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
-"""The most characters that are stored of the error of an end that cannot be followed."""
+"""The most characters that are stored of the error of a failed try to follow an end."""
 
 
 class Followed(StrEnum):
     """The outcome of an upstream end for a downstream schedule."""
 
     STARTED = "started"
-    """It started a run, which may wait for another."""
+    """The end started a run, which may wait for the run ahead."""
     SKIPPED = "skipped"
-    """It started no run; an event of the downstream schedule says why."""
+    """The end started no run; an event of the downstream schedule tells why."""
     MISSED = "missed"
-    """It came during a pause or a freeze, or was too late; an event of the downstream schedule says so."""
+    """The end came during a pause or a freeze, or was too old; an event of the downstream schedule records it."""
     DELETED = "deleted"
-    """The downstream schedule had been deleted."""
+    """The downstream schedule was already deleted."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Thaw(NamedTuple):
     """The end of a freeze or a hold."""
 
     policy: str
-    """The word for it in audit events, `frozen` or `held`."""
+    """The value for the audit events: `frozen` or `held`."""
     missed: MissedPolicy | None = None
-    """The policy for the ends that came during it; None means the policy of each schedule."""
+    """The policy for the ends that came during the freeze or hold; None means the policy of each schedule."""
     is_missed: bool = False
-    """Whether all ends that came during it are missed."""
+    """Whether all these ends are missed."""
 
 
 def owes(change: Change) -> bool:
-    """Return whether a Change may owe ends to downstream schedules, or after a pause to its own schedule."""
+    """Return whether a Change may write owed ends: to downstream schedules, or after a pause to its own schedule."""
     return change.after.followed_at is not None or change.owed_again is not None
 
 
@@ -108,7 +108,7 @@ def ended_runs(change: Change) -> list[Run]:
 
 
 def may_be_followed(run: Run) -> bool:
-    """Return whether other runs may follow a run: not if it is a backfill's, or ended before it began."""
+    """Return whether downstream runs may follow a run. A run of a backfill, or that never began, has none."""
     return run.kind is not RunKind.BACKFILL and run.trigger_number is not None
 
 
@@ -127,10 +127,10 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Give each end that is owed to a schedule its outcome; returns the outcomes by the uid of the run that ended.
+    """Give each end that is owed to a schedule its outcome; return the outcomes by the uid of the run that ended.
 
-    Each end starts a run if the overlap policy allows. A paused schedule remembers the newest end for its resume. The
-    ends during a freeze or a hold count as one after it (`thaw`). `runs` are the schedule's open runs.
+    Each end starts a run if the overlap policy allows it. A paused schedule remembers the newest end for its resume.
+    After a freeze or a hold (`thaw`), all ends that came during it count as one. `runs` are the schedule's open runs.
     """
     waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
     if schedule.status is ScheduleStatus.DELETED:
@@ -168,7 +168,7 @@ def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
 
 
 def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
-    """Remember the newest end of a pause, which a resume may follow; earlier ends are missed and never followed."""
+    """Remember the newest end that came during a pause, for the resume; earlier ends are missed."""
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)
@@ -194,7 +194,7 @@ def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolic
 
 def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
     lateness = schedule.policies.allowed_lateness
-    is_of_resume = end.followed == Followed.MISSED  # a resume asked for it, so its age does not matter
+    is_of_resume = end.followed == Followed.MISSED  # a resume fires this end whatever its age
     return is_of_resume or lateness is None or now - end.ended_at <= lateness
 
 
@@ -208,12 +208,12 @@ def _miss(
 
 
 def next_try_at(end: UpstreamEnd, now: datetime) -> datetime:
-    """Return when an end that could not be followed is tried again; it is never given up."""
+    """Return when a failed end is tried again. There is no limit of tries."""
     return now + backoff(FIRE_BACKOFF, end.tries + 1, interval=timedelta(seconds=1))
 
 
 def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) -> None:
-    """Check that none of these schedules comes after itself; raises UpstreamError, which names the circle.
+    """Check that none of these schedules comes after itself; raises UpstreamError, which names the cycle.
 
     `upstreams` maps each of them, and each schedule upstream of them, to the id of its upstream.
     """
@@ -223,10 +223,8 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
         while at is not None and at not in walked and at not in in_none:
             walked[at] = None
             at = upstreams.get(at)
-        if at is None or at in in_none:  # so a chain of thousands is walked only once
+        if at is None or at in in_none:  # `in_none` makes the walk of a long chain linear
             in_none |= walked.keys()
         elif at == first:
             circle = " after ".join([*walked, first])
-            raise UpstreamError(
-                "after", f"{circle} is a circle, in which nothing would ever begin; leave one of them out"
-            )
+            raise UpstreamError("after", f"{circle} is a cycle, in which no run would ever begin; remove one of them")

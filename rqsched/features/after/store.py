@@ -48,8 +48,8 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 def record(connection: Connection, changes: Sequence[Change]) -> None:
     """Write the ends that Changes of locked schedules owe to downstream schedules, before the Changes are written.
 
-    If a run is retried after its end was written, the first end stays as it is. The end that a resume fires is
-    owed again to the resumed schedule.
+    If a run is retried after its end was written, the first end stays as it is. If a resume fires an end that the pause
+    missed, this end is owed to the resumed schedule again.
     """
     for change in changes:
         if change.owed_again is not None:
@@ -64,7 +64,7 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_at: datetime) -> None:
-    """Make an end that was missed during a pause owed again; insert it if it was pruned meanwhile."""
+    """Mark an end that was missed during a pause as owed again; insert its row if it was pruned meanwhile."""
     again = {"due_at": schedule.updated_at, "followed": Followed.MISSED.value, "followed_at": None}
     key = {"run_uid": run_uid, "schedule_uid": schedule.uid}
     known = {"upstream_uid": "", "outcome": "ended", "ended_at": ended_at}
@@ -73,7 +73,7 @@ def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_a
 
 
 def _retrying(connection: Connection, change: Change) -> list[Run]:
-    """Read the runs that wait for their next attempt, which the Change cancels; return them as cancelled."""
+    """Read the runs in `retrying` that the Change cancels; return them with the status `cancelled`."""
     is_retrying = IS_OPEN, runs.c.status == constant(RunStatus.RETRYING), runs.c.schedule_uid == change.after.uid
     found = map(to_run, connection.execute(SELECT_RUNS.where(*is_retrying)))
     ended = {"status": RunStatus.CANCELLED, "ended_at": change.after.updated_at}
@@ -84,7 +84,7 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
     columns = schedules.c.uid, schedules.c.spec
     mine = schedules.c.namespace == upstream.namespace, schedules.c.upstream_id == upstream.schedule_id
     after = {row.uid: _on(row.spec) for row in connection.execute(sa.select(*columns).where(*mine, COMES_AFTER))}
-    if not after:  # the last downstream schedule was deleted, or comes after another schedule now
+    if not after:  # the last downstream schedule was deleted, or has another upstream now
         forgotten = sa.update(schedules).where(schedules.c.uid == upstream.uid)
         connection.execute(forgotten.values(followed_at=None))
     rows = [
@@ -109,8 +109,8 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
 def _on(text: str) -> str | None:
     """Return which ends count for a downstream schedule, from its spec as JSON; None if it has times of its own.
 
-    In a spec of a newer release, `on` is used if it is readable; else each end counts. A spec that cannot be read must
-    not keep an upstream run from ending: the end is owed, and the failure is reported when it is followed.
+    If the spec cannot be read (a newer release wrote it), every end counts. So an unreadable spec never prevents the
+    end of an upstream's run: the end is owed, and the error is reported when the end is followed.
     """
     try:
         spec = parse_spec(text)
@@ -130,7 +130,7 @@ def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
 
 
 def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
-    """Read the ends that are owed to a locked schedule and due by `now`, oldest first; None reads all owed ends."""
+    """Read the ends that are owed to a locked schedule and due by `now`, oldest first; with None, all owed ends."""
     mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
     if now is not None:
         mine.append(upstream_ends.c.due_at <= now)
@@ -141,7 +141,10 @@ def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, l
 def read_one(
     connection: Connection, schedule_uid: str, start: datetime | None = None, end: datetime | None = None
 ) -> UpstreamEnd | None:
-    """Read the first end in [start, end) that is or was owed to a schedule; without a range, the newest. Or None."""
+    """Read the first end in [start, end) that is or was owed to a schedule, or without a range the newest.
+
+    Return None if there is none.
+    """
     found, at = _SELECT.where(upstream_ends.c.schedule_uid == schedule_uid), upstream_ends.c.ended_at
     if start is not None and end is not None:
         found = found.where(at >= start, at < end).order_by(at)
@@ -168,11 +171,11 @@ class Linked(NamedTuple):
     number: int | None
     """The number of its run; None without a run."""
     said: str
-    """The status of its run; without a run, the outcome of the end: a `Followed`, or `owed`."""
+    """The status of its run. Without a run, the outcome of the end (a `Followed`), or `owed`."""
 
 
 def before(connection: Connection, run: Run) -> Linked | None:
-    """Read the upstream run that a run came after; None if there was none, or if it was pruned."""
+    """Read the upstream run whose end started a run; None if there was none, or if it was pruned."""
     columns = schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.status
     found = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     row = connection.execute(found.where(runs.c.uid == run.upstream_run_uid)).first() if run.upstream_run_uid else None
@@ -180,7 +183,7 @@ def before(connection: Connection, run: Run) -> Linked | None:
 
 
 def after(connection: Connection, run: Run) -> list[Linked]:
-    """Read the downstream schedules of a run's end, each with the run that it started."""
+    """Read the downstream schedules of a run's end, each with the run that the end started."""
     is_started = (runs.c.upstream_run_uid == upstream_ends.c.run_uid) & (runs.c.schedule_uid == schedules.c.uid)
     said = sa.case((IS_OWED, "owed"), else_=upstream_ends.c.followed)
     found = sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, sa.func.coalesce(runs.c.status, said))
@@ -190,7 +193,7 @@ def after(connection: Connection, run: Run) -> list[Linked]:
 
 
 def downstream_of(connection: Connection, schedule: Schedule, limit: int) -> list[str]:
-    """Read the ids of the schedules that come after a schedule, at most `limit`."""
+    """Read the ids of at most `limit` downstream schedules of a schedule."""
     mine = schedules.c.namespace == schedule.namespace, schedules.c.upstream_id == schedule.schedule_id, COMES_AFTER
     found = sa.select(schedules.c.schedule_id).where(*mine).order_by(schedules.c.schedule_id)
     return list(connection.execute(found.limit(limit)).scalars())
@@ -233,7 +236,7 @@ def due(
 def owing(
     connection: Connection, namespace: str | None, frozen: Collection[str], after: str | None, limit: int
 ) -> tuple[list[str], str | None]:
-    """Read a page of the schedules with owed ends: in a namespace, or in all that are not `frozen`."""
+    """Read a page of the schedules with owed ends: in one namespace, or in all namespaces that are not `frozen`."""
     uid = upstream_ends.c.schedule_uid
     mine = sa.exists().where(schedules.c.uid == uid, schedules.c.namespace == namespace)
     where = is_outside(frozen, uid) if namespace is None else [mine]
@@ -285,7 +288,7 @@ def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[
 
 
 def follow_from(connection: Connection, namespace: str, schedule_ids: Collection[str], now: datetime) -> None:
-    """Write to locked schedules that other schedules come after them."""
+    """Mark locked schedules as upstreams: from `now` on, the ends of their runs are written for other schedules."""
     is_one = dialect_of(connection).one_of(schedules.c.schedule_id, sorted(schedule_ids))
     mine = schedules.c.namespace == namespace, is_one, schedules.c.followed_at.is_(None)
     connection.execute(

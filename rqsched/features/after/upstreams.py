@@ -1,4 +1,4 @@
-"""Upstreams: check that they exist and form no circle, and mark in their rows that other schedules come after them.
+"""Upstreams: check that they exist and form no cycle, and mark in their rows that other schedules come after them.
 
 The caller's operation has locked the upstreams that it names, and has locked the namespace against other changes of
 upstreams (`operations.lock_declared`).
@@ -18,7 +18,7 @@ from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 
 Wanted = Mapping[str, str | None]
-"""The ids of schedules, each with the id of its upstream; None for a schedule with times of its own."""
+"""The upstream's id by the schedule's id; None for a schedule with times of its own."""
 
 
 def require(connection: Connection, decided: Sequence[Change]) -> None:
@@ -38,18 +38,18 @@ def _moved(decided: Sequence[Change]) -> list[str]:
 
 
 def _require(connection: Connection, namespace: str, wanted: Wanted, moved: Sequence[str]) -> None:
-    """Check that the upstream of each schedule in `moved` exists or is in `wanted`, and that there is no circle."""
+    """Check that the upstream of each schedule in `moved` exists or is in `wanted`, and that there is no cycle."""
     found = upstream_ends.upstreams_of(connection, namespace, [cast("str", wanted[one]) for one in moved])
     for schedule_id in moved:
         upstream = wanted[schedule_id]
         if upstream not in found and upstream not in wanted:
-            what = f"{schedule_id!r} is to come after {upstream!r}, which is not in namespace {namespace!r}"
-            raise UpstreamError("after", f"{what}; create that first, or name another")
+            what = f"{schedule_id!r} comes after {upstream!r}, which does not exist in namespace {namespace!r}"
+            raise UpstreamError("after", f"{what}; create {upstream!r} first, or name another schedule")
     require_no_cycle({name: one for name, one in {**found, **wanted}.items() if one is not None}, moved)
 
 
 def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
-    """Check a whole set of schedules before any of them is written. An unchanged upstream may be missing."""
+    """Check the upstreams of a whole set of schedules before any is written. An unchanged upstream may be missing."""
 
     def work(connection: Connection) -> None:
         known = changes.find_all_named(connection, namespace, [*wanted])
@@ -69,7 +69,7 @@ def tell(connection: Connection, decided: Sequence[Change]) -> None:
 
 
 def in_order(wanted: Wanted) -> list[str]:
-    """Return the ids sorted so that each comes after its upstream; the set must have no circle."""
+    """Return the ids sorted so that each one follows its upstream. The set must have no cycle."""
     depths: dict[str, int] = {}
     for schedule_id in wanted:
         walked, at = dict[str, None](), cast("str | None", schedule_id)

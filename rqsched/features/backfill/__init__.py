@@ -1,1 +1,1 @@
-"""Backfill: the fires of a past range, on request."""
+"""Backfill: fire the occurrences of a past range on request."""

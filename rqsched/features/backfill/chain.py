@@ -1,7 +1,8 @@
-"""Backfills: fire a past range on request, in chunks of one transaction each. Resumable, and no run is doubled.
+"""Backfills: fire the occurrences of a past range on request, in chunks of one transaction each.
 
-The row in `rqsched_backfills` holds cursor and progress. A chunk moves the cursor in the transaction that writes its
-runs, so a process that continues after a crash starts exactly where the last commit ended.
+The row of a backfill in `rqsched_backfills` holds its cursor and progress. A chunk moves the cursor in the transaction
+that writes its runs. So a process that continues after a crash starts exactly where the last commit ended, and no
+occurrence gets a second run.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ _log = logging.getLogger(__name__)
 CHUNK = 500
 """The most occurrences of one transaction."""
 DEFAULT_BOUND = 10_000
-"""The most occurrences of one backfill, unless the caller raises it."""
+"""The most occurrences of one backfill by default."""
 PAUSE = timedelta(milliseconds=110)
-"""A pause longer than the time between two tries of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a
-dispatcher that skipped the locked schedule. Without it a backfill could keep live fires from the lock."""
+"""The pause between two chunks, in which other processes can take the lock of the schedule.
+
+It is longer than the time between two tries of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a
+dispatcher that skipped the locked schedule. Without the pause, a backfill could delay live fires until its end."""
 Pause = Callable[[], object]
 """A function that is called between two chunks, when nothing is locked."""
 _CONTINUING = threading.BoundedSemaphore(2)
-"""The most backfills that this process continues at once in the background; others wait."""
+"""The most backfills that this process continues at once in the background; further ones wait."""
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
 """The occurrences of one chunk of a dry run."""
@@ -74,28 +77,28 @@ class Backfills(Feature):
 
 
 class BackfillRange(NamedTuple):
-    """The range that a backfill is asked to fire, and how."""
+    """The request of a backfill: its range and its options."""
 
     start_at: datetime
     """The start of the range, inclusive."""
     end_at: datetime
-    """The end of the range, exclusive; an end in the future becomes now."""
+    """The end of the range, exclusive; an end in the future is replaced by now."""
     overlap: OverlapPolicy | None = None
     """The overlap policy of the backfill; None means the schedule's policy."""
     bound: int = DEFAULT_BOUND
-    """The most occurrences it may hold; more are refused."""
+    """The most occurrences that the range may have; a range with more is refused."""
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None records neither."""
     rerun: Rerun | None = None
-    """Whether occurrences that have a run already are run again, and which; None runs none again."""
+    """Which occurrences that already have a run are run again; None: none of them."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
     """Check a range and write the backfill's row.
 
-    Raises, and writes nothing: InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if the
-    schedule is deleted, WrongDatabaseError if Redis belongs to another database, HeldError while everything is on hold,
-    and FrozenError while the namespace is frozen.
+    If it raises, nothing was written: InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if
+    the schedule is deleted, WrongDatabaseError if Redis belongs to another database, HeldError while everything is on
+    hold, and FrozenError while the namespace is frozen.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off(schedule.namespace)
@@ -146,7 +149,9 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
     if schedule.spec.is_from_completion:
         raise InvalidInputError("spec", "a from_completion interval has no past occurrences; trigger it instead")
     if schedule.spec.after is not None:
-        raise InvalidInputError("spec", "has no past occurrences where it comes after another; trigger it instead")
+        raise InvalidInputError(
+            "spec", "has no past occurrences, because it comes after another schedule; trigger it instead"
+        )
     with bounded(Steps(field="end")):
         count = schedule.declared.count_between(start_at - _TICK, end_at - _TICK, cap=bound + 1).total
     if count > bound:
@@ -154,20 +159,20 @@ def _require_bound(schedule: Schedule, start_at: datetime, end_at: datetime, bou
 
 
 def pause_between_chunks() -> None:
-    """Give others that wait for the lock time to take it; see PAUSE."""
+    """Sleep for PAUSE, so that other processes can take the lock of the schedule."""
     time.sleep(PAUSE.total_seconds())
 
 
 def no_pause() -> None:
-    """Do not pause, in a dispatcher, which itself fires between the chunks."""
+    """Do nothing. A dispatcher passes this, because it fires due schedules itself between two chunks."""
 
 
 def iterate(
     runtime: Runtime, backfill: Backfill, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Fire the rest of a backfill, chunk by chunk; yields the progress and the rows of the chunk after each commit.
+    """Fire the rest of a backfill, chunk by chunk. Yield the progress and the rows of a chunk after each commit.
 
-    With `skip_locked` it ends if another process holds the schedule; a later pass of reconcile continues it.
+    With `skip_locked`, stop if another process has locked the schedule; a later pass of reconcile continues then.
     """
     while not backfill.is_done:
         fired = change(runtime, partial(_chunk, runtime, backfill.uid, skip_locked=skip_locked))
@@ -193,7 +198,7 @@ def _chunk(
         schedule = changes.lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
         if schedule is None and changes.find(connection, known.schedule_uid) is not None:
             return Decided([], None)
-    backfill = backfills.find(connection, uid)  # again, now under the lock
+    backfill = backfills.find(connection, uid)  # read again under the lock
     if backfill is None or schedule is None:
         raise BackfillNotFoundError(uid)
     if tried is not None and tried.result is not None and tried.result[0] == backfill:
@@ -212,7 +217,7 @@ def _fire_chunk(
     spec = schedule.declared
     nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
-    # Read only the runs and occurrences that matter for this chunk, or its work would grow with the whole backfill.
+    # Read only the runs and occurrences of this chunk. Otherwise its work would grow with the whole backfill.
     policy = for_backfill(overlap or schedule.policies.overlap)
     sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
@@ -255,7 +260,7 @@ def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, e
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
-    """Return the occurrence up to which runs were pruned and count as run; None if they are to run again."""
+    """Return the occurrence up to which occurrences count as run, because they were pruned; None to run them again."""
     return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
 
 
@@ -277,7 +282,7 @@ def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: dat
 
 
 def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
-    """Yield the rows that a backfill would have, without writing (`dry_run`): chunk by chunk, in bounded memory."""
+    """Yield the rows that a backfill would have, chunk by chunk, and write nothing (`dry_run`)."""
     start_at, end_at = _require_range(wanted, runtime.now())
     _require_bound(schedule, start_at, end_at, wanted.bound)
     nominals = schedule.declared.between(start_at, end_at)
@@ -320,7 +325,7 @@ def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: Co
     def decide(connection: Connection, tried: Decided[Backfill] | None) -> Decided[Backfill]:
         known = backfills.find(connection, uid)
         schedule = None if known is None else changes.lock_one(connection, known.schedule_uid)
-        found = backfills.find(connection, uid)  # again, now under the lock
+        found = backfills.find(connection, uid)  # read again under the lock
         if found is None or schedule is None:
             raise BackfillNotFoundError(uid)
         if tried is not None and tried.result == found:
@@ -355,7 +360,7 @@ def get_backfill(runtime: Runtime, uid: str) -> Backfill:
 def resume(
     runtime: Runtime, uid: str, *, pause: Pause = pause_between_chunks, skip_locked: bool = False
 ) -> Iterator[tuple[Backfill, list[BackfillRow]]]:
-    """Continue an interrupted backfill; yields what `iterate` does.
+    """Continue an interrupted backfill. Yield the same values as `iterate`.
 
     Raises BackfillNotFoundError or ScheduleNotFoundError if the backfill or its schedule does not exist any more.
     """
@@ -382,13 +387,13 @@ def _resume_one(runtime: Runtime, uid: str, pause: Pause) -> Iterator[Recovered]
         raise
     except NewerReleaseError as error:
         _log.info("backfill %s is left to another process: %s", uid, error, extra={"action": "newer_release"})
-    except Exception:  # noqa: BLE001 - one row never starves the others
+    except Exception:  # noqa: BLE001 - one failing backfill must not stop the others
         _log.exception("backfill %s cannot be resumed now", uid, extra={"action": "repair_failed"})
         yield Recovered(failed=1)
 
 
 def continue_later(runtime: Runtime, uid: str) -> None:
-    """Fire the rest of a backfill in a new thread, after a response was sent."""
+    """Fire the rest of a backfill in a new thread, so that an HTTP response need not wait for it."""
     threading.Thread(target=_continue, args=(runtime, uid), name=f"backfill-{uid}", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""The command `backfill`: a row per occurrence and the counts of outcomes."""
+"""The command `backfill`: fire a past range; show a row for each occurrence and the counts of outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 
 _OCCURRENCES = ("Occurrence", "Outcome", "Instance", "Reason")
 _SHOWN = 20
-"""The most rows in the table of a backfill; the other forms have all."""
+"""The most rows in the table of a backfill; other output formats have all rows."""
 
 
 @command(app)
@@ -34,7 +34,7 @@ def backfill(
     rerun: Annotated[
         Rerun | None,
         typer.Option(
-            "--rerun", help="failed: also retry runs that failed or were lost; all: also fire what was pruned."
+            "--rerun", help="failed: also retry failed and lost runs; all: also fire occurrences with pruned history."
         ),
     ] = None,
     bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more occurrences than this.")] = DEFAULT_BOUND,
@@ -42,7 +42,7 @@ def backfill(
 ) -> None:
     """Fire the occurrences of a past range that have no run yet.
 
-    Run it again after an interruption to continue: occurrences that have a run are reported as already_run.
+    To continue after an interruption, run the command again: it reports occurrences that have a run as already_run.
     """
     wanted = BackfillRange(
         arguments.instant("--start", start),
@@ -59,13 +59,13 @@ def backfill(
         )
         _show_backfill(session.writer, handle, planned.rows, "dry_run")
         if calendars := handle.state.contents:
-            session.writer.say(f"By the calendars as they are now: {', '.join(one.name for one in calendars)}.")
+            session.writer.say(f"Calendars in their current state: {', '.join(one.name for one in calendars)}.")
     else:
         _show_backfill(session.writer, handle, _fired(handle, wanted), "backfill_started")
 
 
 def _fired(handle: ScheduleHandle, wanted: BackfillRange) -> Iterator[BackfillRow]:
-    """Yield the backfill's rows, chunk by chunk, while a bar shows the progress."""
+    """Fire the backfill and yield its rows, while a progress bar is shown."""
     total = handle.state.spec.count_between(wanted.start_at, wanted.end_at, cap=wanted.bound).total
     with progress_bar(f"Backfilling {handle.schedule_id}", total) as advance:
         for done in handle.backfill_in_chunks(wanted):

@@ -22,7 +22,7 @@ class Backfill:
     """One backfill as stored in its row."""
 
     uid: str
-    """Its uid, which the caller makes, so that a repeated request finds the same row."""
+    """The uid. The caller makes it, so that a repeated request finds the same row."""
     schedule_uid: str
     """The uid of the schedule that it fires."""
     start_at: datetime
@@ -30,9 +30,9 @@ class Backfill:
     end_at: datetime
     """The end of the range, exclusive, and never after the time of the request."""
     overlap: str
-    """The policy given, or "" for the schedule's."""
+    """The overlap policy of the backfill, or "" for the schedule's policy."""
     bound: int
-    """The most occurrences it may hold."""
+    """The most occurrences that the range may have."""
     cursor: datetime
     """The start of the next chunk."""
     status: str
@@ -46,17 +46,17 @@ class Backfill:
     started: int = 0
     """Runs made pending."""
     buffered: int = 0
-    """Runs that wait their turn (policy skip)."""
+    """Runs that wait for the run ahead of them."""
     skipped: int = 0
-    """Occurrences that started nothing."""
+    """Occurrences that started no run."""
     already_run: int = 0
     """Occurrences that had a run before."""
     reason: str | None = None
-    """Why it stopped; None unless it did."""
+    """Why the backfill stopped; None if it did not."""
     context: str | None = None
-    """JSON of the CommandContext; None when none was given."""
+    """The CommandContext as JSON; None if none was given."""
     rerun: str | None = None
-    """The occurrences with a run that are run again: `failed`; None for none."""
+    """Which occurrences that already have a run are run again, a `Rerun`; None: none of them."""
 
     @property
     def is_done(self) -> bool:

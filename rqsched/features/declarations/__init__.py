@@ -1,1 +1,1 @@
-"""Declarations: schedules written in code or in a file, and the sync that makes the stored ones equal to them."""
+"""Declarations: schedules declared in code or in a file, and the sync that writes them to the database."""

@@ -1,4 +1,4 @@
-"""The part of a Scheduler that makes the stored schedules equal the declared ones."""
+"""The methods of a Scheduler that create and update schedules from declarations."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SYNC_BATCH = 500
 
 
 class PlannedSync(NamedTuple):
-    """The effect that a sync would have now."""
+    """The effect that a sync would have."""
 
     synced: Synced
     """The outcome by schedule."""
     changes: list[Change]
-    """The changes of the schedules that it would create or update, in their order."""
+    """The Changes of the schedules that the sync would create or update, in the order of the declarations."""
 
 
 def plan_sync(
@@ -46,9 +46,9 @@ def plan_sync(
     namespace: str | None = None,
     calendars: Sequence[Calendar] = (),
 ) -> PlannedSync:
-    """Decide the effect of `sync` now, with the same checks; writes nothing.
+    """Decide the effect of a `sync` without writing anything; makes the same checks.
 
-    `calendars` are taken as set, whatever is stored.
+    `calendars` replace the stored calendars of the same names.
     """
     requests = scheduler._requests(declarations, namespace, None)
     done, changes = _nothing_done(), list[Change]()
@@ -63,7 +63,7 @@ def plan_sync(
 
 
 class Syncing:
-    """The part of a Scheduler that makes the stored schedules equal the declared ones."""
+    """The methods of a Scheduler that create and update schedules from declarations."""
 
     def sync(
         self: Any,
@@ -75,14 +75,15 @@ class Syncing:
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `delete_removed`, delete schedules of earlier syncs that this set lacks.
+        """Create or update a declared set; with `delete_removed`, delete schedules of earlier syncs that the set lacks.
 
-        The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` opened
-        it, these include the modules of RQSCHED_IMPORTS; raises ConfigError when one of those cannot be imported.
+        The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` made
+        the scheduler, it includes the declarations of the modules in RQSCHED_IMPORTS; raises ConfigError if one of
+        these modules cannot be imported.
 
-        The whole set is checked before anything is written, also that the quota has room for the additions before the
-        deletion. `keep` names schedules outside the set that are not deleted, for a set that is written in parts.
-        `progress` is called with each id and its outcome after the commit; Redis and subscribers follow.
+        The whole set is checked before anything is written. The quota must have room for the additions before the
+        deletions. A set may be written in parts: `keep` names the schedules of the other parts, which are not deleted.
+        `progress` is called with each id and its outcome after the commit, before Redis and subscribers are notified.
         """
         if declarations is None:
             self.runtime.imports.require()
@@ -108,13 +109,13 @@ class Syncing:
         keep: Iterable[str] = (),
         namespace: str | None = None,
     ) -> Synced:
-        """Return the effect of `sync` now, with the same checks; writes nothing."""
+        """Return the effect of a `sync` without writing anything; makes the same checks."""
         return plan_sync(self, declarations, delete_removed=delete_removed, keep=keep, namespace=namespace).synced
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
     ) -> list[ScheduleRequest]:
-        """Check a whole set, and that the quota has room for it."""
+        """Check a whole set and the quota for it; return the requests to write."""
         given = list(declarations)
         require_distinct(given)
         known: dict[object, Definition] = {}
@@ -135,7 +136,7 @@ class Syncing:
         context: CommandContext | None,
         known: dict[object, Definition],
     ) -> ScheduleRequest:
-        """Check one declaration; `known` are the definitions of earlier ones, by their inputs."""
+        """Check one declaration and return its request; `known` caches definitions by the inputs of declarations."""
         try:
             shared = self._shared(declared, known)
             definition = with_arguments(shared, declared.options.get("args"), declared.options.get("kwargs"))
@@ -148,7 +149,7 @@ class Syncing:
         return ScheduleRequest(*said, must_have_future=False, shared=shared)
 
     def _shared(self: Any, declared: Declaration, known: dict[object, Definition]) -> Definition:
-        """Define a declaration without its arguments; equal declarations share one definition object."""
+        """Return the definition of a declaration without its arguments; equal declarations share one object."""
         alike = _said_by(declared)
         definition = None if alike is None else known.get(alike)
         if definition is None:
@@ -178,9 +179,9 @@ _PLAIN = (str, int, float, timedelta, type(None))
 
 
 def _said_by(declared: Declaration) -> object | None:
-    """Return a key of a declaration without its arguments; None if a value cannot be compared (lists).
+    """Return a cache key of a declaration without its arguments; None if a value is not hashable, such as a list.
 
-    It includes types: 1 and True are equal, but only one of them is a priority.
+    The key includes types, because 1 and True are equal, but only 1 is a valid priority.
     """
     options = [(name, type(value), value) for name, value in declared.options.items() if name not in _ARGUMENTS]
     if not isinstance(declared.spec, _SPECS) or not all(isinstance(value, _PLAIN) for _, _, value in options):
@@ -191,7 +192,7 @@ def _said_by(declared: Declaration) -> object | None:
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a set into the parts of its transactions, in order."""
+    """Split a set into batches of one transaction each, in order."""
     return chunks(items, SYNC_BATCH)
 
 

@@ -1,4 +1,4 @@
-"""The command `sync`: creates and updates the schedules that a file, or the application, declares."""
+"""The command `sync`: create and update the schedules that a file, or the application, declares."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 _MARKS = {"created": "+", "updated": "~", "removed": "-"}
 _DEFAULTS = "workflow_defaults"
-"""The key of the defaults that a schedule took from its workflow when it was declared."""
+"""The key of the defaults that a schedule got from its workflow when it was declared."""
 _URLS = (("notifications", "webhook"), ("notifications", "heartbeat"))
 
 File = Annotated[
@@ -35,7 +35,7 @@ File = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help="TOML, YAML or JSON; default: what the imported modules declare (RQSCHED_IMPORTS, Django's schedules.py).",
+        help="TOML, YAML or JSON; default: the schedules of imported modules (RQSCHED_IMPORTS, Django's schedules.py).",
     ),
 ]
 
@@ -51,7 +51,7 @@ def sync(
     diff: Annotated[
         bool,
         typer.Option(
-            "--diff", help="Show what differs, field by field; write nothing. Exit code 6 when something does."
+            "--diff", help="Show the differences, field by field; write nothing. Exit code 6 if there are any."
         ),
     ] = False,
 ) -> None:
@@ -91,16 +91,16 @@ def sync(
 
 
 def _calendars(session: Session, declared: Sequence[Calendar], *, is_preview: bool) -> bool:
-    """Set the calendars of a file before the schedules that name them; calendars that the file lacks stay.
+    """Set the calendars of a file, before the schedules that name them. Calendars that the file lacks stay.
 
-    Returns whether a calendar is, or would be, created or changed.
+    Return whether a calendar is, or would be, created or changed.
     """
     of = session.scheduler.calendars
     known = {one.name: one for one in of.list(namespace=session.namespace)}
     told = {name: schedule_file.calendar_of(one) for name, one in known.items()}
     other = [one for one in declared if told.get(one.name) != schedule_file.calendar_of(one)]
     if shared := next((one.name for one in other if one.name in known and known[one.name].is_shared), None):
-        how = "is shared by all namespaces, and a file sets those of one; choose another name"
+        how = "is shared by all namespaces, but a file sets calendars of one namespace; choose another name"
         raise InvalidInputError(f"calendars.{shared}", f"{how}, or change it with `rqsched calendar set --shared`")
     for one in other:
         outcome = "changed" if one.name in known else "created"
@@ -153,7 +153,7 @@ def _show_differences(session: Session, plan: PlannedSync) -> bool:
 
 
 def _fields_changed(change: Change, settings: Settings) -> list[dict[str, Any]]:
-    """Return a row for each field that differs: `field`, `before` and `after`, in the words of a file."""
+    """Return a row for each field that differs: `field`, `before` and `after`, named and written as in a file."""
     is_new = change.before is None
     before = {} if change.before is None else _fields(change.before, settings)
     after = {
@@ -171,7 +171,7 @@ def _fields_changed(change: Change, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _fields(schedule: Schedule, settings: Settings) -> dict[tuple[str, ...], Any]:
-    """Return every field that a sync may change; the values of an object are separate fields."""
+    """Return every field that a sync may change. Each value of an object is a field of its own."""
     definition = schedule.definition
     entry = schedule_file.entry_of(schedule, settings) | schedule_file.untold(definition, settings)
     told = entry | {"status": schedule.status.value, _DEFAULTS: loads(definition.defaults)}
@@ -179,13 +179,13 @@ def _fields(schedule: Schedule, settings: Settings) -> dict[tuple[str, ...], Any
     for name, value in told.items():
         if isinstance(value, dict):
             found |= {(name, key): one for key, one in value.items()}
-        elif name not in {"schedule_id", "paused"}:  # the status says it
+        elif name not in {"schedule_id", "paused"}:  # the status shows a pause
             found[name,] = value
     return found
 
 
 def _safe(field: tuple[str, ...], value: Any) -> Any:
-    """Return a value as it is shown: of a URL, which may hold a secret, only the host."""
+    """Return a value for display. A URL may hold a secret, so only its host is shown."""
     return hidden(value) if field in _URLS and value else value
 
 

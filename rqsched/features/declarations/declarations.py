@@ -18,7 +18,7 @@ from rqsched.workflows import Registry, make_workflow, registry
 F = TypeVar("F", bound=Callable[..., Any])
 _ROUTING = ("queue", "connection", "timeout")
 SYNC = "sync"
-"""`managed_by` of the schedules a sync made; `delete_removed` deletes no others."""
+"""The value of `managed_by` for schedules that a sync created; `delete_removed` deletes no others."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,32 @@ class Declaration:
     workflow: str | Callable[..., Any]
     """A registered name, the registered function or class, or a dotted path."""
     spec: When
-    """The timing, as `Scheduler.create` takes it as `spec`."""
+    """The timing, in any form that `Scheduler.create` takes for `spec`."""
     options: Options = field(default_factory=Options)
-    """The options `Scheduler.create` lists."""
+    """The options, as for `Scheduler.create`."""
     note: str | None = None
-    """Free text kept with the schedule."""
+    """Free text that is stored with the schedule."""
     paused: bool | None = None
-    """True pauses, False resumes; None leaves a known schedule as it is and creates an active one."""
+    """True pauses the schedule, False resumes it. None leaves an existing one as it is, and makes a new one active."""
 
 
 class DeclarationOptions(Options, total=False):
-    """The parameters of a declaring decorator beside the timing: the options of `Scheduler.create`, and these."""
+    """The options of a declaring decorator: those of `Scheduler.create`, and these."""
 
     note: str | None
-    """Free text kept with the schedule."""
+    """Free text that is stored with the schedule."""
     paused: bool
-    """True pauses, False resumes; without it a known schedule stays as it is."""
+    """True pauses the schedule, False resumes it. Without it, an existing schedule stays as it is."""
 
 
 class Declarations:
-    """The schedules declared with the decorators of one scheduler, or of all schedulers on the process's own settings.
+    """The schedules that the decorators of one scheduler, or of all schedulers with the process's settings, declared.
 
-    The registry's declarations come first, the others follow in their order; the newest of an id wins.
+    The declarations of the workflow registry come first. If an id is declared twice, the newest declaration wins.
     """
 
     def __init__(self, workflows: Registry, beside: Declarations | None = None) -> None:
-        """Declare for one scheduler; the declarations of `beside` are read, too, but not changed."""
+        """Collect the declarations of one scheduler. The declarations of `beside` are read too, but not changed."""
         self._workflows = workflows
         self._declared: ChainMap[str, Declaration] = ChainMap({}, *([beside._declared] if beside else []))
 
@@ -76,8 +76,8 @@ class Declarations:
     def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Callable[[F], F]:
         """Return the decorator that registers a workflow and declares its schedule.
 
-        Queue, connection and timeout become the workflow's defaults. Everything is checked here, at the decorated
-        function, not at start-up; raises an InvalidInputError.
+        Queue, connection and timeout become the workflow's defaults. All values are checked at the decorated function,
+        not at start-up; raises InvalidInputError.
         """
         routing = {key: options[key] for key in _ROUTING if key in options}
         own = {key: options[key] for key in ("note", "paused") if key in options}
@@ -100,7 +100,7 @@ class Declarations:
 
 
 of_process = Declarations(registry)
-"""The declarations of every scheduler on the process's own database and settings; each of these syncs them."""
+"""The declarations of all schedulers with the process's own database and settings. Each of them syncs all of these."""
 
 
 class Declaring:
@@ -117,14 +117,14 @@ class Declaring:
         name: str | None = None,
         **options: Unpack[DeclarationOptions],
     ) -> Callable[[F], F]:
-        """Register a workflow and declare its schedule in one line; `sync()` at start-up creates or updates it.
+        """Register a workflow and declare its schedule. Call `sync()` at start-up to create or update the schedule.
 
         >>> @scheduler.cron("0 3 * * *", timezone="Europe/Berlin")
         ... def tidy_up() -> None: ...
         >>> scheduler.sync().created
         ['tidy_up']
 
-        `schedule_id` and `name` default to the function's name; queue, connection and timeout are the workflow's
+        `schedule_id` and `name` default to the function's name. Queue, connection and timeout become the workflow's
         defaults.
         """
         return self.declarations.on(Cron(expression), schedule_id, name, options)

@@ -1,4 +1,4 @@
-"""The command `export`: writes the schedules that exist as the file that `sync` reads."""
+"""The command `export`: write the existing schedules as a file that `sync` reads."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rqsched.when.calendars import Calendar
 app = typer.Typer(add_completion=False)
 
 _MOST_NAMED = 10
-"""How many schedules a notice names."""
+"""The most schedules that a notice names."""
 
 
 class _Exported(NamedTuple):
     entries: list[dict[str, Any]]
     """The entries of the schedules in the file."""
     untold: dict[str, Iterable[str]]
-    """For each schedule that is left out, by id, the parts that a file cannot hold."""
+    """The parts that a file cannot hold, for each schedule that is left out because of them, by id."""
     tasks: list[str]
-    """Ids of schedules that are tasks of Django, which are no declarations."""
+    """Ids of schedules that are left out because they are tasks of Django."""
     done: list[str]
     """Ids of schedules that are left out because they are done."""
     urls: list[str]
@@ -51,15 +51,15 @@ def export(
         Format | None, typer.Option("--format", help="Default: as FILE ends, else toml; json under -o json.")
     ] = None,
 ) -> None:
-    """Write schedules as a file that `sync` reads: to keep them in Git, or to move them."""
+    """Write schedules as a file that `sync` reads, to keep them in Git or to move them."""
     form = _format(file, form, session.output)
     if ScheduleStatus.DELETED in (listed.status or ()):
-        raise InvalidInputError("--status", "is deleted; a file says which schedules there shall be: leave it out")
+        raise InvalidInputError("--status", "is deleted, but a file cannot hold deleted schedules; leave it out")
     handles = session.scheduler.iter(sort="id", namespace=session.namespace, **listed.all_filters())
     is_done_wanted = ScheduleStatus.DONE in (listed.status or ())
     found = _exported((handle.state for handle in handles), session.settings, is_done_wanted=is_done_wanted)
     told = [
-        f"{schedule_id} is left out: {', '.join(names)} cannot be said in a file."
+        f"{schedule_id} is left out, because a file cannot hold: {', '.join(names)}."
         for schedule_id, names in found.untold.items()
     ]
     for line in told:
@@ -92,11 +92,11 @@ def _format(file: Path | None, given: Format | None, output: Output) -> Format:
     if file is None:
         usual = Format.TOML if output is Output.TABLE else Format.JSON
         if usual is Format.JSON and given not in {None, usual}:
-            raise InvalidInputError("--format", f"is {given}, and -o {output} is JSON; name a FILE, or leave out -o")
+            raise InvalidInputError("--format", f"is {given}, but -o {output} is JSON; name a FILE, or leave out -o")
         return given or usual
     named = schedule_file.require_format(file)
     if given not in {None, named}:
-        raise InvalidInputError("--format", f"is {given}, and sync reads {file.name} as {named}; leave it out")
+        raise InvalidInputError("--format", f"is {given}, but sync reads {file.name} as {named}; leave it out")
     return named
 
 

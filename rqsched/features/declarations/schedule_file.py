@@ -1,11 +1,11 @@
-"""The file of schedules: `sync` reads it, `export` writes it, in TOML, YAML or JSON; docs/cli.md describes it.
+"""The file of schedules in TOML, YAML or JSON: `sync` reads it, `export` writes it. docs/cli.md describes it.
 
-It has a list of entries. The keys of an entry are `schedule_id`, `workflow`, the timing (`cron`, `interval`, `once` or
-`spec`), and the options of `Scheduler.create`. An unknown key in an entry is refused; beside the list it is warned
-about. Both messages name the nearest key.
+The file has a list of entries. The keys of an entry are `schedule_id`, `workflow`, the timing (`cron`, `interval`,
+`once` or `spec`), and the options of `Scheduler.create`. An unknown key in an entry is refused. An unknown key beside
+the list causes a warning. Both messages suggest the nearest key.
 
-`export` writes as people would: lengths as `10m`, options at their default left out, sorted by id, so that a change is
-a few lines of a diff.
+`export` writes a file that is easy to read and to compare: sorted by id, lengths as `10m`, and without options that
+have their default.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 _log = logging.getLogger(__name__)
 
 _CALLED_ELSEWHERE = {"every": "interval"}
-"""The names of keys that differ in Python and flags."""
+"""The keys whose names differ in Python and in flags of the command line."""
 _INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
 _WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "after", "on", "spec", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
@@ -48,18 +48,18 @@ _KEYS = tuple(dict.fromkeys([*_OWN[:-1], *OPTIONS, "note"]))
 """The keys of an entry in the order in which they are written."""
 _ENTRIES = "schedules"
 _CALENDARS, _OF_CALENDARS = "calendars", ("exclude", "description", "source", "reaches")
-"""The table beside the list, and the keys of a calendar in it."""
+"""The key of the table of calendars, and the keys of one calendar in it."""
 _BESIDE = ("$schema", "$comment")
-"""Keys beside the entries that JSON may have in place of comments."""
+"""Keys beside the entries that JSON may have instead of comments."""
 _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
-"""The options that hold any JSON; in TOML, which has no null, a value with a null is a text."""
+"""The options that hold any JSON. TOML has no null, so there a value with a null is written as JSON text."""
 _USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
 MOST_REPEATED = 1_000_000
-"""The most characters that the aliases of a file of YAML repeat."""
+"""The most characters that the aliases of a YAML file may repeat."""
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20
-"""The width of a line of YAML: wrapping would change lines of a diff whose text is the same."""
+"""The width of a YAML line: lines are never wrapped, because a small change could wrap many lines anew."""
 
 
 class Format(StrEnum):
@@ -80,10 +80,12 @@ class Format(StrEnum):
 
 
 def require_format(file: Path) -> Format:
-    """Return the format by a file's suffix; raises InvalidInputError for an unknown suffix."""
+    """Return the format of a file by its suffix; raises InvalidInputError for an unknown suffix."""
     named = Format.of(file)
     if named is None:
-        raise InvalidInputError("FILE", f"{file.name!r} does not end in .toml, .yaml, .yml or .json, as sync needs it")
+        raise InvalidInputError(
+            "FILE", f"{file.name!r} must end in .toml, .yaml, .yml or .json, so that sync can read it"
+        )
     return named
 
 
@@ -93,11 +95,11 @@ class FileContents(NamedTuple):
     declarations: list[Declaration]
     """Its schedules."""
     calendars: list[Calendar]
-    """Its calendars, which stand beside the list, by name."""
+    """The calendars of the file, sorted by name."""
 
 
 def read(path: Path) -> FileContents:
-    """Read a file of declarations; raises InvalidInputError that names the entry, or the calendar."""
+    """Read a file of declarations; raises InvalidInputError that names the entry or the calendar."""
     found = _parse(path)
     entries = found
     if isinstance(found, Mapping):
@@ -115,14 +117,14 @@ def _calendars(tables: object) -> list[Calendar]:
     if tables is None:
         return []
     if not isinstance(tables, Mapping):
-        raise InvalidInputError(_CALENDARS, "must be a table of calendars by name, each with exclude")
+        raise InvalidInputError(_CALENDARS, "must be a table of calendars by name; each needs exclude")
     return [_calendar_of(str(name), table) for name, table in sorted(tables.items(), key=str)]
 
 
 def _calendar_of(name: str, table: object) -> Calendar:
     field = f"{_CALENDARS}.{name}"
     if not isinstance(table, Mapping):
-        raise InvalidInputError(field, "must be a table with exclude")
+        raise InvalidInputError(field, "must be a table with the key exclude")
     for key in sorted({str(key) for key in table} - {*_OF_CALENDARS}):
         hint = did_you_mean(key, _OF_CALENDARS) or f"; the keys are {', '.join(_OF_CALENDARS)}"
         raise InvalidInputError(f"{field}.{key}", f"is not known{hint}")
@@ -158,11 +160,11 @@ def _parse_json(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; raises ValueError for a repeated key, because one of its values would be lost."""
+    """Return a JSON object as a dict; raises ValueError for a repeated key, because a dict would lose a value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} stands twice in an object")
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} occurs twice in an object")
     return found
 
 
@@ -201,7 +203,7 @@ def _require_distinct(yaml: Any, top: Any) -> None:
 def _expanded(yaml: Any, node: Any, known: dict[int, int | None]) -> int:
     """Return a document's approximate size in characters with its aliases replaced; raises ValueError for a loop."""
     if (size := known.get(id(node), 0)) is None:
-        raise ValueError("an alias (*name) stands inside of what it repeats; write that out")
+        raise ValueError("an alias (*name) is inside the value that it repeats; write the value out")
     if size:
         return size
     known[id(node)] = None
@@ -216,7 +218,7 @@ def _expanded(yaml: Any, node: Any, known: dict[int, int | None]) -> int:
 
 
 def _parse_toml(text: str) -> Any:
-    if _LONG_KEY.search(text) is not None:  # tomllib's time for a key grows with the square of its parts
+    if _LONG_KEY.search(text) is not None:  # the time of tomllib grows with the square of the parts of a key
         raise ValueError("a key has more than 64 parts (a.b.c); write fewer")
     return tomllib.loads(text)
 
@@ -224,7 +226,7 @@ def _parse_toml(text: str) -> Any:
 _PARSERS: Mapping[Format, tuple[Callable[[str], Any], str]] = {
     Format.TOML: (_parse_toml, "TOML"),
     Format.YAML: (_parse_yaml, "YAML"),
-    Format.JSON: (_parse_json, "JSON (the name of a file of TOML ends in .toml, one of YAML in .yaml)"),
+    Format.JSON: (_parse_json, "JSON (a TOML file must end in .toml, a YAML file in .yaml)"),
 }
 
 
@@ -248,7 +250,7 @@ def _numbered(index: int, entry: object) -> Declaration:
 
 
 def declaration_of(entry: Mapping[str, Any]) -> Declaration:
-    """Read an entry, in which null equals an absent key; raises InvalidInputError that names the key."""
+    """Read an entry; null means an absent key. Raises InvalidInputError that names the key."""
     fields = {name: value for name, value in entry.items() if value is not None}
     options = {name: value for name, value in fields.items() if name not in _OWN}
     for name in sorted(set(options) - set(OPTIONS)):
@@ -257,7 +259,7 @@ def declaration_of(entry: Mapping[str, Any]) -> Declaration:
         raise InvalidInputError(name, f"is not an option{hint or '; see docs/options.md'}")
     for name in ("schedule_id", "workflow"):
         if not isinstance(fields.get(name), str):
-            raise InvalidInputError(name, "is missing, or is not a text; write one")
+            raise InvalidInputError(name, "must be given, as text")
     if not isinstance(fields.get("paused"), bool | None):
         raise InvalidInputError("paused", "must be true or false")
     for name, value in options.items():
@@ -280,16 +282,14 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
             raise InvalidInputError(extra[0], "cannot be given beside spec; put it inside spec, or leave spec out")
         return Spec.coerce(fields["spec"], timezone)
     if "on" in fields and "after" not in fields:
-        raise InvalidInputError(
-            "after", "is missing; on says which ends of the runs of that schedule count, so name it"
-        )
+        raise InvalidInputError("after", "is missing; name the schedule of whose runs `on` selects the ends")
     members: list[Member] = [Cron(text, seconds=fields.get("cron_seconds")) for text in _several(fields, "cron")]
     offset = None if "offset" not in fields else arguments.span("offset", fields["offset"])
     start_at, end_at, anchor = (
         arguments.instant(name, fields[name]) if name in fields else None for name in ("start_at", "end_at", "anchor")
     )
     if anchor is not None and "interval" not in fields:
-        raise InvalidInputError("anchor", "is what an interval counts from; give an interval, or leave anchor out")
+        raise InvalidInputError("anchor", "is the start of an interval; give an interval, or leave anchor out")
     from_completion = fields.get("from_completion", False)
     members += [
         Every(arguments.span("interval", value), offset=offset, anchor=anchor, from_completion=from_completion)
@@ -308,10 +308,10 @@ def _several(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
-    """Return the entry that declares a schedule as it is, `tidied`; `untold` names the parts that an entry cannot hold.
+    """Return the entry that declares a schedule in its current state, `tidied`.
 
-    The instant from which an interval counts is left out when it is the declaration's, because a reader of the entry
-    uses that.
+    `untold` names the parts that an entry cannot hold. The anchor of an interval is left out if it is the time of the
+    declaration, because that is the default.
     """
     definition = schedule.definition
     options = {name: value_of(name, definition) for name in OPTIONS if name != "timezone"}
@@ -324,8 +324,8 @@ def entry_of(schedule: Schedule, settings: Settings) -> dict[str, Any]:
 def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
     """Return the parts of a schedule that an entry cannot hold, by name.
 
-    These are values that only clients of another API declare, a retry field without a value where the project's default
-    (RQSCHED_RETRY) has one, and a timing of a newer release.
+    These are: values that only clients of another API can declare; a retry field without a value, if the project's
+    default (RQSCHED_RETRY) has a value; a timing of a newer release.
     """
     policies, usual = definition.parsed_policies, Policies().plain()
     blank = {
@@ -341,12 +341,12 @@ def untold(definition: Definition, settings: Settings) -> dict[str, Any]:
 
 
 def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
-    """Return the keys of the timing; `spec`, if the other keys cannot express it."""
+    """Return the keys of the timing. The key is `spec` if the other keys cannot express the timing."""
     crons = [member for member in spec.members if isinstance(member, Cron)]
     intervals = [member for member in spec.members if isinstance(member, Every)]
     kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
     if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
-        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # its exclusions are an option
+        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # an entry has its exclusions apart
     offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
     return {
         "cron": [cron.expression for cron in crons],
@@ -365,10 +365,10 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
 
 
 def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return an entry in the order and the words in which it is written, without values at their default.
+    """Return an entry in the form in which it is written: keys in order, and without values at their default.
 
-    An option with a default in the project's settings is left out only at rqsched's own default. Lengths may be a
-    timedelta or seconds, instants a datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
+    The default that counts is rqsched's own, not one of the project's settings. Lengths may be given as timedelta or
+    seconds, instants as datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
     """
     found = {name: _written(name, entry[name], settings) for name in _KEYS if name in entry}
     unknown = {name: entry[name] for name in entry if name not in _KEYS}
@@ -379,7 +379,7 @@ def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def usual(name: str, field: str = "") -> Any:
-    """Return the written value of an option, or of its field, that a tidied entry omits."""
+    """Return the default of an option, or of one of its fields, as it would be written. A tidied entry omits it."""
     if name in _USUAL_RETRIES and field:
         return _retry_fields(name, _USUAL_RETRIES[name]).get(field)
     if name == "timezone":
@@ -388,7 +388,7 @@ def usual(name: str, field: str = "") -> Any:
 
 
 def _written(name: str, value: Any, settings: Settings) -> Any:
-    """Return a value as it is written; None to leave it out."""
+    """Return a value in its written form; None to leave it out."""
     if name in {"cron", "interval", "once"}:
         several = [_text(name, one) for one in (value if isinstance(value, list) else [value]) if one is not None]
         return several[0] if len(several) == 1 else several or None
@@ -423,7 +423,7 @@ def _option(name: str, value: Any) -> Any:
 
 
 def _retry_fields(name: str, value: RetryPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a retry policy as they are written."""
+    """Return the fields of a retry policy in their written form."""
     given = asdict(value) if isinstance(value, RetryPolicy) else dict(value or {})
     for field, part in PARTS[name].items():
         if part.kind is Kind.LENGTH and given.get(field) is not None:
@@ -441,9 +441,10 @@ def text_of(
     remarks: Mapping[str, Sequence[str]] | None = None,
     calendars: Iterable[Calendar] = (),
 ) -> str:
-    """Return the text of a file, which `read` reads, from calendars and `tidied` entries, sorted by id.
+    """Return the text of a file with calendars and `tidied` entries, sorted by id, which `read` reads.
 
-    `head` are lines of comment at the top, `remarks` lines above the entry of an id. JSON has them in `$comment`.
+    `head` are comment lines for the top of the file, `remarks` comment lines for entries, by id. JSON has them in
+    `$comment`.
     """
     ordered = sorted(entries, key=lambda entry: str(entry["schedule_id"]))
     said = remarks or {}
@@ -462,12 +463,12 @@ def text_of(
     empty = f"{_ENTRIES} = []\n" if is_toml else f"{_ENTRIES}: []\n"
     written = [(_in_toml if is_toml else _in_yaml)({_CALENDARS: tables})] if tables else []
     body = opening + "\n".join(blocks) if blocks else empty
-    parts = [body, *written] if is_toml and not blocks else [*written, body]  # TOML's tables follow the file's keys
+    parts = [body, *written] if is_toml and not blocks else [*written, body]  # in TOML, tables must follow plain keys
     return _comment(head) + ("\n" if head else "") + "\n".join(parts)
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file atomically: half a file would be read as a wish to delete the schedules that it lacks.
+    """Replace a file atomically. With a half-written file, a later sync could delete the schedules that it lacks.
 
     Raises InvalidInputError if it cannot be written.
     """
@@ -509,7 +510,7 @@ def _has_null(value: object) -> bool:
 
 
 def _in_yaml(value: object) -> str:
-    # PyYAML writes NEL and the like in a way that it reads as blanks; in ASCII it escapes them.
+    # PyYAML reads NEL and similar characters back as blanks, unless it writes ASCII, where it escapes them.
     is_printable = json.dumps(value, ensure_ascii=False).isprintable()
     text: str = _yaml().safe_dump(value, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
     return text

@@ -1,1 +1,1 @@
-"""External runs: workers of any language claim them over HTTP."""
+"""External runs: runs that workers in any language claim over HTTP."""

@@ -1,6 +1,6 @@
-"""External runs: workers of any language claim them, show that they live, and say how they ended.
+"""External runs: workers in any language claim them, send heartbeats, and report their ends.
 
-A claim is one conditional update under a row lock; its end is settled like that of every other run.
+A claim is one conditional update under a row lock. The end is settled like the end of every other run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClaimedRun:
     """One run for an external worker, with the schedule that started it."""
 
     run: Run
-    """The run as it is after the claim."""
+    """The run after the claim."""
     schedule: Schedule
     """The schedule that started it."""
 
@@ -43,11 +43,11 @@ def claim(
     count: int = 1,
     held_for: timedelta | None = None,
 ) -> list[ClaimedRun]:
-    """Hand up to `count` waiting external runs of these queues to a worker; each attempt goes to one worker only.
+    """Give up to `count` waiting external runs of these queues to a worker; each attempt goes to one worker only.
 
-    The queues are tried in the order given; on each the most important come first, then the oldest. The worker has
-    `held_for` (None: the setting `ojs_visibility`) until its first heartbeat. A claim whose answer the database lost is
-    found again. While everything is held there is nothing to hand out.
+    The queues are read in the given order. On each queue, runs with a higher priority come first, then older ones. The
+    worker must send its first heartbeat within `held_for` (None: the setting `ojs_visibility`). If the answer of the
+    database to a claim is lost, the claim is found again. During a hold no run is given.
     """
     if runtime.hold.look(with_sql=False):
         return []
@@ -78,7 +78,7 @@ def claim(
     for one in claimed:
         log_start(one.schedule, one.run)
     Notifier(runtime).dispatch(owed, runtime.now())
-    # A run whose grant expired, because no worker came in time, gets a place now or is in line again.
+    # A run lost its place if no worker claimed it in time. It gets a place again now, or returns to the line.
     got = [limits.ask(runtime, uid, group) for uid, group in asking]
     if any(got):
         rest = count - len(claimed)
@@ -91,7 +91,7 @@ def _held_until(runtime: Runtime, now: datetime, held_for: timedelta | None) -> 
 
 
 def find(runtime: Runtime, uid: str, namespace: str) -> ClaimedRun:
-    """Read a run of a namespace, also one that is not external; raises RunNotFoundError."""
+    """Read a run of a namespace, external or not; raises RunNotFoundError."""
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, uid))
     if found is None or found[0].namespace != namespace:
         raise RunNotFoundError(uid)
@@ -100,7 +100,7 @@ def find(runtime: Runtime, uid: str, namespace: str) -> ClaimedRun:
 
 
 def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change | None:
-    """End the attempt that a worker holds according to `run` as it was read; None when it no longer does."""
+    """End the attempt of a claimed `run`; return None if the worker lost the claim since `run` was read."""
 
     def is_same(current: Run) -> bool:
         is_that_attempt = current.executor == "external" and current.attempt == run.attempt
@@ -112,9 +112,9 @@ def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change 
 def heartbeat(
     runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespace: str, held_for: timedelta | None = None
 ) -> tuple[list[str], list[str]]:
-    """Note that a worker executes these runs; returns those that still are its, and those it should stop.
+    """Record a heartbeat of a worker for its runs; return the runs that it still holds, and those it should stop.
 
-    It has them for another `held_for` (None: the setting `ojs_visibility`) without a heartbeat.
+    The next heartbeat must come within `held_for` (None: the setting `ojs_visibility`).
     """
     distinct = list(dict.fromkeys(uids))
 

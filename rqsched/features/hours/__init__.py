@@ -1,1 +1,1 @@
-"""Hours: counts of the runs that ended in each hour, for a year of statistics after the runs themselves are pruned."""
+"""Hours: counts of ended runs by hour. They give a year of statistics, even after the runs themselves are pruned."""

@@ -25,13 +25,13 @@ MOST_STEPS = 100
 _LOOK = 5_000
 """The most runs that one step looks at."""
 _SETTLED = timedelta(minutes=1)
-"""The least age of runs to look at: some younger runs may not be committed yet."""
+"""The least age of runs to look at, because some younger runs may not be committed yet."""
 _LOOKED_TO = "hours_looked_to"
-"""The name of the stored value with the last run that was looked at."""
+"""The name of the stored value that holds the last run that was looked at."""
 
 
 class Hours(Feature):
-    """The hours in which runs have ended."""
+    """Count runs by the hour of their end."""
 
     run_columns = ((attrgetter("asked_attempt"), None),)
 
@@ -48,7 +48,7 @@ class Hours(Feature):
 
 
 def count_ended(runtime: Runtime) -> Iterator[Recovered]:
-    """Count the ended runs of schedules with new runs since the last pass; if they are many, the next pass continues.
+    """Count the ended runs of schedules with new runs since the last pass. The next pass continues if there are many.
 
     A run that cannot be counted now is counted with later runs of its schedule, or before it is pruned.
     """
@@ -66,7 +66,7 @@ def count_ended(runtime: Runtime) -> Iterator[Recovered]:
                 if steps >= MOST_STEPS:
                     return
         if found.last is None or (found.runs < _LOOK and not found.schedule_uids):
-            return  # so few are looked at again
+            return  # too few runs: the next pass looks at them again
         runtime.database.transact(partial(metadata.set_value, name=_LOOKED_TO, value=found.last))
         steps += 1
 
@@ -81,6 +81,6 @@ def _count(runtime: Runtime, uid: str) -> run_hours.Counted | None:
         return runtime.database.transact(partial(run_hours.count_some, schedule_uid=uid, skip_locked=True))
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - one schedule never starves the others
+    except Exception:  # noqa: BLE001 - one failing schedule must not stop the others
         _log.exception("the runs of schedule %s cannot be counted now", uid, extra={"action": "count_failed"})
         return None

@@ -1,7 +1,7 @@
-"""Hours of runs: how many ended in an hour, with which outcomes, delays and durations. Pure.
+"""Hours of runs: how many runs ended in an hour, with which outcomes, delays and durations. Pure.
 
-A live run belongs to the hour of its end. A backfilled run belongs to the hour of its occurrence, because a backfill
-fills in the past, and the time at which it did so says nothing about that past.
+A live run belongs to the hour of its end. A backfilled run belongs to the hour of its occurrence, because it completes
+the statistics of that past hour.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
         return Tally(1)
     took = run.ended_at - run.started_at
     found = Tally(1, max(took, timedelta(0)), durations=Counter([bucket_of(took)]))
-    # A retry was not due then, and a run of a backfill is late for nobody.
+    # Only the first attempt starts at the due time of the run, and a backfilled run is always late.
     if run.attempt == 1 and run.due_at is not None and not is_backfilled:
         found.waits[bucket_of(run.started_at - run.due_at)] += 1
     return found

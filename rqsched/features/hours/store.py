@@ -1,10 +1,10 @@
-"""Hours: runs that have ended, counted by schedule and hour, so that a year is read without reading its runs.
+"""Hours: the counts of ended runs by schedule and hour, so that a year of statistics is read without reading its runs.
 
-Only reconcile and pruning count, and counting changes no displayed figure: runs that are not counted yet are read one
-by one. It is known exactly which runs are counted: the hours of a schedule contain all its runs up to the number in
-`counted`, except those in `uncounted`. Numbers have no gap and are given under the schedule's lock, so a run that
-becomes visible has a higher number than all visible runs. Every change of a schedule's hours locks its row in
-`counted`: counting, and starting an ended run again (`take_out`).
+Only reconcile and pruning count runs. A read adds the runs that are not counted yet, so counting changes no displayed
+figure. The hours of a schedule contain all its ended runs up to the number in `counted`, except those in `uncounted`.
+Run numbers have no gap and are given under the schedule's lock, so a run that becomes visible has a higher number than
+all visible runs. Every change of a schedule's hours locks its row in `counted`: counting, and starting an ended run
+again (`take_out`).
 
 Lock order: the schedule before its row in `counted`. Counting locks the schedule the first time only.
 """
@@ -26,7 +26,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
-"""The least number of runs worth a transaction; fewer are read just as quickly from the runs."""
+"""The least number of runs that are counted in one transaction; fewer are read from their rows just as quickly."""
 BATCH = 500
 """The most runs of one transaction."""
 
@@ -35,7 +35,7 @@ class Counted(NamedTuple):
     """The result of one step of counting."""
 
     runs: int
-    """How many runs it counted."""
+    """How many runs the step counted."""
     number: int
     """The number of the run up to which the schedule is counted now."""
     is_more: bool
@@ -57,7 +57,8 @@ def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool =
     following = connection.execute(_FOLLOWING.limit(BATCH), {"schedule_uid": schedule_uid, "after": before}).all()
     is_full = len(following) == BATCH
     ended = [EndedRun._make(row) for row in following if row.ended_at is not None]
-    # Open runs after the last ended run are not passed over, unless no ended run is in reach.
+    # Counting stops at the last ended run, so that later open runs are not passed over. If the batch has no ended run,
+    # all its open runs are passed over.
     number = ended[-1].number if ended else following[-1].number if is_full else before
     if not again and number == before:
         return Counted(0, before, False)
@@ -88,7 +89,7 @@ _SELECT_HOURS = sa.select(*(hours.c[name] for name in (*HourKey._fields, "count"
 def passed_over(dialect: Dialect, *columns: sa.Column[Any]) -> sa.Select[Any]:
     """Select the runs that counting has passed over, for the schedules of a list that is bound as `among`.
 
-    They are looked up by their numbers: a schedule may have millions of others.
+    They are looked up by their numbers, because a schedule may have millions of other runs.
     """
     of, number = dialect.unindexed(uncounted.c.schedule_uid).label("of"), uncounted.c.number
     passed = dialect.of_each(sa.select(of, number), uncounted.c.schedule_uid).subquery("passed").c
@@ -106,7 +107,7 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
     number: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
     if number is not None:
         return number
-    # Lock the schedule: to insert a row that another transaction has inserted would mean to wait for it.
+    # Lock the schedule first: an insert would wait for another transaction that inserts the same row.
     of_schedule = sa.select(schedules.c.uid).where(schedules.c.uid == schedule_uid)
     if connection.execute(of_schedule.with_for_update(key_share=True, skip_locked=skip_locked)).first() is None:
         return None
@@ -196,9 +197,9 @@ class Milestones(NamedTuple):
 
 
 def milestones(connection: Connection, after: str, until: str, limit: int) -> Milestones:
-    """Look at the runs that were made after the run with a uid: each LEAST-th run of a schedule is a hint to count it.
+    """Look at the runs that were created after a run: each LEAST-th run of a schedule is a hint to count the schedule.
 
-    If a hint is missed because its transaction was committed late, the count is delayed by LEAST runs.
+    If a hint is missed because its transaction was committed late, counting is delayed by LEAST runs.
     """
     within = sa.select(runs.c.uid, runs.c.schedule_uid, runs.c.number).where(runs.c.uid > after, runs.c.uid < until)
     some = within.order_by(runs.c.uid).limit(limit).subquery()
@@ -303,8 +304,8 @@ _TAIL = (
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
     """Delete the hours of a schedule before an hour, and the days that end before it.
 
-    Hours of backfills are deleted only if the schedule has no run left. They lie at the occurrences, however old, so
-    all their runs may still exist.
+    Hours of backfills are deleted only if the schedule has no run left. Such an hour is the hour of the occurrence, so
+    an old hour may belong to runs that still exist.
     """
     is_over = hours.c.hour + hours.c.width <= before
     its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)

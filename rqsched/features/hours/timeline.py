@@ -1,7 +1,8 @@
-"""The runs of a timeline: how many of each outcome in each column of the picture, whatever is stored.
+"""The runs of the timeline chart: how many runs of each status are in each column.
 
-Short spans are read from the runs, which are shown where they ran. Longer spans, and spans with too many runs, are read
-from the hours, which have a run where it ended (`store`), and from the runs that are not in them yet.
+For a short span, the rows of the runs are read, and a run covers the columns in which it ran. For a long span, or one
+with too many runs, the hours (`store`) are read, and a run is in the column of its end. Runs that are not counted in
+the hours yet are added from their rows.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
-"""The most runs of all schedules that are read one by one; if there are more, hours are read."""
+"""The most runs of all schedules that are read from their rows; if there are more, the hours are read."""
 _BEFORE = 100
-"""The run numbers before a span that are searched for runs that lasted into the span."""
+"""How many runs before a span are searched for runs that lasted into the span."""
 _PROBES = 16
 _LAST = 2**62
 _SECONDS = 3_600
 
 
 class Columns(NamedTuple):
-    """The columns of a picture."""
+    """The columns of the chart."""
 
     start: int
-    """The begin of the first column, in seconds since 1970: a multiple of the step."""
+    """The start of the first column, in seconds since 1970; a multiple of the step."""
     step: int
-    """The width of each column in seconds: whole hours to read from hours, whole days to read from days."""
+    """The width of each column in seconds. Hours can be read if it is whole hours, days if it is whole days."""
     number: int
     """The number of columns."""
 
@@ -46,7 +47,7 @@ class Columns(NamedTuple):
 
     @property
     def start_at(self) -> datetime:
-        """The begin of the first column."""
+        """The start of the first column."""
         return datetime.fromtimestamp(self.start, UTC)
 
     @property
@@ -56,12 +57,12 @@ class Columns(NamedTuple):
 
 
 class Lot(NamedTuple):
-    """Runs of one schedule that are drawn alike."""
+    """Runs of one schedule that are drawn as one bar."""
 
     schedule_uid: str
     """The schedule."""
     is_backfilled: bool
-    """Whether a backfill asked for them: then they lie at the times of their occurrences."""
+    """Whether a backfill started them; then they are in the columns of their occurrences."""
     status: str
     """Their final status, or their current one."""
     first: int
@@ -79,12 +80,12 @@ class Lot(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The runs of a timeline."""
+    """The runs of a timeline chart."""
 
     lots: list[Lot]
     """The runs, in lots."""
     is_whole: bool = True
-    """Whether it has all runs: after an upgrade of the database, older runs may not be counted yet."""
+    """Whether no run is missing. After an upgrade of the database, older runs may not be counted yet."""
 
 
 def read(
@@ -104,7 +105,7 @@ def read(
 def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns) -> list[tuple[str, int, int]]:
     """Return for each schedule a range of run numbers that covers its runs in the columns, and a few more.
 
-    Numbers grow with the time at which runs were made. No index holds that time, so a few numbers are looked up.
+    Numbers grow with the creation time of runs, but no index holds that time. So the rows of a few numbers are read.
     """
     start, end = columns.start_at, columns.end_at
     known: dict[str, list[tuple[int, datetime]]] = {uid: [] for uid in newest}
@@ -152,7 +153,7 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
 _SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
-"""The columns of runs that are read one by one; hours do not distinguish expired from cancelled runs."""
+"""The columns that are read from the rows of runs. Hours do not distinguish expired from cancelled runs."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -226,7 +227,7 @@ def _lots(
 
 
 def _place(second: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return the column of an instant; an instant before or after the picture is in the first or last column."""
+    """Return the column of an instant; an instant before or after the chart is in the first or last column."""
     return sa.case((second < _START, 0), (second >= _END, _FINAL), else_=(second - _START) // _STEP)
 
 
@@ -284,7 +285,7 @@ def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
-    """Select lots of runs as hours have them: in the column of the end, or for a backfill, of the occurrence."""
+    """Select lots of runs in the columns where hours count them: by the end, or for a backfill by the occurrence."""
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)

@@ -24,7 +24,7 @@ def test_the_form_says_what_is_refused(pages: Pages) -> None:
     pages.get("/schedules/new")
     sent = pages.send("/schedules", schedule_id="report", workflow="note", kind="after-success", timing="nowhere")
     assert sent.status_code == 422
-    assert "create that first" in sent.text
+    assert " first, or name another schedule" in sent.text
 
 
 def test_the_preview_says_it_in_words_and_whether_the_other_is_there(pages: Pages) -> None:

@@ -390,7 +390,7 @@ def test_preview_of_a_backfill_says_that_it_goes_by_todays_calendars(cli: Cli) -
 
     told = cli("backfill", "nightly", *span).out
 
-    assert "By the calendars as they are now: holidays." in told
+    assert "Calendars in their current state: holidays." in told
     assert "2026-03-03" not in told
     assert "calendars" not in cli("backfill", plain.schedule_id, *span).out
 

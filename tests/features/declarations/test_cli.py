@@ -113,7 +113,7 @@ def test_a_dry_run_prints_the_same_and_writes_nothing(cli: Cli, tmp_path: Path) 
 
 REFUSED = {
     "no JSON": ("{", "is not valid JSON"),
-    "a key twice": ('[{"schedule_id": "a", "schedule_id": "b"}]', "schedule_id stands twice in an object"),
+    "a key twice": ('[{"schedule_id": "a", "schedule_id": "b"}]', "schedule_id occurs twice in an object"),
     "no list": ('{"x": 1}', "no list of schedules"),
     "an entry that is none": ("[3]", "schedules[0]"),
     "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: is missing"),

@@ -80,7 +80,7 @@ def test_what_a_file_cannot_hold_is_left_out_and_said_in_the_file_and_beside_it(
     surface: Any = {"surface": {"ojs": {}}, "dead_letter": True}
     cli.scheduler.create("job", HELLO, Every("1h"), **surface)
     cli("create", "kept", HELLO, "--every", "1h")
-    line = "job is left out: ojs, dead_letter cannot be said in a file."
+    line = "job is left out, because a file cannot hold: ojs, dead_letter."
 
     answer = cli("export", "s.toml")
 
@@ -101,8 +101,8 @@ def test_urls_that_may_be_secrets_are_told_of(cli: Cli, monkeypatch: pytest.Monk
 
 
 REFUSED = {
-    "a name that says nothing": (["s.txt"], "does not end in"),
-    "a name of another format": (["s.toml", "--format", "yaml"], "--format: is yaml, and sync reads s.toml as toml"),
+    "a name that says nothing": (["s.txt"], "must end in"),
+    "a name of another format": (["s.toml", "--format", "yaml"], "--format: is yaml, but sync reads s.toml as toml"),
     "json as yaml": (["--format", "yaml", "-o", "json"], "--format: is yaml, and -o json is JSON"),
     "what is deleted": (["--status", "deleted"], "--status: is deleted"),
     "no folder": (["none/s.toml"], "cannot be written: No such file or directory"),

@@ -313,11 +313,11 @@ REFUSED = {
     "lists of lists by aliases": (f"{NESTED}b: [*a9]", "its aliases (*name) repeat more than 1000000 characters"),
     "a long text by aliases": (f"a: &a {'x' * 9_000}\nb: [{','.join(['*a'] * 200)}]", "its aliases (*name) repeat"),
     "merges of merges": (f"{MERGED}b: *a9", "its aliases (*name) repeat more than"),
-    "a list that holds itself": ("[{schedule_id: a, workflow: w, interval: 1h, args: &a [*a]}]", "inside of what it"),
+    "a list that holds itself": ("[{schedule_id: a, workflow: w, interval: 1h, args: &a [*a]}]", "inside the value"),
     "nothing": ("", "no list of schedules"),
     "an anchor of nothing": (
         "[{schedule_id: a, workflow: w, cron: '0 2 * * *', anchor: 2030-01-01T00:00:00Z}]",
-        "anchor: is what an interval counts from",
+        "anchor: is the start of an interval",
     ),
 }
 
