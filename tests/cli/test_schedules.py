@@ -453,7 +453,7 @@ def test_a_schedule_comes_after_another_and_commands_say_so(cli: Cli, tmp_path: 
     cli("sync", str(file))
     assert cli("describe", "report", "-o", "json").json["spec"]["after"]["on"] == "end"
     file.write_text(file.read_text().replace("on: end", "start_at: 2026-01-01T00:00:00Z"))
-    assert "start_at: says when" in cli("sync", str(file), code=2).err
+    assert "start_at: does not apply" in cli("sync", str(file), code=2).err
     assert "after: is missing" in cli("create", "x", HELLO, "--on", "end", code=2).err
     cli("delete", "nightly")
     assert "which is not there any more" in cli("why", "report").out

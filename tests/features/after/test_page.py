@@ -34,7 +34,7 @@ def test_the_preview_says_it_in_words_and_whether_the_other_is_there(pages: Page
     shown = pages.get(asked)
     assert "After each failure of nightly" in shown
     assert "It has no times ahead." in shown
-    assert "exclude: says when" in pages.get(asked.replace("exclude=", "exclude=Sat"))
+    assert "exclude: does not apply" in pages.get(asked.replace("exclude=", "exclude=Sat"))
 
 
 def test_runs_and_schedules_are_linked_both_ways(pages: Pages) -> None:

@@ -116,7 +116,7 @@ REFUSED = {
     "a key twice": ('[{"schedule_id": "a", "schedule_id": "b"}]', "schedule_id occurs twice in an object"),
     "no list": ('{"x": 1}', "no list of schedules"),
     "an entry that is none": ("[3]", "schedules[0]"),
-    "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: is missing"),
+    "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: must be given, as text"),
     "no workflow": ('[{"schedule_id": "a", "interval": "1h"}]', "workflow: is missing"),
     "no timing": ('[{"schedule_id": "a", "workflow": "cli-hello"}]', "cron, interval, once, after or spec"),
     "a bad cron": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
