@@ -266,7 +266,6 @@ class AsyncScheduler(_Async[Scheduler]):
     recover = _awaited(Scheduler.recover, _same)
     tick = _awaited(Scheduler.tick, _same)
     prune = _awaited(Scheduler.prune, _same)
-    prune_history = _awaited(Scheduler.prune_history, _same)
     close = _awaited(Scheduler.close, _same)
 
     @property

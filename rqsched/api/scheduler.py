@@ -660,20 +660,19 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         self,
         *,
         retention: str | None = None,
+        events_before: datetime | None = None,
         namespace: str | None = None,
         dry_run: bool = False,
         progress: Callable[[Pruned], None] | None = None,
     ) -> Pruned:
         """Delete runs and history beyond each schedule's retention, in small transactions; return the counts.
 
-        `retention` overrides RQSCHED_RETENTION and the schedules' own retention. `progress` gets the counts of each
-        step.
+        `retention` overrides RQSCHED_RETENTION and the schedules' own retention. `events_before` also deletes every
+        audit event recorded before that instant; a naive instant raises InvalidInputError. `progress` gets the counts
+        of each step.
         """
-        wanted = pruning.Pruning(namespace, None if retention is None else Retention.parse(retention), dry_run)
+        if events_before is not None and events_before.tzinfo is None:
+            raise InvalidInputError("events_before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+        kept = None if retention is None else Retention.parse(retention)
+        wanted = pruning.Pruning(namespace, kept, dry_run, events_before)
         return pruning.prune_all(self.runtime, wanted, progress)
-
-    def prune_history(self, before: datetime, *, namespace: str | None = None) -> int:
-        """Delete the audit events recorded before an instant, in a namespace or in all (None); return their number."""
-        if before.tzinfo is None:
-            raise InvalidInputError("before", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-        return pruning.prune_history(self.runtime, before, namespace)

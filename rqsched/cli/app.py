@@ -166,12 +166,6 @@ ENTRIES = (
         "prune", "features.pruning.cli", _MAINTENANCE, "Delete the runs and history that are beyond their retention."
     ),
     Entry(
-        "prune-history",
-        "features.pruning.cli",
-        _MAINTENANCE,
-        "Delete audit events recorded before an instant, for good.",
-    ),
-    Entry(
         "doctor",
         "cli.doctor",
         _MAINTENANCE,

@@ -266,7 +266,8 @@ def test_after_pruning_history_continues_with_the_next_sequence(any_env: Env) ->
     any_env.run_due()
     any_env.run_due()
 
-    assert any_env.scheduler.prune_history(NOON + 2 * MINUTE) == 2
+    assert any_env.scheduler.prune(events_before=NOON + 2 * MINUTE, dry_run=True).events == 2
+    assert any_env.scheduler.prune(events_before=NOON + 2 * MINUTE).events == 2
     any_env.run_due()
 
     assert [(event.sequence, event.event_type) for event in events(schedule)] == [
@@ -282,10 +283,10 @@ def test_after_pruning_history_continues_with_the_next_sequence(any_env: Env) ->
 
 def test_history_is_pruned_only_before_the_given_instant(env: Env) -> None:
     env.create()
-    assert env.scheduler.prune_history(NOON) == 0
+    assert env.scheduler.prune(events_before=NOON).events == 0
     with pytest.raises(InvalidInputError, match="naive"):
-        env.scheduler.prune_history(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
-    assert env.scheduler.prune_history(datetime(2030, 1, 1, tzinfo=UTC)) == 1
+        env.scheduler.prune(events_before=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+    assert env.scheduler.prune(events_before=datetime(2030, 1, 1, tzinfo=UTC)).events == 1
 
 
 SKIPS: dict[str, tuple[str, Story]] = {

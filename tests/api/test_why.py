@@ -237,7 +237,7 @@ def test_history_that_is_pruned_is_told_and_nothing_is_guessed(any_env: Env) -> 
     any_env.tick(HOUR)  # skipped: the run of 13:00 is unfinished
     any_env.work()
     any_env.advance(5 * DAY)
-    any_env.scheduler.prune_history(any_env.clock.now() - DAY)
+    any_env.scheduler.prune(events_before=any_env.clock.now() - DAY)
 
     told = schedule.why(NOON + 2 * HOUR)
 

@@ -1,4 +1,4 @@
-"""tick, recover, prune-history, upcoming, db."""
+"""tick, recover, prune, upcoming, db."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def test_recover_arms_what_redis_lost_and_counts_it(cli: Cli, words: list[str]) 
     assert cli(*words, "-o", "json").json["repaired"] == 0
 
 
-def test_prune_history_deletes_what_is_old_in_one_namespace(cli: Cli) -> None:
+def test_prune_deletes_events_that_are_old_in_one_namespace(cli: Cli) -> None:
     past = cli.past(hours=48)
     old = past.create("a", HELLO, Every("1h"))
     other = past.create("a", HELLO, Every("1h"), namespace="other")
     cli("trigger", "a")
-    answer = cli("prune-history", "--older-than", "P1D", "--yes", "-o", "json").json
-    assert answer["pruned"] == 1
+    answer = cli("prune", "--events-before", "P1D", "--yes", "-o", "json").json
+    assert answer["events"] == 1
     assert [event.sequence for event in old.history()] == [2]
     assert len(other.history()) == 1
-    assert cli("prune-history", "--older-than", "24h", "--all-namespaces", "-y", "-o", "json").json["pruned"] == 1
+    assert cli("prune", "--events-before", "24h", "--all-namespaces", "-y", "-o", "json").json["events"] == 1
 
 
-def test_prune_history_without_a_terminal_requires_yes(cli: Cli) -> None:
+def test_prune_of_events_without_a_terminal_requires_yes(cli: Cli) -> None:
     old = cli.past(hours=48).create("a", HELLO, Every("1h"))
-    assert "--yes" in cli("prune-history", "--before", "2099-01-01T00:00:00Z", code=2).err
+    assert "--yes" in cli("prune", "--events-before", "2099-01-01T00:00:00Z", code=2).err
     assert len(old.history()) == 1
 
 

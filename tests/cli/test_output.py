@@ -46,7 +46,6 @@ ANSWERS: dict[str, Sequence[str]] = {
     "tick": ["tick"],
     "recover": ["recover"],
     "prune": ["prune", "--retention", "1d", "--yes"],
-    "prune-history": ["prune-history", "--older-than", "1h", "--yes"],
     "db upgrade": ["db", "upgrade"],
     "db status": ["db", "status"],
     "db adopt": ["db", "adopt", "--yes"],

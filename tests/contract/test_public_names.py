@@ -255,7 +255,7 @@ def _public(kind: type) -> set[str]:
 IN_PROCESS: dict[type, set[str]] = {
     Scheduler: {
         "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "declare", "prune",
-        "prune_history", "recover", "run", "simulate", "tick", "usages",
+        "recover", "run", "simulate", "tick", "usages",
     },
     ScheduleHandle: {"backfill_in_chunks", "preview_backfill", "resume_backfill", "runtime", "state"},
     RunHandle: {"require_retryable", "runtime", "state"},

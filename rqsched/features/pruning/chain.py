@@ -97,6 +97,8 @@ class Pruning:
     """The retention instead of the setting and of the schedules' own; None keeps those."""
     is_dry: bool = False
     """Count only."""
+    events_before: datetime | None = None
+    """Delete the audit events recorded before it too, whatever the retention keeps."""
     spare: timedelta | None = None
     """Leave alone schedules that are due within this, or keep hardly more than they may; None leaves none alone."""
 
@@ -135,7 +137,10 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
             retention = _retention_for(runtime, wanted, one.policies)
             if retention is not None and one.is_over(retention, now):
                 over.append(one.uid)
-            elif retention is not None and one.may_go(with_slack(retention) if wanted.spare else retention, now):
+            elif retention is not None and (
+                one.may_go(with_slack(retention) if wanted.spare else retention, now)
+                or (wanted.events_before and one.event_at and one.event_at < wanted.events_before)
+            ):
                 yield from _prune_schedule(runtime, wanted, one.uid, retention)
         if over:
             yield _delete_tasks(runtime, over, is_dry=wanted.is_dry)
@@ -171,7 +176,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
     place = _Place()
     try:
         while place != _END:
-            step = partial(_step, uid=uid, retention=retention, place=place, clock=runtime.now)
+            step = partial(_step, wanted, uid=uid, retention=retention, place=place, clock=runtime.now)
             # Look first, without a lock: most schedules with old rows have only some that always stay.
             done, place = runtime.database.read(partial(step, is_dry=True))
             if done.rows and not wanted.is_dry:
@@ -185,6 +190,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
 
 
 def _step(
+    wanted: Pruning,
     connection: Connection,
     *,
     uid: str,
@@ -198,6 +204,8 @@ def _step(
     if schedule is None:
         return Pruned(busy=1), _END
     edges = _edges(connection, schedule, retention, clock())
+    if wanted.events_before is not None:
+        edges = edges._replace(events=wanted.events_before)
     done = Pruned()
     if place.run is not None:
         following = _prune_runs(connection, schedule, edges, place.run, done, is_dry=is_dry)
@@ -341,29 +349,3 @@ def prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         yield step
     if total.rows and not wanted.is_dry:
         _log.info("pruned %s", asdict(total), extra={"action": "pruned"})
-
-
-def prune_history(runtime: Runtime, before: datetime, namespace: str | None) -> int:
-    """Delete the audit events recorded before an instant, schedule by schedule; returns how many."""
-    cursor, count = None, 0
-    while True:
-        page = partial(pruning.oldest, namespace=namespace, after=cursor, limit=PAGE, unless_due_by=None)
-        found, cursor = runtime.database.read(page)
-        for one in found:
-            while one.event_at is not None and one.event_at < before:
-                gone = runtime.database.transact(partial(_prune_events, uid=one.uid, before=before))
-                count += gone
-                if gone < _ROWS:
-                    break
-        if cursor is None:
-            return count
-
-
-def _prune_events(connection: Connection, uid: str, before: datetime) -> int:
-    """Delete the first events of a schedule as far as they are that old: history keeps no gap."""
-    if changes.lock_one(connection, uid) is None:
-        return 0
-    events = pruning.oldest_events(connection, uid, 0, _ROWS)
-    kept = next((sequence for sequence, recorded_at in events if recorded_at >= before), None)
-    below = kept if kept is not None else events[-1][0] + 1 if events else 0
-    return pruning.delete_events(connection, uid, below)

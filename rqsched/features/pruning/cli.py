@@ -1,4 +1,4 @@
-"""The commands `prune` and `prune-history`, which delete what is beyond its retention, or older than an instant."""
+"""The command `prune`, which deletes what is beyond its retention, and audit events older than an instant."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from rqsched.cli import arguments
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import Session, command, confirm
 from rqsched.cli.output import progress_bar
-from rqsched.errors import InvalidInputError
 from rqsched.features.pruning import store as pruning
 
 app = typer.Typer(add_completion=False)
 
-EveryNamespace = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")]
 _KINDS = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
 
 
@@ -27,50 +25,34 @@ def prune(
         str | None,
         typer.Option("--retention", help="Instead of RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
     ] = None,
+    events_before: Annotated[
+        str | None, typer.Option("--events-before", help="Also all audit events before this instant, or so old (90d).")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go; delete nothing.")] = False,
-    every: EveryNamespace = False,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete the runs and history that are beyond their retention. They are gone for good; workers do the same."""
-    namespace, where = _scope(session, every=every)
-    if not dry_run:
-        confirm(f"Delete what is beyond the retention in {where} for good?", yes)
+    namespace = None if every else session.named
     scheduler = session.scheduler
+    before = None
+    if events_before is not None:
+        before = arguments.instant_or_age("--events-before", events_before, scheduler.runtime.now())
+    if not dry_run:
+        where = "every namespace" if namespace is None else f"namespace {namespace!r}"
+        also = f", and every audit event recorded before {before.isoformat()}," if before else ""
+        confirm(f"Delete what is beyond the retention{also} in {where} for good?", yes)
     total = scheduler.runtime.database.read(lambda connection: pruning.count_schedules(connection, namespace))
     with progress_bar("Pruning", total) as advance:
         done = scheduler.prune(
-            retention=retention, namespace=namespace, dry_run=dry_run, progress=lambda step: advance(step.schedules)
+            retention=retention,
+            events_before=before,
+            namespace=namespace,
+            dry_run=dry_run,
+            progress=lambda step: advance(step.schedules),
         )
     counts = asdict(done)
     told = ", ".join(f"{counts[name]} {name}" for name in _KINDS if counts[name]) or "nothing"
     busy = f"; {done.busy} schedules were busy, run it again" if done.busy else ""
     fields = counts | {"dry_run": dry_run, "namespace": namespace}
     session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")
-
-
-def _scope(session: Session, *, every: bool) -> tuple[str | None, str]:
-    """Return the namespace to prune, None for all, and its name for people."""
-    namespace = None if every else session.named
-    return namespace, "every namespace" if namespace is None else f"namespace {namespace!r}"
-
-
-@command(app)
-def prune_history(
-    session: Session,
-    before: Annotated[str | None, typer.Option("--before", help="An instant, ISO 8601.")] = None,
-    older_than: Annotated[str | None, typer.Option("--older-than", help="An age such as P90D or 720h.")] = None,
-    every: EveryNamespace = False,
-    yes: Yes = False,
-) -> None:
-    """Delete audit events recorded before an instant, for good."""
-    if (before is None) == (older_than is None):
-        raise InvalidInputError("--before", "or --older-than is needed; give one of them")
-    scheduler = session.scheduler
-    if older_than is not None:
-        until = scheduler.runtime.now() - arguments.span("--older-than", older_than)
-    else:
-        until = arguments.instant("--before", before or "")
-    namespace, where = _scope(session, every=every)
-    confirm(f"Delete the audit events of {where} recorded before {until.isoformat()} for good?", yes)
-    count = scheduler.prune_history(until, namespace=namespace)
-    session.writer.record({"pruned": count, "before": until, "namespace": namespace}, f"Pruned {count} event(s).")

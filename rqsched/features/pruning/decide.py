@@ -88,6 +88,8 @@ class Edges(NamedTuple):
     """Audit events, backfills and deliveries recorded or ended before it may go."""
     hours: datetime
     """Hours of pruned runs before it may go."""
+    events: datetime = _BEGINNING
+    """Audit events recorded before it go, whatever the other edges say."""
 
 
 def with_slack(retention: Retention) -> Retention:
@@ -183,7 +185,7 @@ def first_kept_event(events: Sequence[tuple[int, datetime]], edges: Edges) -> in
     """Return the sequence below which these events go: they are the oldest, and history keeps no gap."""
     for sequence, recorded_at in events:
         is_old = recorded_at < edges.other or sequence < edges.sequence
-        if recorded_at >= edges.young or not is_old:
+        if recorded_at >= edges.events and (recorded_at >= edges.young or not is_old):
             return sequence
     return events[-1][0] + 1 if events else 0
 

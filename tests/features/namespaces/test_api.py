@@ -60,7 +60,7 @@ def test_history_is_pruned_in_one_namespace_or_all(any_env: Env) -> None:
     any_env.run_due()
     later = NOON + MINUTE
 
-    assert any_env.scheduler.prune_history(later, namespace="billing") == 1
+    assert any_env.scheduler.prune(events_before=later, namespace="billing").events == 1
     assert (types(here), types(there)) == (["Created", "Triggered"], ["Triggered"])
-    assert any_env.scheduler.prune_history(later) == 1
+    assert any_env.scheduler.prune(events_before=later).events == 1
     assert types(here) == ["Triggered"]

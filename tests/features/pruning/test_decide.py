@@ -136,3 +136,9 @@ def test_a_schedule_is_worth_a_transaction_when_it_keeps_a_twentieth_too_much() 
 def test_nothing_is_beyond_a_retention_of_everything() -> None:
     assert gone(mark(1, 10_000), retention="0") == []
     assert first_kept_event([(1, NOON - 10_000 * DAY)], edges("0")) == 1
+
+
+def test_events_before_a_given_instant_go_also_young_ones_but_no_later_one() -> None:
+    events = [(1, NOON - 50 * DAY), (2, NOON - DAY / 24), (3, NOON), (4, NOON - DAY)]
+    for kept in ("0", "90d", "1"):
+        assert first_kept_event(events, edges(kept)._replace(events=NOON)) == 3
