@@ -99,17 +99,7 @@ ENTRIES = (
     Entry("terminate", "cli.runs", _OPERATIONS, "End a run and kill its process."),
     Entry("history", "cli.runs", _HISTORY, "Show a schedule's audit events, oldest first; also after it was deleted."),
     Entry("runs", "cli.runs", _HISTORY, "Show the runs of a schedule, or of all of them, newest first."),
-    Entry(
-        "run", "cli.runs", _HISTORY, "Show one run whole: its attempts, the error with its traceback, and its result."
-    ),
-    Entry("targets", "cli.runs", _HISTORY, "Show the targets of a run in the order they were named, and its progress."),
-    Entry(
-        "deliveries",
-        "cli.runs",
-        _HISTORY,
-        "Show the notifications of a schedule, newest first; also after it was deleted.",
-    ),
-    Entry("upcoming", "cli.schedules", _HISTORY, "Show the next fires of one schedule, or of all."),
+    Entry("run", "cli.runs", _HISTORY, "Show one run whole, its targets, or notifications."),
     Entry(
         "why",
         "cli.schedules",
@@ -117,23 +107,16 @@ ENTRIES = (
         "Say why a schedule ran, or did not run, at an instant.",
     ),
     Entry(
-        "load",
-        "simulate.load_cli",
-        _HISTORY,
-        "Show what fires when: the highest minutes, who makes them, and each queue.",
-    ),
-    Entry(
-        "simulate",
+        "forecast",
         "simulate.cli",
         _HISTORY,
-        "Simulate a year or any span: fires, overlaps, waits for workers and changes of clocks, before they happen.",
+        "Show what will fire: the next fires, the load, a simulated year.",
     ),
-    Entry("usage", "features.quotas.cli", _HISTORY, "Show what a namespace holds, and what its quota allows."),
     Entry(
         "limits",
         "features.limits.cli",
         _OPERATIONS,
-        "List the groups of runs of which only so many run at once, or start in a time, or change what one allows.",
+        "Groups of runs of which only so many run at once, or start in a time.",
     ),
     Entry("tick", "cli.maintenance", _MAINTENANCE, "Fire what is due in this process, once; for cron-driven set-ups."),
     Entry(
@@ -160,7 +143,12 @@ ENTRIES = (
         _OPERATIONS,
         "Let everything of a namespace begin again; what is due fires by each schedule's policy.",
     ),
-    Entry("namespace", "features.namespaces.cli", _OPERATIONS, "Delete everything of a frozen namespace for good."),
+    Entry(
+        "namespace",
+        "features.namespaces.cli",
+        _OPERATIONS,
+        "Show what a namespace holds, or delete all of it for good.",
+    ),
     Entry("recover", "cli.maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry(
         "prune", "features.pruning.cli", _MAINTENANCE, "Delete the runs and history that are beyond their retention."

@@ -23,7 +23,7 @@ from rqsched.embedded import database_url
 from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError, RqschedError
 from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
 from rqsched.kernel.decide.option_table import METADATA, POLICY
-from rqsched.kernel.decide.policy import OverlapPolicy
+from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.results import MAX_PAGE
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.store.database import (
@@ -104,6 +104,11 @@ Overlap = Annotated[
         autocompletion=lambda: list(OverlapPolicy),
         rich_help_panel=POLICY,
     ),
+]
+
+WhereResumed = Annotated[str | None, typer.Option("--on-resume", help=f"Where it continues: {', '.join(OnResume)}.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option("--idempotency-key", help="The same key starts the same run only once.")
 ]
 
 

@@ -1,6 +1,6 @@
 """Commands about runs, their targets, and the records of a schedule.
 
-They are history, deliveries, runs, run, targets, cancel, terminate.
+They are history, runs, cancel, terminate, and of a group: run show, run targets, run deliveries.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ from rqsched.kernel.decide.reasons import miss_in_words
 from rqsched.kernel.decide.results import Page
 
 app = typer.Typer(add_completion=False)
+of_run = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show one run whole, its targets, or notifications."
+)
+app.add_typer(of_run, name="run")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's uid, number or instance id.")]
 HISTORY = ("Seq", "Event", "Recorded At", "Workflow Refs", "Reason")
@@ -132,31 +136,6 @@ def _missed(event: AuditRecord) -> str:
 
 
 @command(app)
-def deliveries(
-    session: Session,
-    schedule_id: ScheduleId,
-    status: Annotated[
-        DeliveryStatus | None, typer.Option("--status", help="Only notifications of this status.")
-    ] = None,
-    limit: Limit = 50,
-    before: Annotated[str | None, typer.Option("--before", help="Only those before this uid.")] = None,
-) -> None:
-    """Show the notifications of a schedule, newest first; also after it was deleted."""
-    found = session.newest(schedule_id).deliveries(limit, before, status=status and status.value).items
-    writer, rows = session.writer, [one.to_dict() for one in found]
-    if writer.for_programs(rows, {"deliveries": rows}):
-        return
-    if not found:
-        writer.say("No notifications.")
-        return
-    cells = [
-        (d.created_at, d.event_type, f"{d.kind} {d.destination}", d.status, d.attempt, error_line(d.error))
-        for d in found
-    ]
-    writer.table(DELIVERIES, cells)
-
-
-@command(app)
 def runs(
     session: Session,
     schedule_id: Annotated[
@@ -238,8 +217,8 @@ def _row(run: Run) -> tuple[Any, ...]:
     )
 
 
-@command(app, "run")
-def show_run(
+@command(of_run)
+def show(
     session: Session,
     run: RunName,
     schedule: ScheduleOfRun = None,
@@ -269,7 +248,7 @@ def show_run(
             writer.say(f"\n{name}:\n{text.rstrip()}")
 
 
-@command(app)
+@command(of_run)
 def targets(
     session: Session,
     run: RunName,
@@ -293,6 +272,31 @@ def targets(
     writer.table(TARGETS, cells)
     writer.say(_in_words(progress))
     writer.say_next_page(page.next_cursor)
+
+
+@command(of_run)
+def deliveries(
+    session: Session,
+    schedule_id: ScheduleId,
+    status: Annotated[
+        DeliveryStatus | None, typer.Option("--status", help="Only notifications of this status.")
+    ] = None,
+    limit: Limit = 50,
+    before: Annotated[str | None, typer.Option("--before", help="Only those before this uid.")] = None,
+) -> None:
+    """Show the notifications of a schedule, newest first; also after it was deleted."""
+    found = session.newest(schedule_id).deliveries(limit, before, status=status and status.value).items
+    writer, rows = session.writer, [one.to_dict() for one in found]
+    if writer.for_programs(rows, {"deliveries": rows}):
+        return
+    if not found:
+        writer.say("No notifications.")
+        return
+    cells = [
+        (d.created_at, d.event_type, f"{d.kind} {d.destination}", d.status, d.attempt, error_line(d.error))
+        for d in found
+    ]
+    writer.table(DELIVERIES, cells)
 
 
 def _in_words(progress: TargetProgress) -> str:

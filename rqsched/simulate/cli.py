@@ -1,4 +1,4 @@
-"""The command `simulate`: simulate a year, or another span, of the stored schedules or of a file."""
+"""The commands `forecast ...`; here `forecast simulate`: a year, or any span, of stored schedules or of a file."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rqsched.features.declarations import schedule_file
 from rqsched.features.list import make_runtime
 from rqsched.kernel.decide.option_table import require_id
 from rqsched.simulate import api as simulating
+from rqsched.simulate import load_cli, upcoming_cli
 from rqsched.simulate.api import Progress, Wanted, wanted_of
 from rqsched.simulate.entries import Entry, declared, stored
 from rqsched.simulate.page import page
@@ -40,7 +41,11 @@ from rqsched.simulate.text import (
     schedule_rows,
 )
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show what will fire: the next fires, the load, a simulated year."
+)
+app.add_typer(upcoming_cli.app)
+app.add_typer(load_cli.app)
 _LINES, _WIDTH, _ROWS = 28, 40, 20
 """The most lines of the chart, the characters of its longest bar, and the most rows of a table of schedules."""
 

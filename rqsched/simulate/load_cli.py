@@ -1,4 +1,4 @@
-"""The command `load`: show how many schedules fire in the coming hours."""
+"""The command `forecast load`: the fires over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.command import Session, command
-from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.results import Load, Peak
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.simulate.load import MOST_HOURS, read_load, window_of
@@ -24,27 +23,22 @@ _BARS, _WIDTH = 28, 40
 @command(app)
 def load(
     session: Session,
-    day: Annotated[bool, typer.Option("--day", help="The next 24 hours; the default.")] = False,
-    week: Annotated[bool, typer.Option("--week", help="The next 7 days.")] = False,
-    hours: Annotated[
-        int | None, typer.Option("--hours", min=1, max=MOST_HOURS, help="The next hours, this many.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all-namespaces", help="Count every namespace.")] = False,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=MOST_HOURS, help="So many hours from now on.")] = 24,
+    every: Annotated[
+        bool, typer.Option("--all-namespaces", help="Every namespace: queues carry the runs of all.")
+    ] = False,
 ) -> None:
-    """Show how many schedules fire when: the peak minutes with their schedules, and the load of each queue."""
-    if day + week + (hours is not None) > 1:
-        raise InvalidInputError("--hours", "--day and --week exclude each other; give one of them")
-    wanted = 168 if week else hours or 24
+    """Show what fires when: the highest minutes, who makes them, and each queue."""
     scheduler = session.scheduler
     if every:
-        found = read_load(scheduler.runtime, Filters(), window_of(scheduler.runtime.now(), wanted))
+        found = read_load(scheduler.runtime, Filters(), window_of(scheduler.runtime.now(), hours))
     else:
-        found = scheduler.load(wanted, namespace=session.namespace)
+        found = scheduler.load(hours, namespace=session.namespace)
     writer, plain = session.writer, asdict(found)
     if writer.for_programs([plain], plain):
         return
     writer.say(
-        f"{found.fires} fires of {found.schedules} schedules in {wanted} hours, at most {max(found.minutes)} a minute."
+        f"{found.fires} fires of {found.schedules} schedules in {hours} hours, at most {max(found.minutes)} a minute."
     )
     if found.fires:
         writer.say("")

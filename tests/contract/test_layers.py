@@ -35,7 +35,7 @@ KINDS = {
         *("messages", "notifier", "timed_http", "watching"),
     ),
     "api": ("api", "declarations", "sources", "recurrence_rule"),
-    "surface": ("http", "cli", "load_cli", "page", "text", "export", "schedule_file"),
+    "surface": ("http", "cli", "load_cli", "upcoming_cli", "page", "text", "export", "schedule_file"),
 }
 """The files of features, of the simulation and of the machines, by the layer that they belong to."""
 PURE = {"errors", "when", "kernel", "kernel.decide", "decide"}
@@ -71,7 +71,6 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.cli.command", "rqsched.kernel.transport.refusal.advice_for"): "as above",
     ("rqsched.cli.schedules", "rqsched.api.build_description.describe"): "a table of schedules needs no description",
     ("rqsched.cli.schedules", "rqsched.api.build_description.describe_run"): "as above",
-    ("rqsched.cli.schedules", "rqsched.api.build_description.iter_upcoming"): "as above",
     ("rqsched.cli.arguments", "rqsched.kernel.store.registered_workflows"): "for completion only",
     (
         "rqsched.api.list_filters",

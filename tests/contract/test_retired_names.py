@@ -159,7 +159,7 @@ IN_FOLDER = {
 """Names that were retired in one folder or file only; elsewhere they are plain words."""
 OF_FEATURES = {
     "rqsched/api": KINDS["api"],
-    "rqsched/cli": ("cli", "load_cli", "export", "schedule_file"),
+    "rqsched/cli": ("cli", "load_cli", "upcoming_cli", "export", "schedule_file"),
     "rqsched/http/native": ("http",),
     "rqsched/kernel/decide": KINDS["decide"],
     "rqsched/kernel/chain": KINDS["chain"],

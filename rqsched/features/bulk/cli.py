@@ -1,4 +1,4 @@
-"""The command `bulk`: a row per schedule and the counts of outcomes; exit code 4 when one was skipped."""
+"""The commands `bulk ...`: one operation on every schedule that matches, a row each, and the counts of outcomes."""
 
 from __future__ import annotations
 
@@ -6,90 +6,102 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from enum import StrEnum
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from rqsched.cli import arguments
-from rqsched.cli.arguments import DryRun, Matching, Note, Until, workflow_names
+from rqsched.cli.arguments import DryRun, IdempotencyKey, Matching, Note, Overlap, Until, WhereResumed, workflow_names
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import notice, progress_bar, show_outcomes
 from rqsched.errors import InvalidInputError
 from rqsched.features.bulk.api import DEFAULT_BOUND
 from rqsched.kernel.decide.model import ScheduleStatus
+from rqsched.kernel.decide.policy import OnResume
 from rqsched.kernel.decide.results import BulkProgress, BulkRow
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Pause, resume, trigger or skip the next of every schedule that matches.",
+    epilog="It does a hundred schedules at a time. Ctrl-C stops it in between (exit code 130), and it says how to go "
+    "on. Exit code 4 when one was skipped.",
+)
 
 _SCHEDULES = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason"}
 
 
-class Operation(StrEnum):
-    """The operation on each schedule."""
+@dataclass(frozen=True)
+class Chosen(Matching):
+    """The options that choose the schedules, and bound the work."""
 
-    PAUSE = "pause"
-    """Stop firing."""
-    RESUME = "resume"
-    """Fire again."""
-    TRIGGER = "trigger"
-    """Start a run now."""
-    SKIP = "skip"
-    """Skip the next occurrences."""
-
-
-@command(app)
-def bulk(
-    session: Session,
-    operation: Annotated[Operation, typer.Argument(help="What is done to each.")],
     status: Annotated[
         list[ScheduleStatus] | None,
         typer.Option("--status", help="Only schedules of this status; default: active, for resume paused."),
-    ] = None,
+    ] = None
     workflow: Annotated[
         str | None, typer.Option("--workflow", help="Only schedules of this workflow.", autocompletion=workflow_names)
-    ] = None,
-    *,
-    matching: Matching,
-    note: Note = None,
-    on_resume: Annotated[
-        str | None, typer.Option("--on-resume", help="With resume, or pause --until: where they continue.")
-    ] = None,
-    until: Until = None,
-    overlap: Annotated[
-        str | None, typer.Option("--overlap", help="With trigger: the overlap policy instead of their own.")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="With trigger: the same key starts a run only once.")
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", help="With skip: how many of each, 1 to 100; 0 takes back what is skipped.")
-    ] = 1,
-    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = DEFAULT_BOUND,
+    ] = None
+    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = DEFAULT_BOUND
     page_token: Annotated[
         str | None, typer.Option("--page-token", help="Where a stopped command goes on: the token that it shows.")
-    ] = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Pause, resume, trigger or skip the next of every schedule that matches. Exit code 4 when one was skipped.
+    ] = None
+    dry_run: DryRun = False
 
-    It does a hundred schedules at a time. Ctrl-C stops it in between (exit code 130), and it says how to go on.
-    """
+
+@command(app)
+def pause(
+    session: Session,
+    chosen: Chosen,
+    note: Note = None,
+    until: Until = None,
+    on_resume: Annotated[
+        str | None, typer.Option("--on-resume", help=f"With --until: where they continue, {', '.join(OnResume)}.")
+    ] = None,
+) -> None:
+    """Stop the firing of every schedule that matches."""
+    ends = None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now())
+    _do(session, "pause", chosen, note=note, until=ends, on_resume=on_resume)
+
+
+@command(app)
+def resume(session: Session, chosen: Chosen, note: Note = None, on_resume: WhereResumed = None) -> None:
+    """Let every schedule that matches fire again."""
+    _do(session, "resume", chosen, note=note, on_resume=on_resume)
+
+
+@command(app)
+def trigger(session: Session, chosen: Chosen, overlap: Overlap = None, idempotency_key: IdempotencyKey = None) -> None:
+    """Start a run of every schedule that matches."""
+    _do(session, "trigger", chosen, overlap=overlap, idempotency_key=idempotency_key)
+
+
+@command(app)
+def skip(
+    session: Session,
+    chosen: Chosen,
+    count: Annotated[
+        int, typer.Option("--count", help="How many of each, 1 to 100; 0 takes back what is skipped.")
+    ] = 1,
+) -> None:
+    """Skip the next occurrences of every schedule that matches."""
+    _do(session, "skip_next", chosen, count=count)
+
+
+def _do(session: Session, operation: str, chosen: Chosen, **arguments_of_it: Any) -> None:
+    """Do it, a chunk at a time, and show the outcomes; exit code 4 when one was skipped, 130 after Ctrl-C."""
+    page_token, dry_run = arguments.given_text("--page-token", chosen.page_token), chosen.dry_run
     chunks = session.scheduler.bulk(
-        "skip_next" if operation is Operation.SKIP else operation.value,
+        operation,
         reason=session.reason,
-        note=note,
-        on_resume=on_resume,
-        until=None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now()),
-        overlap=overlap,
-        idempotency_key=idempotency_key,
-        count=count,
         dry_run=dry_run,
-        bound=bound,
-        cursor=arguments.given_text("--page-token", page_token),
+        bound=chosen.bound,
+        cursor=page_token,
         context=session.context,
         namespace=session.namespace,
-        **matching.filters(status, workflow),
+        **arguments_of_it,
+        **chosen.filters(chosen.status, chosen.workflow),
     )
     rows, following, error = _drive(chunks, page_token, dry_run=dry_run)
     done = "Done" if following is None else "Stopped" if error is None else "Interrupted"

@@ -1,4 +1,4 @@
-"""The commands `namespace ...`, which count and delete everything in a namespace."""
+"""The commands `namespace ...`: what a namespace holds and may hold, and the deletion of all of it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,37 @@ import typer
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import Session, command
 from rqsched.errors import InvalidInputError
+from rqsched.kernel.decide.quota_options import RESOURCES
 from rqsched.kernel.decide.results import NamespaceData
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Delete everything of a frozen namespace for good.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show what a namespace holds, or delete all of it for good."
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace.")]
 
 
 @app.callback()
 def namespace() -> None:
-    """Delete everything of a frozen namespace for good."""
+    """Show what a namespace holds, or delete all of it for good."""
+
+
+@command(app)
+def usage(
+    session: Session,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace that has a quota.")] = False,
+) -> None:
+    """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
+    scheduler = session.scheduler
+    found = scheduler.usages() if every else [scheduler.usage(namespace=session.namespace)]
+    rows = [
+        {"namespace": one.namespace, "resource": name, "used": getattr(one, name), "limit": getattr(one.limits, name)}
+        for one in found
+        for name in RESOURCES
+    ]
+    if not session.writer.for_programs(rows, rows):
+        cells = [(row["namespace"], row["resource"], row["used"], row["limit"]) for row in rows]
+        session.writer.table(("Namespace", "Resource", "Used", "Limit"), cells)
 
 
 @command(app)
