@@ -320,7 +320,7 @@ class LimitNotFoundError(NotFoundError):
     """There is no such group of limited runs in this namespace."""
 
     code = "limit_not_found"
-    remedy = "`rqsched limits` shows those that there are; give a schedule that limit to make one."
+    remedy = "`rqsched limits list` shows those that there are; give a schedule that limit to make one."
 
     def __init__(self, namespace: str, name: str) -> None:
         self.namespace = namespace
@@ -465,7 +465,7 @@ class LimitConflictError(ConflictError):
     code = "limit_conflict"
     remedy = (
         "Leave limit_running and limit_rate out to join the group, or change it: "
-        "`rqsched limits NAME --set N --rate N/min`."
+        "`rqsched limits set NAME --number N --rate N/min`."
     )
 
     def __init__(self, schedule_id: str, namespace: str, name: str, *, bounds: str = "", given: str = "") -> None:

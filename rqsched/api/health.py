@@ -685,7 +685,7 @@ def _blocked(scope: _Scope) -> Finding:
 @_check(
     "limits",
     "schema redis publishing",
-    "See who runs there: `rqsched limits`. Let more begin (`rqsched limits NAME --set N --rate N/min`), or fire less.",
+    "See who runs there: `rqsched limits list`. Let more begin (`rqsched limits set`), or fire less.",
 )
 def _limits(scope: _Scope) -> Finding:
     """Look for groups in which a run or target waits too long for a place, and for places that are not claimed."""
@@ -892,7 +892,7 @@ def _events(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}", names=names)
 
 
-@_check("quotas", "schema", "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched usage -n NAME`.")
+@_check("quotas", "schema", "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched namespace usage -n NAME`.")
 def _quotas(scope: _Scope) -> Finding:
     if not scope.runtime.settings.quotas:
         return Finding(Level.OK, "none is set")
@@ -925,7 +925,7 @@ def _successes(scope: _Scope) -> Finding:
 @_check(
     "notifications",
     "schema redis publishing",
-    "Fix the receiver, or start a worker for their queue; `rqsched deliveries ID` shows them.",
+    "Fix the receiver, or start a worker for their queue; `rqsched run deliveries ID` shows them.",
 )
 def _notifications(scope: _Scope) -> Finding:
     if not scope.runtime.settings.notify:

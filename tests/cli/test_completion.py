@@ -28,16 +28,19 @@ def complete(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Complete:
     return words_for
 
 
-@pytest.mark.parametrize("command", ["describe", "pause", "backfill", "history", "upcoming", "update", "cancel"])
+@pytest.mark.parametrize(
+    "command", ["describe", "pause", "backfill", "history", "forecast upcoming", "update", "cancel"]
+)
 def test_schedule_ids_with_the_prefix_are_offered(cli: Cli, complete: Complete, command: str) -> None:
     for name in ("nightly-eu", "nightly-us", "hourly", "night_"):
         cli.scheduler.create(name, HELLO, Every("1h"))
     cli.scheduler.create("nightly-gone", HELLO, Every("1h")).delete()
     cli.scheduler.create("nightly-other", HELLO, Every("1h"), namespace="other")
 
-    assert complete(command, "nightly") == ["nightly-eu", "nightly-us"]
-    assert complete(command, "night_") == ["night_"], "no pattern of LIKE"
-    assert complete(command, "-n", "other", "n") == ["nightly-other"]
+    words = command.split()
+    assert complete(*words, "nightly") == ["nightly-eu", "nightly-us"]
+    assert complete(*words, "night_") == ["night_"], "no pattern of LIKE"
+    assert complete(*words, "-n", "other", "n") == ["nightly-other"]
 
 
 def test_no_id_is_offered_for_a_new_schedule(cli: Cli, complete: Complete) -> None:

@@ -98,16 +98,16 @@ def test_upcoming_merges_all_schedules_in_the_order_they_fire(cli: Cli) -> None:
     cli.scheduler.create("often", HELLO, Every("2m"))
     cli.scheduler.create("paused", HELLO, Every("2m"), paused=True)
     cli.scheduler.create("elsewhere", HELLO, Every("2m"), namespace="other")
-    rows = cli("upcoming", "--count", "4", "-o", "jsonl").lines
+    rows = cli("forecast", "upcoming", "--count", "4", "-o", "jsonl").lines
     assert [row["schedule_id"] for row in rows] == ["often", "often", "once", "often"]
     assert [row["fires_at"] for row in rows] == sorted(row["fires_at"] for row in rows)
-    elsewhere = cli("upcoming", "-n", "other", "-c", "1", "-o", "jsonl").lines
+    elsewhere = cli("forecast", "upcoming", "-n", "other", "-c", "1", "-o", "jsonl").lines
     assert [row["schedule_id"] for row in elsewhere] == ["elsewhere"]
 
 
 def test_upcoming_of_one_schedule_is_a_table_and_a_timeline(cli: Cli) -> None:
     cli.scheduler.create("nightly", HELLO, Cron("0 2 * * *"))
-    lines = cli("upcoming", "nightly", "-c", "3").out.splitlines()
+    lines = cli("forecast", "upcoming", "nightly", "-c", "3").out.splitlines()
     assert [part.strip() for part in lines[0].split("  ") if part.strip()] == [
         "Fires At",
         "In",
@@ -150,8 +150,8 @@ def test_why_says_it_in_two_lines(cli: Cli) -> None:
 
 def test_nothing_upcoming_says_so(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), paused=True)
-    assert cli("upcoming", "a").out == "Nothing will fire.\n"
-    assert cli("upcoming", "-o", "json").json["upcoming"] == []
+    assert cli("forecast", "upcoming", "a").out == "Nothing will fire.\n"
+    assert cli("forecast", "upcoming", "-o", "json").json["upcoming"] == []
 
 
 def test_a_timeline_places_fires_in_proportion_and_counts_what_falls_together() -> None:
@@ -170,14 +170,14 @@ def test_upcoming_names_the_local_times_that_the_clocks_leave_out(cli: Cli) -> N
     cli.scheduler.create("nightly", HELLO, spec)
     cli.scheduler.create("daily", HELLO, Spec(Cron("30 2 * * *"), start_at=start))
 
-    assert "nightly: 02:30:00 on Sun" in cli("upcoming", "-c", "20").out
-    [left_out] = cli("upcoming", "nightly", "-c", "7", "-o", "json").json["left_out"]
+    assert "nightly: 02:30:00 on Sun" in cli("forecast", "upcoming", "-c", "20").out
+    [left_out] = cli("forecast", "upcoming", "nightly", "-c", "7", "-o", "json").json["left_out"]
     assert (left_out["schedule_id"], left_out["local_time"][:8], left_out["local_time"][10:]) == (
         "nightly",
         f"{year}-03-",
         "T02:30:00",
     )
-    assert cli("upcoming", "daily", "-o", "json").json["left_out"] == []
+    assert cli("forecast", "upcoming", "daily", "-o", "json").json["left_out"] == []
 
 
 def test_db_upgrade_makes_the_schema_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

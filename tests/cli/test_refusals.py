@@ -133,7 +133,7 @@ UNKNOWN = [
     ["retry", "x"],
     ["retry", "1", "--schedule", "known"],
     ["retry", "1", "--schedule", "x"],
-    ["upcoming", "x"],
+    ["forecast", "upcoming", "x"],
     ["why", "x"],
     ["describe", "known", "--namespace", "other"],
     ["cancel", "known", "1"],

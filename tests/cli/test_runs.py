@@ -84,14 +84,14 @@ def test_run_shows_one_run_whole(cli: Cli) -> None:
         cli.scheduler.create(name, workflow, Every("1h"), retry=retry, queue="default").trigger()
     execute_pending(cli.scheduler)
 
-    broken = cli("run", "1", "--schedule", "broken").out
+    broken = cli("run", "show", "1", "--schedule", "broken").out
     assert re.search(r"^status +failed$", broken, re.MULTILINE)
     assert re.search(r"^1 +failed .*ValueError: no$", broken, re.MULTILINE), "its attempts"
     assert 'raise ValueError("no")' in broken, "where it was raised"
     uid = cli.scheduler.get("fine").runs().items[0].uid
-    assert cli("run", uid).out.endswith('\nResult:\n"hello world"\n')
-    assert cli("run", uid, "-o", "json").json["result"] == "hello world"
-    cli("run", "nobody", code=3)
+    assert cli("run", "show", uid).out.endswith('\nResult:\n"hello world"\n')
+    assert cli("run", "show", uid, "-o", "json").json["result"] == "hello world"
+    cli("run", "show", "nobody", code=3)
 
 
 def test_history_hints_at_more_and_continues_after_a_sequence(cli: Cli, handle: ScheduleHandle) -> None:

@@ -443,7 +443,7 @@ def test_a_schedule_comes_after_another_and_commands_say_so(cli: Cli, tmp_path: 
     cli("create", "nightly", HELLO, "--every", "1h")
     cli("create", "report", HELLO, "--after", "nightly", "--on", "failure")
     assert cli("describe", "report", "-o", "json").json["spec"] == {"after": {"schedule": "nightly", "on": "failure"}}
-    assert "It fires after each failure of nightly: no times ahead." in cli("upcoming", "report").out
+    assert "It fires after each failure of nightly: no times ahead." in cli("forecast", "upcoming", "report").out
     assert "none has ended yet" in cli("why", "report").out
     cli("update", "report", "--after", "nightly")
     file = tmp_path / "all.yaml"

@@ -19,7 +19,7 @@ OWN: dict[RqschedError, str] = {
     errors.ScheduleNotFoundError("a"): "`rqsched list` shows",
     errors.RunNotFoundError("a"): "`rqsched runs SCHEDULE_ID` shows",
     errors.BackfillNotFoundError("a"): "GET /api/v1/backfills/ list",
-    errors.LimitNotFoundError("a", "b"): "`rqsched limits` shows",
+    errors.LimitNotFoundError("a", "b"): "`rqsched limits list` shows",
     errors.LimitConflictError(
         "a", "b", "c", bounds="1 run at once", given="2 run at once"
     ): "Leave limit_running and limit_rate out",

@@ -35,21 +35,21 @@ def test_a_file_is_simulated_without_a_server(cli: Cli, file: str, monkeypatch: 
     monkeypatch.setenv("RQSCHED_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     monkeypatch.setenv("RQSCHED_REDIS_URL", "redis://127.0.0.1:1/0")
     words = ("--workers", "default=1,slow=1", "--duration", "90s", "--duration", "poll=6m", "--failure-rate", "5%")
-    shown = cli("simulate", file, *SPAN, *words).out
+    shown = cli("forecast", "simulate", file, *SPAN, *words).out
     head = "866 fires of 2 schedules from 2027-03-27 00:00 UTC to 2027-03-30 00:00 UTC, at most 2 a minute."
     assert shown.startswith(head)
     assert "02:30 fires at 03:30" in shown
     assert "Durations of 2 schedules are given." in shown
     assert any(line.split()[:3] == ["poll", "863", "452"] for line in shown.splitlines())
-    found = cli("simulate", file, *SPAN, *words, "-o", "json").json
+    found = cli("forecast", "simulate", file, *SPAN, *words, "-o", "json").json
     assert (found["fires"], found["seed"], len(found["days"])) == (866, 0, 3)
-    assert cli("simulate", file, *SPAN, *words, "-o", "json").json == found
+    assert cli("forecast", "simulate", file, *SPAN, *words, "-o", "json").json == found
 
 
 def test_what_is_stored_is_simulated(cli: Cli) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
-    assert cli("simulate", *SPAN, "-o", "json").json["fires"] == 72
-    [row] = cli("simulate", *SPAN, "--all-namespaces", "-o", "json").json["schedules"]
+    assert cli("forecast", "simulate", *SPAN, "-o", "json").json["fires"] == 72
+    [row] = cli("forecast", "simulate", *SPAN, "--all-namespaces", "-o", "json").json["schedules"]
     assert row["name"] == "default/hourly"
 
 
@@ -80,19 +80,19 @@ def test_what_is_stored_is_simulated(cli: Cli) -> None:
 def test_what_cannot_be_read_is_refused_by_the_name_of_its_option(
     cli: Cli, file: str, words: tuple[str, ...], message: str
 ) -> None:
-    assert message in cli("simulate", file, *SPAN[: 2 if "--until" in words else 4], *words, code=2).err
+    assert message in cli("forecast", "simulate", file, *SPAN[: 2 if "--until" in words else 4], *words, code=2).err
 
 
 def test_a_file_has_the_errors_that_sync_gives(cli: Cli, file: str) -> None:
     for wrong in ('cron = "61 * * * *"', 'cron = "0 0 * * *"\noverlp = "skip"', "interval = "):
         Path(file).write_text(f'[[schedules]]\nschedule_id = "a"\nworkflow = "{HELLO}"\n{wrong}\n')
-        assert cli("simulate", file, code=2).err == cli("sync", file, code=2).err
+        assert cli("forecast", "simulate", file, code=2).err == cli("sync", file, code=2).err
 
 
 def test_fires_a_day_are_those_of_whole_days_wherever_the_span_begins(cli: Cli, file: str, tmp_path: Path) -> None:
     page = tmp_path / "day.html"
     words = ("--from", "2027-03-26T12:00:00Z", "--until", "1d", "--html", str(page))
-    assert cli("simulate", file, *words).out.startswith("288 fires of 2 schedules")
+    assert cli("forecast", "simulate", file, *words).out.startswith("288 fires of 2 schedules")
     assert "Fires a day</dt><dd>288.0</dd>" in page.read_text()
 
 
@@ -100,7 +100,7 @@ def test_a_limit_whose_line_grows_is_shown_in_the_text_and_on_the_page(cli: Cli,
     limited, page = tmp_path / "limited.toml", tmp_path / "limited.html"
     limited.write_text(FILE.replace('"5m"', '"5m"\noverlap = "allow_all"\nlimit = "mail"\nlimit_running = 1'))
     words = (*SPAN, "--duration", "1m", "--duration", "poll=6m")
-    shown = cli("simulate", str(limited), *words, "--html", str(page)).out
+    shown = cli("forecast", "simulate", str(limited), *words, "--html", str(page)).out
     assert any(line.split()[:2] == ["mail", "1"] and "wait at the end" in line for line in shown.splitlines())
     assert "Limits that do not keep up: mail." in page.read_text()
     assert "Waits for places" in page.read_text()
@@ -110,6 +110,6 @@ def test_a_rate_is_shown_with_the_time_that_runs_waited_for_it(cli: Cli, tmp_pat
     path, page = tmp_path / "rated.toml", tmp_path / "rated.html"
     of_group = '"5m"\noverlap = "allow_all"\nlimit = "api"\nlimit_rate = "1/2min"'
     path.write_text(FILE.replace('"5m"', of_group).replace('"30 2 * * *"', '"*/5 * * * *"\nlimit = "api"'))
-    shown = cli("simulate", str(path), *SPAN, "--duration", "1s", "--html", str(page)).out
+    shown = cli("forecast", "simulate", str(path), *SPAN, "--duration", "1s", "--html", str(page)).out
     assert any(line.split()[:3] == ["api", "any", "1/2min"] and " 40% " in line for line in shown.splitlines())
     assert "<td>1/2min</td>" in page.read_text()

@@ -9,29 +9,28 @@ def test_load_shows_bars_peaks_and_queues(cli: Cli) -> None:
     for number in range(6):
         cli("create", f"nightly-{number}", HELLO, "--cron", "0 2 * * *", "--queue", "reports")
     cli("create", "hourly", HELLO, "--cron", "30 * * * *")
-    shown = cli("load").out
+    shown = cli("forecast", "load").out
     assert "30 fires of 7 schedules in 24 hours, at most 6 a minute." in shown
     assert ", 1 more" in shown.partition("Peak")[2]
     assert any(line.split()[:3] == ["reports", "6", "6"] for line in shown.splitlines())
     assert "Each fire counts as one run" in shown
-    week = cli("load", "--week", "-o", "json").json
+    week = cli("forecast", "load", "--hours", "168", "-o", "json").json
     assert (len(week["minutes"]), week["fires"], week["queues"][0]["queue"]) == (7 * 24 * 60, 6 * 7 + 24 * 7, "high")
-    assert cli("load", "--hours", "48", "-o", "jsonl").lines[0]["fires"] == 2 * week["fires"] / 7
+    assert cli("forecast", "load", "--hours", "48", "-o", "jsonl").lines[0]["fires"] == 2 * week["fires"] / 7
 
 
 def test_load_of_all_namespaces_names_them(cli: Cli) -> None:
     for namespace in ("one", "two"):
         cli("create", "nightly", HELLO, "--cron", "0 2 * * *", "-n", namespace)
-    assert cli("load").out.startswith("0 fires of 0 schedules in 24 hours, at most 0 a minute.")
-    [peak] = cli("load", "--all-namespaces", "-o", "json").json["peaks"]
+    assert cli("forecast", "load").out.startswith("0 fires of 0 schedules in 24 hours, at most 0 a minute.")
+    [peak] = cli("forecast", "load", "--all-namespaces", "-o", "json").json["peaks"]
     assert sorted(peak["schedules"]) == ["one/nightly", "two/nightly"]
 
 
 def test_an_even_load_says_that_no_minute_stands_out(cli: Cli) -> None:
     cli("create", "hourly", HELLO, "--cron", "30 * * * *")
-    assert "No minute stands out." in cli("load", "--day").out
+    assert "No minute stands out." in cli("forecast", "load").out
 
 
-def test_two_spans_are_refused(cli: Cli) -> None:
-    assert "give one of them" in cli("load", "--day", "--week", code=2).err
-    cli("load", "--hours", "745", code=2)
+def test_a_span_beyond_a_month_is_refused(cli: Cli) -> None:
+    cli("forecast", "load", "--hours", "745", code=2)

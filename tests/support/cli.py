@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,16 @@ from rqsched.testing import ManualClock
 FLOWS = "tests.support.cli_flows"
 COMMAND = get_command(app)
 """Built once: building every command costs more than most of them."""
+
+
+def every_command(path: tuple[str, ...] = (), command: Any = COMMAND) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command and group, loaded, with the words that name it; the first is `rqsched` itself."""
+    command = getattr(command, "loaded", command)
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from every_command((*path, name), inner)
+
+
 HELLO, BOOM, LONG, BY_PATH = "cli-hello", "cli-boom", "cli-long", f"{FLOWS}.unregistered"
 
 

@@ -334,7 +334,7 @@ def test_commands_show_a_schedule_whose_calendar_is_gone_and_doctor_says_so(cli:
     assert (found["level"], found["detail"]) == (
         "problem", "are gone, so that nothing fires: holidays, which default/nightly names",
     )  # fmt: skip
-    for words in ("list", "describe nightly", "load", "simulate", "why nightly", "history nightly"):
+    for words in ("list", "describe nightly", "forecast load", "forecast simulate", "why nightly", "history nightly"):
         cli(*words.split())
     cli("pause", "nightly")
     cli("update", "nightly", "--unset", "exclude")

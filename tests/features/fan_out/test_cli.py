@@ -34,23 +34,23 @@ def run(cli: Cli) -> RunHandle:
 
 
 def test_targets_are_listed_with_their_errors_and_counted(cli: Cli, run: RunHandle) -> None:
-    answer = cli("targets", run.uid)
+    answer = cli("run", "targets", run.uid)
     assert "RuntimeError: c-2 is away" in answer.out
     assert answer.out.splitlines()[-1] == "3 of 3 targets have ended: 1 failed, 2 succeeded."
-    found = cli("targets", "1", "--schedule", "nightly", "--status", "failed", "-o", "json").json
+    found = cli("run", "targets", "1", "--schedule", "nightly", "--status", "failed", "-o", "json").json
     assert [one["target_id"] for one in found["targets"]] == ["c-2"]
     assert (found["progress"]["failed"], found["progress"]["total"]) == (1, 3)
 
 
 def test_targets_are_read_page_by_page(cli: Cli, run: RunHandle) -> None:
-    first = cli("targets", run.uid, "--limit", "2", "-o", "json").json
-    rest = cli("targets", run.uid, "--page-token", first["next_page_token"], "-o", "json").json
+    first = cli("run", "targets", run.uid, "--limit", "2", "-o", "json").json
+    rest = cli("run", "targets", run.uid, "--page-token", first["next_page_token"], "-o", "json").json
     assert [one["target_id"] for one in (*first["targets"], *rest["targets"])] == DUE
 
 
 def test_a_run_shows_how_far_its_targets_are(cli: Cli, run: RunHandle) -> None:
-    assert "3 of 3 targets have ended: 1 failed, 2 succeeded." in cli("run", run.uid).out
-    assert cli("run", run.uid, "-o", "json").json["progress"]["counts"] == {"failed": 1, "succeeded": 2}
+    assert "3 of 3 targets have ended: 1 failed, 2 succeeded." in cli("run", "show", run.uid).out
+    assert cli("run", "show", run.uid, "-o", "json").json["progress"]["counts"] == {"failed": 1, "succeeded": 2}
 
 
 def test_failed_targets_alone_are_retried(cli: Cli, run: RunHandle) -> None:
@@ -72,7 +72,7 @@ def test_a_run_is_followed_with_a_bar_until_it_has_ended(
     run.retry(failed_targets=True)
     other = threading.Timer(1.0, run.cancel)
     other.start()
-    answer = cli("run", run.uid, "--follow", "-o", "json")
+    answer = cli("run", "show", run.uid, "--follow", "-o", "json")
     other.join()
     assert answer.json["status"] == "cancelled"
     assert "Targets of" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", answer.err)

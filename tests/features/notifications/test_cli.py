@@ -122,12 +122,12 @@ def test_what_was_given_up_is_shown_and_found_by_doctor(cli: Cli) -> None:
         with pytest.raises(TypeError, match="boom"):
             delivering.execute(runtime, DeliveryJobId(owed.uid, attempt))
 
-    [shown] = cli("deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
+    [shown] = cli("run", "deliveries", "told", "--status", "failed", "-o", "json").json["deliveries"]
     assert (shown["kind"], shown["destination"], shown["attempt"]) == ("workflow", BOOM, 10)
     assert shown["message"]["event"] == "RunFailed"
-    assert cli("deliveries", "told", "-o", "jsonl").lines == [shown]
-    assert "RunFailed" in cli("deliveries", "told").out
-    assert cli("deliveries", "told", "--status", "pending").out == "No notifications.\n"
+    assert cli("run", "deliveries", "told", "-o", "jsonl").lines == [shown]
+    assert "RunFailed" in cli("run", "deliveries", "told").out
+    assert cli("run", "deliveries", "told", "--status", "pending").out == "No notifications.\n"
     [found] = [one for one in cli("doctor", "-o", "json", code=1).json["findings"] if one["check"] == "notifications"]
     assert (found["level"], BOOM in found["detail"]) == ("warning", True)
     assert datetime.fromisoformat(shown["created_at"]) > datetime.now(UTC) - timedelta(hours=1)

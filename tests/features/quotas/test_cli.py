@@ -1,4 +1,4 @@
-"""Quotas on the command line: refused with an exit code, shown by `usage`, told by `doctor`."""
+"""Quotas on the command line: refused with an exit code, shown by `namespace usage`, told by `doctor`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ def test_a_create_beyond_the_quota_exits_with_4_and_says_what_to_do(limited: Cli
 
 def test_usage_shows_one_namespace_or_all_that_have_a_quota(limited: Cli) -> None:
     limited("create", "a", HELLO, *EVERY_HOUR)
-    mine = limited("usage", "-o", "json").json
+    mine = limited("namespace", "usage", "-o", "json").json
     assert [(row["resource"], row["limit"]) for row in mine] == [("schedules", 1), ("bytes", None)]
     assert mine[0]["used"] == 1
-    assert limited("usage", "-n", "other", "-o", "jsonl").lines[0] == {
+    assert limited("namespace", "usage", "-n", "other", "-o", "jsonl").lines[0] == {
         "namespace": "other",
         "resource": "schedules",
         "used": 0,
         "limit": None,
     }
-    assert [row["namespace"] for row in limited("usage", "--all-namespaces", "-o", "json").json] == ["default"] * 2
-    assert "default" in limited("usage").out
+    assert [row["namespace"] for row in limited("namespace", "usage", "--all-namespaces", "-o", "json").json] == [
+        "default"
+    ] * 2
+    assert "default" in limited("namespace", "usage").out
 
 
 def test_doctor_warns_of_a_quota_that_is_nearly_used_up(limited: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

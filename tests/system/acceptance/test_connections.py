@@ -88,7 +88,7 @@ def test_every_command_and_the_web_reach_it(live: LiveEnv, monkeypatch: pytest.M
     assert (ended.returncode, ended.stderr) == (0, "")
     for name, value in live.environment.items():
         monkeypatch.setenv(name, value)
-    for words in (["recover", "--deep"], ["tick"], ["list"], ["upcoming"], ["pause", "nightly"]):
+    for words in (["recover", "--deep"], ["tick"], ["list"], ["forecast", "upcoming"], ["pause", "nightly"]):
         assert Cli(live.scheduler)(*words).err == "", words
     assert schedule.refresh().run_count == 1
     web = live.start(rqsched_command("web", "--port", "0"))

@@ -39,7 +39,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
     file, picture = folder / "schedules.toml", folder / "year.html"
     file.write_text(FILE)
-    words = ["simulate", str(file), "--from", "2027-03-01T00:00:00Z", "--until", "60d"]
+    words = ["forecast", "simulate", str(file), "--from", "2027-03-01T00:00:00Z", "--until", "60d"]
     more = ["--workers", "default=1", "--duration", "40m", "--html", str(picture)]
     done = CliRunner().invoke(app, [*words, *more])
     assert done.exit_code == 0, done.output
