@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron, Every, Once, Spec
-from rqsched.cli.schedules import draw, until
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.tables import schedules
+from rqsched.simulate.upcoming_cli import draw, until
 from tests.support.cli import HELLO, Cli
 
 

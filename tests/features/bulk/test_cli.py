@@ -24,7 +24,7 @@ def test_bulk_skips_the_next_occurrences_of_each(cli: Cli) -> None:
     assert done.out.splitlines()[-1] == "Done: 2 skips_next."
     assert [len(handle.refresh().skips) for handle in handles] == [3, 3]
     assert "from 0 to 100" in cli("bulk", "skip", "--count", "101", code=2).err
-    assert "leave it out of pause" in cli("bulk", "pause", "--count", "2", code=2).err
+    assert "--count" in cli("bulk", "pause", "--count", "2", code=2).err
 
 
 def test_bulk_shows_what_it_would_do_and_does_it(cli: Cli) -> None:
