@@ -294,7 +294,7 @@ def upsert(
         bool | None, typer.Option("--paused/--active", help="Default: an existing schedule stays as it is.")
     ] = None,
 ) -> None:
-    """Create a schedule, or change the existing one to exactly these options."""
+    """Create a schedule, or make the existing one exactly so."""
     handle, outcome = session.scheduler.upsert(
         schedule_id,
         workflow,

@@ -22,9 +22,10 @@ def dev(
     ] = None,
     verbose: Verbose = 0,
 ) -> None:
-    """Try it: an embedded Valkey, SQLite, a worker and a screen in this terminal.
+    """Try it: everything in this terminal, with a screen.
 
-    The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C ends everything it started.
+    It starts an embedded Valkey and a worker, with SQLite. The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C
+    ends everything it started.
     """
     logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=TEXT)
     raise typer.Exit(run_dev(Settings(), seconds=seconds))

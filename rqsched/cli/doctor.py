@@ -34,7 +34,7 @@ _SECONDS = 3
 
 @command(app)
 def doctor(session: Session) -> None:
-    """Check versions, servers, schema, clocks, workers and links, and say what to do. Exit code 1 on a problem."""
+    """Check servers, schema, clocks and workers; say what to do. Exit code 1 on a problem."""
     findings = [_shown(finding) for finding in _examine(lambda: session.settings)]
     problems, warnings = (sum(one["level"] == level for one in findings) for level in (Level.PROBLEM, Level.WARNING))
     writer = session.writer

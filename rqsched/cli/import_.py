@@ -82,7 +82,7 @@ def import_(
         typer.Option("--timezone", "--tz", help="The zone of the source's host, for cron expressions; default UTC."),
     ] = None,
 ) -> None:
-    """Bring over the schedules of another scheduler; they stay paused until you disable the originals."""
+    """Bring over the schedules of another scheduler. They stay paused until you disable the originals."""
     if kind not in OPENERS:
         raise InvalidInputError("KIND", f"{kind!r} is not one of {', '.join(OPENERS)}")
     if disable_source and source_is_stopped:

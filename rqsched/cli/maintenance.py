@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 db = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Upgrade the database's schema, or show it; say which copy of a database is right.",
+    help="Upgrade or show the schema; say which copy is right.",
 )
 """The commands of the schema need no Redis."""
 app.add_typer(db, name="db")
@@ -38,7 +38,7 @@ def tick(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The most schedules to fire.")] = 100,
     is_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> None:
-    """Fire what is due in this process, once; for cron-driven set-ups. Exit code 1 when a fire failed."""
+    """Fire what is due, once, in this process; for use from cron. Exit code 1 when a fire failed."""
     if is_json:
         session.writer.output = Output.JSON
     rows = session.scheduler.tick(limit=limit)

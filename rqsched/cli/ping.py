@@ -32,11 +32,11 @@ def ping(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what each says, an object a line.")] = False,
 ) -> None:
-    """Ask the workers and dispatchers of this machine whether they live; for probes.
+    """Ask the processes of this machine whether they live.
 
-    It asks the processes of this user, also an `rq worker` with a dispatcher; in a container, those inside. Exit code 1
-    when there is none, or one does not answer. It asks no server: a worker that waits for Redis or SQL lives. The line
-    says if its database is a standby, or if its own settings hold it.
+    For probes. It asks the workers and dispatchers of this user, also an `rq worker` with a dispatcher; in a container,
+    those inside. Exit code 1 when there is none, or one does not answer. It asks no server: a worker that waits for
+    Redis or SQL lives. The line says if its database is a standby, or if its own settings hold it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

@@ -122,7 +122,10 @@ def dispatcher(
     *,
     logs: Logs,
 ) -> None:
-    """Fire schedules until SIGTERM or Ctrl-C, and leave their runs to workers of your own. Any number may run."""
+    """Fire schedules, and leave their runs to workers of your own. It ends at SIGTERM or Ctrl-C.
+
+    Any number may run.
+    """
     logs.begin()
     _hold(hold)
     raise typer.Exit(serve_dispatcher(recover=recover))

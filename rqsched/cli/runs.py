@@ -79,7 +79,7 @@ def history(
     after_sequence: Annotated[int, typer.Option("--after-sequence", min=0, help="Only events after this one.")] = 0,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
-    """Show a schedule's audit events, oldest first; also after it was deleted."""
+    """Show a schedule's audit events, oldest first. They stay readable after it was deleted."""
     handle, writer = session.newest(schedule_id), session.writer
     found: Iterable[AuditRecord] = (
         handle.iter_history(after_sequence) if every else handle.history(limit, after_sequence)
@@ -324,7 +324,7 @@ def _follow(run: RunHandle) -> None:
 
 @command(app)
 def cancel(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
-    """End a run: a waiting one never starts, a running one sees it at a checkpoint."""
+    """End a run, a running one at its next checkpoint. One that waits never starts."""
     _end(session, session.newest(schedule_id).run(run).cancel(session.reason, context=session.context), "cancelled")
 
 

@@ -75,7 +75,7 @@ def list_schedules(
     page_token: PageToken = None,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
-    """List schedules in the order they were created, or as --sort says."""
+    """List schedules, the oldest first or as --sort says."""
     read = partial(read_page, session.database, session.named, sort=sort.value, **listed.all_filters())
     if every:
         _show(session, pages(lambda cursor: read(limit=MAX_PAGE, cursor=cursor)), None)
@@ -213,7 +213,7 @@ def delete(
     purge: Annotated[bool, typer.Option("--purge", help="Remove runs and history too, for good.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a schedule; its history stays readable, its id is free again."""
+    """Delete a schedule; its history stays, its id is free again."""
     handle = session.newest(schedule_id) if purge else session.schedule(schedule_id)
     if purge:
         confirm(f"Remove {schedule_id!r} with all its runs and history for good?", yes)

@@ -42,7 +42,7 @@ from rqsched.simulate.text import (
 )
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show what will fire: the next fires, the load, a simulated year."
+    add_completion=False, no_args_is_help=True, help="Show the next fires, the load, or a simulated year."
 )
 app.add_typer(upcoming_cli.app)
 app.add_typer(load_cli.app)

@@ -24,7 +24,7 @@ from rqsched.kernel.decide.results import BulkProgress, BulkRow
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Pause, resume, trigger or skip the next of every schedule that matches.",
+    help="Pause, resume, trigger or skip every schedule that matches.",
     epilog="It does a hundred schedules at a time. Ctrl-C stops it in between (exit code 130), and it says how to go "
     "on. Exit code 4 when one was skipped.",
 )

@@ -55,7 +55,7 @@ def sync(
         ),
     ] = False,
 ) -> None:
-    """Create or update the schedules that a file or the application declares."""
+    """Create or update what a file or the application declares."""
     calendars, has_other = list[Calendar](), False
     if file is None:
         declared = session.scheduler.declarations.all()

@@ -51,7 +51,7 @@ def export(
         Format | None, typer.Option("--format", help="Default: as FILE ends, else toml; json under -o json.")
     ] = None,
 ) -> None:
-    """Write schedules as a file that `sync` reads, to keep them in Git or to move them."""
+    """Write schedules as a file that `sync` reads. Keep it in Git, or move schedules with it."""
     form = _format(file, form, session.output)
     if ScheduleStatus.DELETED in (listed.status or ()):
         raise InvalidInputError("--status", "is deleted, but a file cannot hold deleted schedules; leave it out")

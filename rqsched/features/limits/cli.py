@@ -15,7 +15,7 @@ from rqsched.kernel.decide.limit_options import MAX_NUMBER
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Groups of runs of which only so many run at once, or start in a time.",
+    help="List or change how many runs of a group run at once.",
 )
 
 
