@@ -1,4 +1,4 @@
-"""The command `forecast load`: the fires over time."""
+"""The command `forecast load`: show how many schedules fire in the coming hours."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ _BARS, _WIDTH = 28, 40
 @command(app)
 def load(
     session: Session,
-    hours: Annotated[int, typer.Option("--hours", min=1, max=MOST_HOURS, help="So many hours from now on.")] = 24,
-    every: Annotated[
-        bool, typer.Option("--all-namespaces", help="Every namespace: queues carry the runs of all.")
-    ] = False,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=MOST_HOURS, help="The next hours, this many.")] = 24,
+    every: Annotated[bool, typer.Option("--all-namespaces", help="Count every namespace.")] = False,
 ) -> None:
-    """Show what fires when: the highest minutes, who makes them, and each queue."""
+    """Show how many schedules fire when: the peak minutes with their schedules, and the load of each queue."""
     scheduler = session.scheduler
     if every:
         found = read_load(scheduler.runtime, Filters(), window_of(scheduler.runtime.now(), hours))
