@@ -1,1 +1,1 @@
-"""Pruning: history beyond its retention is deleted in small steps."""
+"""Pruning: delete history beyond its retention in small steps."""

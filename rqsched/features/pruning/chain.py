@@ -1,8 +1,8 @@
-"""Pruning: history beyond the retention of its schedule is deleted, in small transactions.
+"""Pruning: delete history beyond the retention of its schedule, in small transactions.
 
-A dispatcher makes one step between two looks for due links when it has nothing else to do; `rqsched prune` makes them
-one after the other. A step locks one schedule, without waiting for it, and deletes some hundred rows at most. So a
-pruner that dies or freezes in the middle of a step holds up that schedule only, and the next pruner continues.
+An idle dispatcher makes one step between two checks for due links. `rqsched prune` makes all steps in a row. A step
+locks one schedule, skips it if it is locked already, and deletes at most a few hundred rows. So a process that dies or
+freezes in the middle of a step delays that schedule only, and the next process continues.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from rqsched.kernel.transport import telemetry
 _log = logging.getLogger(__name__)
 
 PAGE = 200
-"""Schedules looked at in one step."""
+"""The number of schedules that one step reads."""
 BATCH = 200
-"""The most runs one transaction deletes, and a fifth of the most targets or audit events."""
+"""The most runs that one transaction deletes. It may delete five times as many targets or audit events."""
 _ROWS = 5 * BATCH
 NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
-"""A dispatcher leaves alone schedules that are due sooner than this: its lock must not make their fires late."""
+"""A dispatcher does not prune schedules that are due sooner than this, because its lock could delay their fires."""
 
 
 @dataclass(slots=True)
 class Pruned:
-    """Counts of the rows that were deleted, or would be."""
+    """Counts of the rows that were deleted, or that a dry run would delete."""
 
     schedules: int = 0
     """Schedules looked at."""
@@ -66,23 +66,23 @@ class Pruned:
     deliveries: int = 0
     """Deliveries of audit events."""
     tasks: int = 0
-    """Tasks of Django that ended, each with its run and its audit events."""
+    """Ended tasks of Django, each with its run and its audit events."""
     busy: int = 0
-    """Schedules that were locked by something else, or failed; the next pruning sees them again."""
+    """Schedules that were locked or failed. The next pruning tries them again."""
 
     @property
     def deleted(self) -> dict[str, int]:
-        """How many rows of each kind were deleted, by the names of these fields."""
+        """The number of deleted rows of each kind, by the field names."""
         names = ("runs", "targets", "events", "backfills", "deliveries", "tasks")
         return {name: getattr(self, name) for name in names}
 
     @property
     def rows(self) -> int:
-        """How many rows were deleted in all."""
+        """The total number of deleted rows."""
         return sum(self.deleted.values())
 
     def add(self, other: Pruned) -> None:
-        """Add another step's counts."""
+        """Add the counts of another step."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
@@ -92,33 +92,35 @@ class Pruning:
     """A request to prune."""
 
     namespace: str | None = None
-    """Only this namespace's schedules; None prunes all, and fan-outs started by hand too."""
+    """The namespace to prune. None prunes all, and also fan-outs that were started without a schedule."""
     retention: Retention | None = None
-    """The retention instead of the setting and of the schedules' own; None keeps those."""
+    """A retention that replaces the setting and the schedules' own; None uses those."""
     is_dry: bool = False
     """Count only."""
     events_before: datetime | None = None
-    """Delete the audit events recorded before it too, whatever the retention keeps."""
+    """Also delete all audit events that were recorded before this, even within the retention."""
     spare: timedelta | None = None
-    """Leave alone schedules that are due within this, or keep hardly more than they may; None leaves none alone."""
+    """Skip schedules that are due within this time, and those that exceed their retention only a little. None skips
+    no schedule."""
 
 
 class Prunings(Feature):
-    """Deletes history beyond its retention."""
+    """Delete history beyond its retention."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it is no part of a pass
-        """Prune every schedule, but none that is about to fire."""
+        """Prune every schedule that is not about to fire."""
         steps = prune(self._runtime, Pruning(spare=NOT_BEFORE_A_FIRE))
         return [Section(Stage.HOUSEKEEPING, (Recovered(checked=step.schedules) for step in steps))]
 
 
 def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Prune every schedule that keeps too much, step by step; yields the counts of each step.
+    """Prune every schedule that keeps too much, step by step. Yield the counts of each step.
 
-    Raises BackendUnavailableError when SQL is away. A schedule that fails otherwise is logged and left out.
+    Raises BackendUnavailableError if the database is unavailable. Any other failure of a schedule is logged, and the
+    schedule is skipped.
     """
     cursor: str | None = None
     while True:
@@ -153,18 +155,18 @@ def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
 def _retention_for(runtime: Runtime, wanted: Pruning, policies: str) -> Retention | None:
     try:
         own = Policies.loads(policies).retention
-    except Exception:  # noqa: BLE001 - what cannot be read is kept, and one row never starves the others
+    except Exception:  # noqa: BLE001 - unreadable history is kept, and one bad row must not stop the others
         return None
     return wanted.retention or Retention.parse(own or runtime.settings.retention)
 
 
 class _Place(NamedTuple):
-    """How far the pruning of one schedule is."""
+    """The progress of pruning one schedule."""
 
     run: int | None = 0
-    """Runs up to this number have been looked at; None when there are no more to look at."""
+    """Runs up to this number have been processed; None if all have."""
     event: int | None = 0
-    """Audit events up to this sequence have been looked at; None when there are no more to look at."""
+    """Audit events up to this sequence have been processed; None if all have."""
 
 
 _END = _Place(None, None)
@@ -172,19 +174,19 @@ _Step = tuple[Pruned, _Place]
 
 
 def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Retention) -> Iterator[Pruned]:
-    """Prune one schedule step by step; a failure is logged, and the rest left out."""
+    """Prune one schedule step by step. A failure is logged and ends the pruning of this schedule."""
     place = _Place()
     try:
         while place != _END:
             step = partial(_step, wanted, uid=uid, retention=retention, place=place, clock=runtime.now)
-            # Look first, without a lock: most schedules with old rows have only some that always stay.
+            # Try a dry run first, without a lock: most schedules with old rows have only rows that always stay.
             done, place = runtime.database.read(partial(step, is_dry=True))
             if done.rows and not wanted.is_dry:
                 done, place = runtime.database.transact(partial(step, is_dry=False))
             yield done
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - one schedule never starves the others
+    except Exception:  # noqa: BLE001 - one failing schedule must not stop the others
         _log.exception("schedule %s cannot be pruned now", uid, extra={"action": "prune_failed"})
         yield Pruned(busy=1)
 
@@ -199,7 +201,7 @@ def _step(
     clock: Callable[[], datetime],
     is_dry: bool,
 ) -> _Step:
-    """Delete some of one schedule's runs, and of the rest of its history once no run is left to delete."""
+    """Delete some runs of a schedule; if no run is left to delete, delete some of the rest of its history."""
     schedule = _lock(connection, uid, is_dry=is_dry)
     if schedule is None:
         return Pruned(busy=1), _END
@@ -217,8 +219,11 @@ def _step(
 def _prune_runs(
     connection: Connection, schedule: Schedule, edges: Edges, after: int, done: Pruned, *, is_dry: bool
 ) -> int | None:
-    """Delete some runs, and return up to which number; runs with too many targets go in a later transaction."""
-    if pruning.is_backfilling(connection, schedule.uid):  # what it reports must not change while it fires
+    """Delete some runs; return the number of the last one that was processed, or None if all were.
+
+    Runs with too many targets are deleted in a later transaction.
+    """
+    if pruning.is_backfilling(connection, schedule.uid):  # a running backfill reads the runs of past occurrences
         return None
     found = pruning.oldest_runs(connection, schedule.uid, after, BATCH)
     chosen = _choose(connection, schedule, found, edges)
@@ -241,7 +246,7 @@ def _prune_runs(
 
 
 def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
-    """Count runs in their hours before they are deleted; returns the counted runs: all, or for once fewer."""
+    """Count runs in the hours before they are deleted. Return the counted runs, which may be deleted now."""
     count = partial(run_hours.count_some, connection, uid)
     done = count()
     while done is not None and done.is_more and done.number < chosen[-1].number:
@@ -253,7 +258,10 @@ def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> t
 def _prune_others(
     connection: Connection, uid: str, edges: Edges, after: int, done: Pruned, *, is_dry: bool
 ) -> int | None:
-    """Delete some audit events, oldest first, backfills and deliveries; returns up to which sequence, None for all."""
+    """Delete some audit events, backfills and deliveries, the oldest first.
+
+    Return the sequence of the last event that was processed, or None if all were.
+    """
     events = pruning.oldest_events(connection, uid, after, _ROWS)
     below = first_kept_event(events, edges)
     done.events = sum(sequence < below for sequence, _ in events)
@@ -296,13 +304,13 @@ def _edges(connection: Connection, schedule: Schedule, retention: Retention, now
 
 
 def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
-    """Delete tasks that are over, each with its run and all that belongs to it; a failure is logged."""
+    """Delete ended tasks of Django, each with its run and all other rows; a failure is logged."""
     work, count = partial(pruning.delete_tasks, uids=uids, is_dry=is_dry), 0
     try:
         count = runtime.database.read(work) if is_dry else runtime.database.transact(work)
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - they never starve the others
+    except Exception:  # noqa: BLE001 - failing tasks must not stop the pruning of others
         _log.exception("%d tasks cannot be pruned now", len(uids), extra={"action": "prune_failed"})
     return Pruned(tasks=count, busy=len(uids) - count)
 
@@ -312,7 +320,7 @@ def _delete_loose(runtime: Runtime, age: timedelta, connection: Connection) -> i
 
 
 def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Delete targets of fan-outs started by hand, which have no schedule: by age alone."""
+    """Delete old targets of fan-outs that have no schedule. Only the age of a retention applies to them."""
     retention = wanted.retention or Retention.parse(runtime.settings.retention)
     age = retention.age
     if age is None:
@@ -330,7 +338,7 @@ def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
 
 
 def prune_all(runtime: Runtime, wanted: Pruning, progress: Callable[[Pruned], None] | None = None) -> Pruned:
-    """Prune to the end, in small transactions; returns the counts, of which `progress` gets each step's."""
+    """Prune everything, in small transactions, and return the counts. `progress` is called with those of each step."""
     total = Pruned()
     for step in prune(runtime, wanted):
         total.add(step)
@@ -340,7 +348,7 @@ def prune_all(runtime: Runtime, wanted: Pruning, progress: Callable[[Pruned], No
 
 
 def prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Do as `iter_prune`, count what was deleted for metrics, and log it in all."""
+    """Prune as `iter_prune` does. Count the deleted rows for the metrics, and log the totals."""
     total, is_counted = Pruned(), not wanted.is_dry
     for step in iter_prune(runtime, wanted):
         total.add(step)

@@ -1,4 +1,4 @@
-"""The command `prune`, which deletes what is beyond its retention, and audit events older than an instant."""
+"""The command `prune`: delete history beyond its retention, and audit events from before an instant."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def prune(
     session: Session,
     retention: Annotated[
         str | None,
-        typer.Option("--retention", help="Instead of RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
+        typer.Option("--retention", help="Replaces RQSCHED_RETENTION and the schedules' own: 90d, 1000, '90d 1000'."),
     ] = None,
     events_before: Annotated[
-        str | None, typer.Option("--events-before", help="Also all audit events before this instant, or so old (90d).")
+        str | None,
+        typer.Option("--events-before", help="Also delete all audit events before this instant, or of this age (90d)."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go; delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows; delete nothing.")] = False,
     every: Annotated[bool, typer.Option("--all-namespaces", help="Every namespace, not only this one.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete the runs and history that are beyond their retention. They are gone for good; workers do the same."""
+    """Delete runs and history beyond their retention, permanently. Idle workers do the same by themselves."""
     namespace = None if every else session.named
     scheduler = session.scheduler
     before = None
@@ -41,7 +42,7 @@ def prune(
     if not dry_run:
         where = "every namespace" if namespace is None else f"namespace {namespace!r}"
         also = f", and every audit event recorded before {before.isoformat()}," if before else ""
-        confirm(f"Delete what is beyond the retention{also} in {where} for good?", yes)
+        confirm(f"Permanently delete the history beyond its retention{also} in {where}?", yes)
     total = scheduler.runtime.database.read(lambda connection: pruning.count_schedules(connection, namespace))
     with progress_bar("Pruning", total) as advance:
         done = scheduler.prune(
@@ -53,6 +54,6 @@ def prune(
         )
     counts = asdict(done)
     told = ", ".join(f"{counts[name]} {name}" for name in _KINDS if counts[name]) or "nothing"
-    busy = f"; {done.busy} schedules were busy, run it again" if done.busy else ""
+    busy = f"; {done.busy} schedules were locked, run the command again for them" if done.busy else ""
     fields = counts | {"dry_run": dry_run, "namespace": namespace}
     session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")

@@ -1,7 +1,7 @@
-"""The decision of pruning: which part of a schedule's history is beyond its retention and may go. Pure.
+"""The decision of pruning: which part of a schedule's history is beyond its retention and may be deleted. Pure.
 
-Deciding reads the oldest rows only: a run's number and an event's sequence grow without gaps, so the newest so many are
-known without counting.
+The decision reads the oldest rows only. Run numbers and event sequences have no gaps, so the number of newer rows is
+a difference of numbers, and no row is counted.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from rqsched.kernel.decide.model import OPEN, RunKind, RunStatus, Schedule
 from rqsched.kernel.decide.retention import YOUNG, Retention
 
 EVENTS_PER_RUN = 10
-"""This many audit events stay for each run of the retention: a schedule whose occurrences are all skipped has events
-only."""
+"""How many audit events stay for each run of the retention. It limits the events of a schedule whose occurrences are
+all skipped, which has no runs."""
 SLACK = 20
-"""A dispatcher prunes a schedule when it keeps more than its retention by one part in so many."""
+"""A dispatcher prunes a schedule if it exceeds its retention by the fraction 1/SLACK."""
 HOURS_KEPT = timedelta(days=400)
-"""How long the hours of pruned runs stay: a picture shows a year."""
+"""How long the hours of pruned runs stay: the charts show a year."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-"""No row is older: an edge here lets nothing go."""
+"""An edge with this value deletes nothing, because no row is older."""
 
 
 class Oldest(NamedTuple):
-    """The oldest rows of one schedule: whether it is worth a look, without reading them all."""
+    """The oldest rows of one schedule, which tell whether it may have rows beyond its retention."""
 
     uid: str
     """The schedule's uid."""
     policies: str
-    """Its policies as stored: they may hold a retention of its own."""
+    """Its policies as stored; they may include a retention of its own."""
     run_number: int
     """The number of its newest run."""
     event_sequence: int
@@ -38,25 +38,25 @@ class Oldest(NamedTuple):
     first_run: int | None
     """The number of its oldest run; None when it has none."""
     run_at: datetime | None
-    """When that was created."""
+    """When its oldest run was created."""
     first_event: int | None
     """The sequence of its oldest audit event; None when it has none."""
     event_at: datetime | None
-    """When that was recorded."""
+    """When its oldest audit event was recorded."""
     other_at: datetime | None
     """When its oldest backfill or delivery was requested; None when it has none."""
     is_task: bool = False
-    """Whether it is a schedule of one run, which goes as a whole and not by and by."""
+    """Whether it is a schedule of one run (a task of Django), which is deleted as a whole."""
     ended_at: datetime | None = None
     """When it was changed last, if it is done, dead or deleted; its run may still be open."""
 
     def is_over(self, retention: Retention, now: datetime) -> bool:
-        """Return whether a task ended longer ago than its retention: then it may go, unless its run is open."""
+        """Return whether a task ended longer ago than its retention. It may be deleted then, unless its run is open."""
         is_old = self.ended_at is not None and retention.age is not None and self.ended_at < now - retention.age
         return self.is_task and is_old
 
     def may_go(self, retention: Retention, now: datetime) -> bool:
-        """Return whether some of it may be beyond the retention; the rows that always stay are seen as such later."""
+        """Return whether the schedule may have rows beyond the retention. Some of these rows may have to stay."""
         if self.is_task:
             return False
         edges = _edges(self.run_number, self.event_sequence, retention, now=now)
@@ -74,35 +74,36 @@ class Oldest(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The edges of one schedule's kept history: rows before an edge may go."""
+    """The edges of one schedule's retention: rows before an edge may be deleted."""
 
     ended: datetime
-    """Runs that ended before it may go, whatever their number."""
+    """Runs that ended before this may be deleted, whatever their number."""
     number: int
-    """Runs with a lower number may go."""
+    """Runs with a lower number may be deleted."""
     young: datetime
-    """Runs that ended at or after it stay, whatever the other edges say."""
+    """Runs that ended at or after this stay, whatever the other edges are."""
     sequence: int
-    """Audit events with a lower sequence may go."""
+    """Audit events with a lower sequence may be deleted."""
     other: datetime
-    """Audit events, backfills and deliveries recorded or ended before it may go."""
+    """Audit events, backfills and deliveries that were recorded or ended before this may be deleted."""
     hours: datetime
-    """Hours of pruned runs before it may go."""
+    """Hours of pruned runs before this may be deleted."""
     events: datetime = _BEGINNING
-    """Audit events recorded before it go, whatever the other edges say."""
+    """Audit events that were recorded before this are deleted, whatever the other edges are."""
 
 
 def with_slack(retention: Retention) -> Retention:
-    """Return a retention a twentieth longer; rows beyond it are worth a transaction.
+    """Return a retention that is a twentieth longer.
 
-    Pruning as soon as one run is too old would cost a transaction a run; with the slack, one prunes many.
+    A dispatcher prunes only schedules with rows beyond this longer retention. Without the slack, it would need a
+    transaction for each run; with it, one transaction deletes many runs.
     """
     age, runs = retention.age, retention.runs
     return Retention(age and age + age / SLACK, runs and runs + runs // SLACK)
 
 
 def edges_of(schedule: Schedule, retention: Retention, *, oldest_in_count: datetime | None, now: datetime) -> Edges:
-    """Compute the edges; `oldest_in_count` is when the oldest of the newest `retention.runs` runs was created."""
+    """Return the edges; `oldest_in_count` is the creation time of the oldest among the newest `retention.runs` runs."""
     return _edges(schedule.run_number, schedule.event_sequence, retention, oldest_in_count, now=now)
 
 
@@ -132,34 +133,34 @@ class RunMark(NamedTuple):
     uid: str
     """Its identity."""
     number: int
-    """Its place within the schedule."""
+    """Its number within the schedule."""
     kind: RunKind
     """The origin of the run."""
     status: RunStatus
     """The status of the run."""
     occurrence_at: datetime
-    """The occurrence it stands for."""
+    """The occurrence of the run."""
     created_at: datetime
-    """When it was decided; never later than that of a run with a higher number."""
+    """When the run was created; never later than a run with a higher number."""
     ended_at: datetime | None
     """When it ended; None while it is open."""
     has_targets: bool
     """Whether it is a fan-out with targets."""
     has_open_targets: bool
-    """Whether one of them has not ended."""
+    """Whether one of its targets has not ended."""
 
 
 def is_beyond(run: RunMark, edges: Edges) -> bool:
-    """Return whether a run, and perhaps one with a higher number, may be old enough to go."""
+    """Return whether a run may be beyond the retention; if not, no run with a higher number is either."""
     return run.created_at < edges.young and (run.number < edges.number or run.created_at < edges.ended)
 
 
 def choose_runs(
     schedule: Schedule, runs: Sequence[RunMark], edges: Edges, *, succeeded_later: bool
 ) -> tuple[RunMark, ...]:
-    """Return which of these runs go; `runs` are in the order of their numbers.
+    """Return the runs to delete; `runs` are in the order of their numbers.
 
-    The last run and the last success stay. So do runs that a decision may still read: open runs, runs with an open
+    The last run and the last success stay. Runs that a decision may still read stay too: open runs, runs with an open
     fan-out, the awaited run, and runs of occurrences that the schedule has yet to evaluate. `succeeded_later` tells
     whether a run with a higher number succeeded.
     """
@@ -191,5 +192,5 @@ def first_kept_event(events: Sequence[tuple[int, datetime]], edges: Edges) -> in
 
 
 def pruned_to(runs: Sequence[RunMark]) -> datetime | None:
-    """Return the newest occurrence among runs that go: None when there is none."""
+    """Return the newest occurrence among the runs to delete; None if there is none."""
     return max((run.occurrence_at for run in runs if run.kind is not RunKind.MANUAL), default=None)

@@ -1,7 +1,7 @@
-"""Deleting rows beyond the retention, in small steps.
+"""SQL for deleting rows beyond the retention.
 
-Every function works inside the caller's transaction. The rows of a schedule are deleted under its lock: two pruners
-take turns, and no backfill or retry reads a run that goes.
+Every function works inside the caller's transaction. The rows of a schedule are deleted under its lock. So two
+processes never prune it at once, and no backfill or retry reads a run that is being deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def oldest(
 ) -> tuple[list[Oldest], str | None]:
     """Read a page of schedules, deleted ones too, each with its oldest rows, and the next cursor.
 
-    `unless_due_by` leaves out schedules that fire up to then. Each subquery reads one row of an index.
+    Schedules that are due by `unless_due_by` are left out. Each subquery reads one row of an index.
     """
     run, event = runs.c.schedule_uid == schedules.c.uid, audit_events.c.schedule_uid == schedules.c.uid
     columns = [schedules.c[name] for name in ("uid", "policies", "run_number", "event_sequence")]
@@ -70,7 +70,7 @@ def delete_tasks(connection: Connection, uids: Sequence[str], *, is_dry: bool) -
     one_of = dialect_of(connection).one_of
     ended = sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids), schedules.c.status.in_(_HAVE_ENDED))
     held = connection.execute(ended if is_dry else ended.with_for_update(skip_locked=True)).scalars().all()
-    # Only now: a run that was retried before its schedule was locked is seen as open.
+    # Read this after the lock, so that a run that was retried just before the lock is seen as open.
     of_open = sa.select(runs.c.schedule_uid).where(one_of(runs.c.schedule_uid, held), runs.c.status.in_(_ARE_OPEN))
     gone = sorted({*held} - {*connection.execute(of_open).scalars()})
     for table in () if is_dry else BELONGINGS:
@@ -99,13 +99,13 @@ def count_schedules(connection: Connection, namespace: str | None) -> int:
 
 
 def is_backfilling(connection: Connection, schedule_uid: str) -> bool:
-    """Tell whether a backfill of a schedule still fires."""
+    """Return whether a backfill of a schedule is running."""
     found = sa.exists().where(backfills.c.schedule_uid == schedule_uid, backfills.c.status == "running")
     return bool(connection.execute(sa.select(found)).scalar_one())
 
 
 def created_at(connection: Connection, schedule_uid: str, number: int) -> datetime | None:
-    """Read when the first run from a number on was created; None when there is none."""
+    """Return the creation time of the first run from a number on; None if there is none."""
     found = sa.select(runs.c.created_at).where(runs.c.schedule_uid == schedule_uid, runs.c.number >= number)
     at: datetime | None = connection.execute(found.order_by(runs.c.number).limit(1)).scalar_one_or_none()
     return at
@@ -126,7 +126,7 @@ def oldest_runs(connection: Connection, schedule_uid: str, after: int, limit: in
 
 
 def succeeded_after(connection: Connection, schedule_uid: str, number: int) -> bool:
-    """Tell whether a run with a higher number succeeded."""
+    """Return whether a run with a higher number succeeded."""
     is_later = runs.c.schedule_uid == schedule_uid, runs.c.number > number
     found = sa.exists().where(*is_later, runs.c.status == RunStatus.SUCCEEDED.value)
     return bool(connection.execute(sa.select(found)).scalar_one())
@@ -144,12 +144,12 @@ def delete_targets(connection: Connection, run_uids: Sequence[str], limit: int) 
 
 
 def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], pruned_to: datetime | None) -> None:
-    """Delete runs of a locked schedule, and remember with it up to which occurrence runs were deleted."""
+    """Delete runs of a locked schedule, and store in its row up to which occurrence runs were deleted."""
     connection.execute(sa.delete(runs).where(dialect_of(connection).one_of(runs.c.uid, uids)))
-    # A deleted run does not end again. Ends that schedules are still owed stay.
+    # A deleted run cannot end again, so its rows for downstream schedules go, except the ends that are still owed.
     is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
     connection.execute(sa.delete(upstream_ends).where(is_one, ~IS_OWED))
-    if pruned_to is None:  # none of them stood for an occurrence
+    if pruned_to is None:  # none of these runs had an occurrence
         return
     is_behind = schedules.c.pruned_to.is_(None) | (schedules.c.pruned_to < pruned_to)
     moved = sa.update(schedules).where(schedules.c.uid == schedule_uid, is_behind)
@@ -157,7 +157,7 @@ def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], 
 
 
 def oldest_events(connection: Connection, schedule_uid: str, after: int, limit: int) -> list[tuple[int, datetime]]:
-    """Read sequence and time of a schedule's first audit events after a sequence."""
+    """Read the sequence and time of a schedule's first audit events after a sequence."""
     columns = audit_events.c.sequence, audit_events.c.recorded_at
     mine = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after
     rows = connection.execute(sa.select(*columns).where(*mine).order_by(audit_events.c.sequence).limit(limit))
@@ -181,7 +181,7 @@ def delete_deliveries(connection: Connection, schedule_uid: str, before: datetim
 
 
 def delete_loose_targets(connection: Connection, before: datetime, limit: int) -> int:
-    """Delete targets of fan-outs started by hand that ended before an instant; rows others hold are left out."""
+    """Delete targets that ended before an instant, of fan-outs without a schedule. Locked rows are skipped."""
     return _delete_some(connection, targets, _loose_targets(before), limit)
 
 
@@ -194,7 +194,7 @@ def count_others(connection: Connection, schedule_uid: str, before: datetime) ->
 
 
 def count_loose_targets(connection: Connection, before: datetime) -> int:
-    """Count the targets of fan-outs started by hand that ended before an instant."""
+    """Count the targets that ended before an instant, of fan-outs without a schedule."""
     return _count(connection, targets, _loose_targets(before))
 
 

@@ -1,1 +1,1 @@
-"""Quotas: how many schedules a namespace may hold, and how many bytes they may declare."""
+"""Quotas: how many schedules a namespace may have, and how many bytes their declarations may have."""

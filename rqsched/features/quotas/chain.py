@@ -1,6 +1,7 @@
-"""Quotas of namespaces: the check before a write, and the usage that operators see.
+"""Quotas of namespaces: the check before a write, and the usage for operators.
 
-Only growth is counted, and only where RQSCHED_QUOTAS limits it: a fire, a pause or a run asks nothing.
+Only operations that add schedules or bytes are checked, and only if RQSCHED_QUOTAS has a limit. A fire, a pause or a
+run costs no query.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class Parts(Protocol):
     """The parts of a process's runtime that quotas use."""
 
     settings: Settings
-    """The settings, which have the quotas."""
+    """The settings, which hold the quotas."""
     database: Database
-    """The database that counts what namespaces hold."""
+    """The database."""
 
 
 class Quotas(Feature):
-    """Refuses what would take a namespace beyond its quota."""
+    """Refuse Changes that would exceed the quota of a namespace."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -37,8 +38,8 @@ class Quotas(Feature):
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Check that the quota of a namespace has room for Changes; raises QuotaExceededError.
 
-        If a quota is set and something grows, this takes the namespace's lock and counts: another caller that wants to
-        grow waits until this transaction has ended.
+        If a quota is set and the Changes add something, this locks the quota of the namespace and counts its usage.
+        Other callers that add something wait until this transaction has ended.
         """
         if not changes:
             return
@@ -54,9 +55,10 @@ class Quotas(Feature):
 
 
 def require_room_for_batches(parts: Parts, namespace: str, batches: Iterable[Sequence[tuple[str, Definition]]]) -> None:
-    """Check that a namespace has room for declarations that will be written batch after batch; (id, definition) each.
+    """Check that a namespace has room for all batches of declarations, given as pairs (id, definition).
 
-    Raises QuotaExceededError before the first is written. Others may take the room meanwhile: each batch asks again.
+    Raises QuotaExceededError before the first batch is written. Each batch is checked again when it is written, because
+    other processes may use up the room meanwhile.
     """
     limits = quota_of(parts, namespace)
     if limits.is_unlimited:
@@ -83,7 +85,7 @@ def usage_of(parts: Parts, namespace: str) -> Usage:
 
 
 def usages(parts: Parts, connection: Connection, namespace: str | None = None) -> list[Usage]:
-    """Count what each namespace with a quota holds, or the one that is named; without a quota nothing is read."""
+    """Return the usage of each namespace with a quota, or only of `namespace`. Without quotas, read nothing."""
     quotas = parts.settings.quotas
     if namespace is not None:
         limits = quota_of(parts, namespace)
@@ -98,7 +100,7 @@ def usages(parts: Parts, connection: Connection, namespace: str | None = None) -
 
 
 def quota_of(parts: Parts, namespace: str) -> Quota:
-    """Return what a namespace may hold: its own quota, else the one of all others."""
+    """Return the quota of a namespace: its own, else the default quota of RQSCHED_QUOTAS."""
     quotas = parts.settings.quotas
     return quotas.get(namespace) or quotas.get(EVERY) or Quota()
 

@@ -1,4 +1,4 @@
-"""Quotas: how many schedules a namespace may hold, and how many bytes they may declare. Pure."""
+"""Quotas: how many schedules a namespace may have, and how many bytes their declarations may have. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rqsched.errors import QuotaExceededError
 from rqsched.kernel.decide.quota_options import RESOURCES, Quota
 
-if TYPE_CHECKING:  # a client shows a Usage and need not load what evaluates a spec
+if TYPE_CHECKING:  # the HTTP client imports Usage, and must not load the code that evaluates specs
     from rqsched.kernel.decide.model import Change, Definition
 
 COUNTED = (
@@ -23,12 +23,12 @@ COUNTED = (
     "surface",
     "notifications",
 )
-"""The fields of a declaration whose UTF-8 bytes count: what a caller may make large."""
+"""The fields of a declaration whose UTF-8 bytes count: those that a caller can make large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The contents of a namespace, and its quota.
+    """The usage of a namespace, and its quota.
 
     >>> Usage("acme", schedules=90, bytes=1_000, limits=Quota(schedules=100)).share
     0.9
@@ -37,44 +37,44 @@ class Usage:
     namespace: str
     """The namespace."""
     schedules: int
-    """How many schedules it has that are not deleted."""
+    """The number of its schedules that are not deleted."""
     bytes: int
-    """How many bytes they declare; 0 when that was not asked for."""
+    """The bytes of their declarations; 0 if they were not counted."""
     limits: Quota
     """Its quota; see RQSCHED_QUOTAS."""
 
     @property
     def share(self) -> float:
-        """How much of the quota is used: 1.0 is all of it; it is more where the quota was lowered since."""
+        """The fraction of the quota that is used. It exceeds 1.0 if the quota was lowered below the usage."""
         pairs = ((self.schedules, self.limits.schedules), (self.bytes, self.limits.bytes))
         return max((used / limit if limit else float("inf") for used, limit in pairs if limit is not None), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The growth of a namespace by Changes; negative where it shrinks."""
+    """The growth of a namespace by Changes; negative if it shrinks."""
 
     schedules: int = 0
     """How many schedules."""
     bytes: int = 0
-    """How many bytes of declarations."""
+    """The number of bytes of declarations."""
 
     def __add__(self, other: Growth) -> Growth:
         return Growth(self.schedules + other.schedules, self.bytes + other.bytes)
 
     def may_exceed(self, quota: Quota) -> bool:
-        """Return whether this adds anything that the quota limits."""
+        """Return whether the growth adds something that the quota limits."""
         return (self.schedules > 0 and quota.schedules is not None) or (self.bytes > 0 and quota.bytes is not None)
 
 
 def declared_bytes(definition: Definition) -> int:
-    """Count the bytes of a declaration, as the store counts those it holds."""
+    """Return the bytes of a declaration, counted in the same way as the SQL of the store counts them."""
     texts = (getattr(definition, name) for name in COUNTED)
     return sum(len(text.encode()) for text in texts if text is not None)
 
 
 def growth_of(changes: Sequence[Change]) -> Growth:
-    """Return what Changes of one namespace add to it."""
+    """Return the growth of a namespace by Changes of its schedules."""
     total = Growth()
     for change in changes:
         before, after = change.before, change.after
@@ -86,7 +86,7 @@ def growth_of(changes: Sequence[Change]) -> Growth:
 
 
 def require_room(usage: Usage, growth: Growth) -> None:
-    """Raise QuotaExceededError when a growth goes beyond the quota; what does not grow is never refused."""
+    """Raise QuotaExceededError if a growth exceeds the quota. A resource that does not grow is never refused."""
     for resource in RESOURCES:
         limit, used, more = (getattr(one, resource) for one in (usage.limits, usage, growth))
         if limit is not None and more > 0 and used + more > limit:

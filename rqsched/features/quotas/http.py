@@ -1,4 +1,4 @@
-"""`/usage/`: the usage and the quota of a namespace."""
+"""The route `/usage/`: the usage and the quota of a namespace."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class UsageResponse(Schema):
     schedules: ResourceResponse
     """Schedules that are not deleted."""
     bytes: ResourceResponse
-    """The bytes they declare: timing, arguments, memo, labels and the rest of their options."""
+    """The bytes of their declarations: timing, arguments, memo, labels and other options."""
 
 
 @router.get("/usage/", response_model=UsageResponse, tags=["usage"])
 def read_usage(call: Read) -> Response:
-    """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
+    """Read the usage and the quota of the namespace: the number of schedules, and the bytes of their declarations."""
     usage = call.scheduler.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return Json({"namespace": usage.namespace, **pairs})

@@ -1,4 +1,4 @@
-"""Quotas: counts of what a namespace declares, under a lock, so that no two writers see room that only one has."""
+"""SQL for quotas: count the declarations of a namespace under a lock, so that two writers cannot use the same room."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rqsched.kernel.store.tables import IS_LIVE, schedules
 
 
 def lock_quota(connection: Connection, namespace: str) -> None:
-    """Hold the quota of a namespace until the transaction ends."""
+    """Lock the quota of a namespace until the transaction ends."""
     lock_of(connection, "quota", namespace)
 
 
 def count_declared(connection: Connection, namespace: str, *, with_bytes: bool = True) -> tuple[int, int]:
-    """Count the schedules of a namespace that are not deleted, and what they declare in bytes (0 when not asked)."""
+    """Count the not-deleted schedules of a namespace, and the bytes of their declarations (0 without `with_bytes`)."""
     size = sa.func.coalesce(sa.func.sum(_declared(connection)), 0) if with_bytes else sa.literal_column("0")
     statement = sa.select(sa.func.count(), size).select_from(schedules)
     row = connection.execute(statement.where(schedules.c.namespace == namespace, IS_LIVE)).one()
@@ -29,7 +29,7 @@ def count_declared(connection: Connection, namespace: str, *, with_bytes: bool =
 
 
 def count_all_declared(connection: Connection) -> list[tuple[str, int, int]]:
-    """Count what each namespace holds: (namespace, schedules, bytes), in the order of their names."""
+    """Return (namespace, schedules, bytes) for each namespace, in the order of names."""
     size = sa.func.sum(_declared(connection))
     statement = sa.select(schedules.c.namespace, sa.func.count(), size).where(IS_LIVE)
     grouped = statement.group_by(schedules.c.namespace).order_by(schedules.c.namespace)
@@ -37,7 +37,7 @@ def count_all_declared(connection: Connection) -> list[tuple[str, int, int]]:
 
 
 def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Definition]:
-    """Read what the not-deleted schedules of these ids declare, by id, without locking them."""
+    """Read the definitions of the not-deleted schedules with these ids, by id, without a lock."""
     columns = [schedules.c[name] for name in DEFINITION]
     named = sa.select(schedules.c.schedule_id, *columns).where(is_named(dialect_of(connection)), IS_LIVE)
     given = given_names(connection, namespace, schedule_ids)
@@ -45,7 +45,7 @@ def definitions(connection: Connection, namespace: str, schedule_ids: Sequence[s
 
 
 def _declared(connection: Connection) -> sa.ColumnElement[int]:
-    """Return the bytes that one row declares."""
+    """Return an SQL expression for the bytes of one schedule's declaration."""
     size = dialect_of(connection).byte_size
     found: sa.ColumnElement[int]
     found, *rest = (sa.func.coalesce(size(schedules.c[name]), 0) for name in COUNTED)

@@ -1,1 +1,1 @@
-"""Retry on request: another attempt of a failed run, asked for by a person or by `rq requeue`."""
+"""Retry on request: one more attempt of a failed run, when a person or `rq requeue` asks for it."""

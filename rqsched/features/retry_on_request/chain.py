@@ -1,4 +1,4 @@
-"""Retries on request: one run, all that failed since an instant, and what `rq requeue` asks for."""
+"""Retries on request: of one run, of all runs that failed since an instant, and of jobs requeued by `rq requeue`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from rqsched.kernel.transport.redelivery import is_requeued, mark_failed
 _log = logging.getLogger(__name__)
 
 DEFAULT_BOUND = 1_000
-"""The most runs of one bulk retry, unless the caller raises it."""
+"""The most runs of one bulk retry by default."""
 
 
 class RetryOnRequest(Feature):
-    """A failed job that a person requeues in RQ asks for another attempt of its run."""
+    """Give a run one more attempt if a person requeues its failed job in RQ."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002 - read under its lock
-        """Retry the run of a requeued job, whose own delivery is over then."""
+        """Retry the run of a requeued job. The retry has a job of its own, so the requeued one ends without effect."""
         if rq_job is None or not is_requeued(rq_job):
             return None
         try:
@@ -67,13 +67,14 @@ def retry_run(
     fence: Callable[[Run], bool] | None = None,
     failed_targets: bool = False,
 ) -> Run:
-    """Give a run that has ended without success one more attempt; returns it as it is then.
+    """Give a run that ended without success one more attempt; return the run after this change.
 
-    With `failed_targets`, the run must have failed targets, and may have succeeded.
+    With `failed_targets`, the run must have failed targets, and may have succeeded. A blocked run is put on its queue
+    now. A run that is already being retried on request is returned unchanged.
 
-    A blocked run is offered now. A run that is being retried on request already is left as it is. Raises
-    RunNotFoundError, RunStateError (also when `fence` does not hold), and, with nothing written, WrongDatabaseError
-    when Redis belongs to another database, HeldError while everything is held, and FrozenError while the namespace is.
+    Raises RunNotFoundError; RunStateError, also if `fence` returns false for the run; and with nothing written:
+    WrongDatabaseError if Redis belongs to another database, HeldError while everything is held, and FrozenError while
+    the namespace is frozen.
     """
     runtime.ownership.require_own_redis()
     runtime.hold.require_off()
@@ -90,7 +91,7 @@ def retry_run(
         if is_under_way or (tried is not None and _has_begun(run, tried.result)):
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
-            raise RunStateError(run.uid, run.status.value, "retry", "It has gone on since; look at it again.")
+            raise RunStateError(run.uid, run.status.value, "retry", "It has changed since; read it again.")
         runtime.hold.require_thawed(schedule.namespace)
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         decided = decide_retry_on_request(
@@ -110,18 +111,18 @@ def retry_run(
 
 
 def _has_begun(run: Run, tried: Run) -> bool:
-    """Return whether the attempt that was `tried` was written, and has perhaps ended since."""
+    """Return whether the attempt in `tried` was committed; it may have ended since."""
     return not tried.is_blocked and (run.asked_attempt or 0) >= (tried.asked_attempt or 0)
 
 
 def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Undo the traces of the end of runs that are run again: failed targets wait again, no dead letter stays."""
+    """Prepare runs for another attempt: set failed targets back to waiting, and remove dead letters."""
     fan_out_targets.wait_again(connection, run_uids)
     run_queries.take_off_dead_letters(connection, run_uids)
 
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
-    """Return the runs of a bulk retry, oldest end first; raises InvalidLimitError when they are more than `bound`."""
+    """Return the runs of a bulk retry, the oldest end first; raises InvalidLimitError for more than `bound` runs."""
     for name, instant in (("since", wanted.since), ("until", wanted.until)):
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
@@ -130,13 +131,14 @@ def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND
     found = runtime.database.read(lambda connection: run_queries.failed_runs(connection, wanted, bound + 1))
     if len(found) > bound:
         raise InvalidLimitError(
-            "bound", f"more than {bound} runs have failed since then; name a later instant or a schedule, or raise it"
+            "bound",
+            f"more than {bound} runs have failed since then; give a later instant, a schedule or a higher bound",
         )
     return [RetryRow(run.uid, schedule_id, run.instance_id, "would_retry") for schedule_id, run in found]
 
 
 def require_retryable(runtime: Runtime, run_uid: str, *, failed_targets: bool = False) -> None:
-    """Check that a run could be retried now; raises what `retry_run` would. Writes nothing."""
+    """Check that a run could be retried now, without writing. Raises the same errors as `retry_run`."""
 
     def read(connection: Connection) -> None:
         found = changes.find_with_schedule(connection, run_uid)
@@ -157,10 +159,10 @@ def retry_failed(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Iterator[RetryRow]:
-    """Retry every run that failed, each in a transaction of its own; yields the outcome of each.
+    """Retry every failed run, each in a transaction of its own, and yield the outcome of each.
 
-    Runs of one schedule start one after another if its overlap policy says so. If this is interrupted, repeat it: a
-    retried run does not count as failed any more.
+    If the overlap policy of a schedule requires it, its runs start one after another. After an interruption, call this
+    again: a retried run does not count as failed any more.
     """
     for row in find_failed(runtime, wanted, bound):
         yield _retry_row(runtime, row, reason, context)
@@ -176,7 +178,7 @@ def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: Com
 
 
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
-    """Retry the run of a failed job that was requeued in RQ; None when that is not its last attempt any more.
+    """Retry the run of a failed job that was requeued in RQ. Return None if the job is not of the run's last attempt.
 
     Raises HeldError while everything, or its namespace, is held: the job fails again, to be requeued after the release.
     """

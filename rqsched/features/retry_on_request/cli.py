@@ -1,4 +1,4 @@
-"""The command `retry`: a row per run and the counts of outcomes; exit code 4 when one was skipped."""
+"""The command `retry`: show a row for each run, and the counts of outcomes. Exit code 4 if a run was skipped."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ def retry(
         list[str] | None,
         typer.Argument(metavar="RUN...", help="Uids of runs; with --schedule their numbers or instance ids too."),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All that failed or were lost since --since.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All runs that failed or were lost since --since.")] = False,
     since: Annotated[
-        str | None, typer.Option("--since", help="With --failed: ended since this instant, or so long ago (1h).")
+        str | None,
+        typer.Option("--since", help="With --failed: runs that ended since this instant, or within this time (1h)."),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="With --failed: ended before this instant.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="With --failed: runs that ended before this instant.")
+    ] = None,
     schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="Only of this schedule.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", help="With --failed: only of this workflow.")] = None,
     bound: Annotated[
@@ -40,28 +43,28 @@ def retry(
     ] = DEFAULT_BOUND,
     failed_targets: Annotated[
         bool,
-        typer.Option("--failed-targets", help="Retry the failed targets of each run, also of one that succeeded."),
+        typer.Option("--failed-targets", help="Retry the failed targets of each run, even if the run succeeded."),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run again what failed, was lost, cancelled or terminated.
+    """Retry runs that failed or were lost, cancelled or terminated.
 
-    Each run gets one more attempt, which starts as the overlap policy of its schedule allows. Several runs of one
-    schedule follow one another.
+    Each run gets one more attempt. It starts as the overlap policy of its schedule allows: several runs of one schedule
+    may have to wait for each other.
     """
     if failed == bool(runs):
-        raise InvalidInputError("RUN", "name runs, or pass --failed --since 1h for all that failed since then")
+        raise InvalidInputError("RUN", "is missing; name runs, or give --failed --since 1h for all recent failures")
     if not failed and (since or until or workflow):
         raise InvalidInputError("--since", "--since, --until and --workflow need --failed")
     if failed and failed_targets:
-        raise InvalidInputError("--failed-targets", "needs the runs; --failed handles failed targets again in any case")
+        raise InvalidInputError("--failed-targets", "needs RUN; --failed retries failed targets in any case")
     if not failed:
-        found = [session.run(name, schedule) for name in runs or ()]  # every run, before any is retried
+        found = [session.run(name, schedule) for name in runs or ()]  # a wrong name must change nothing
         rows: Sequence[RetryRow] = [
             _retry_one(session, run, dry_run=dry_run, failed_targets=failed_targets) for run in found
         ]
     elif since is None:
-        raise InvalidInputError("--since", "say since when, such as --since 1h or --since 2026-01-31T08:00:00Z")
+        raise InvalidInputError("--since", "is missing; give --since 1h or --since 2026-01-31T08:00:00Z")
     else:
         rows = session.scheduler.retry_failed(
             arguments.instant_or_age("--since", since, session.scheduler.runtime.now()),

@@ -1,1 +1,1 @@
-"""Tracing: spans of operations, fires and attempts through OpenTelemetry."""
+"""Tracing: OpenTelemetry spans for operations, fires and attempts."""

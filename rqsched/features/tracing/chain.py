@@ -1,18 +1,19 @@
-"""Spans through OpenTelemetry: what was asked, fires, attempts of runs, and targets. Imported where RQSCHED_OTEL is on.
+"""OpenTelemetry spans for operations, fires, attempts of runs, and targets. Imported only if RQSCHED_OTEL is on.
 
-Only the API is used: the SDK, its exporters and their settings are the application's. Nothing here waits for an
-exporter, except for a moment at the end of a process that would take its spans with it.
+Only the API of OpenTelemetry is used. The application sets up the SDK and its exporters. This code never waits for an
+exporter, except for a moment before a process ends, because its spans would be lost otherwise.
 
-A fire begins a trace of its own, linked to the span that created its schedule: that may be years old, and a schedule
-fires often. An attempt and the targets of its run belong to the trace of the fire or operation that asked for the run,
-while they begin within `NEAR` of it. Later attempts, attempts of backfills, and targets beyond `MANY` begin a trace of
-their own, linked to it: nobody can read a trace of days, or of a hundred thousand spans.
+A fire begins a trace of its own, with a link to the span that created its schedule, because the schedule may be years
+old and fire often. An attempt belongs to the trace of the fire or operation that created its run, if it begins within
+`NEAR` of that creation. The same holds for the targets of a run. Later attempts, attempts of backfills, and targets
+beyond `MANY` begin traces of their own, with a link. So no trace lasts for days or has a hundred thousand spans.
 
-If a sampler or a span processor of the application raises here, the error is logged and nothing is traced: it stops no
-fire and no run.
+If a sampler or a span processor of the application raises an error, the error is logged and nothing is traced. Fires
+and runs continue.
 
-Names and attributes are those of the semantic conventions for messaging, version 1.44, which are still in development,
-and `rqsched.*` where they have no word. They are constants of ours, so that no release of the conventions renames them.
+Names and attributes follow the semantic conventions for messaging, version 1.44, which are still in development. Other
+attributes begin with `rqsched.`. All names are constants in this file, so a release of the conventions cannot rename
+them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _FAILED = {"action": "tracing_failed"}
 NEAR = timedelta(hours=1)
 """An attempt that begins within this time of its run's creation belongs to the trace that asked for the run."""
 MANY = 1_000
-"""The targets of a run up to this number belong to that trace, too."""
+"""The targets of a run up to this number belong to that trace too."""
 FLUSH_SECONDS = 1.0
-"""How long a process that ends waits for its spans to be exported."""
+"""The seconds that a process waits before its end for the export of its spans."""
 
 SYSTEM = "messaging.system"
 OPERATION, OPERATION_TYPE = "messaging.operation.name", "messaging.operation.type"
@@ -65,7 +66,7 @@ TRIGGER = "trigger"
 
 
 class Asked(NamedTuple):
-    """An operation that somebody asks for."""
+    """A traced operation of a caller."""
 
     operation: str
     """The name of the operation."""
@@ -75,7 +76,7 @@ class Asked(NamedTuple):
     """The actor, the reason, and the span to which a created schedule or a started run belongs."""
 
     def note(self, schedule: Schedule, outcome: str, run: Run | None = None) -> None:
-        """Note the outcome, and the workflow, which is known only once the schedule was read."""
+        """Add the outcome and the workflow to the span. The workflow is known only after the schedule was read."""
         self.span.update_name(f"{self.operation} {schedule.definition.workflow}")
         self.span.set_attributes({**of_schedule(schedule), OUTCOME: outcome})
         if run is not None:
@@ -83,15 +84,15 @@ class Asked(NamedTuple):
 
 
 class Fire(NamedTuple):
-    """A fire that is traced, until it is committed and followed."""
+    """A traced fire, from its decision until after its commit."""
 
     span: Span
     """Its span."""
     context: CommandContext
-    """The context by which the runs that it starts belong to it."""
+    """The context for the runs that the fire starts. With it, they join the trace of the fire."""
 
     def end(self, change: Change) -> None:
-        """End the span with what the fire did."""
+        """Add the results of the fire to the span, and end it."""
         self.span.set_attribute(OUTCOME, change.events[-1].type if change.events else "")
         if change.new_runs:
             run = change.new_runs[-1]
@@ -107,22 +108,22 @@ class Tracing(Tracer):
         self._default_queue = default_queue
 
     def warn_unless_set_up(self) -> None:
-        """Log that nothing records spans, if that is so once the application is imported."""
+        """Log a warning if no SDK of OpenTelemetry is set up after the application was imported."""
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             text = (
-                "RQSCHED_OTEL is on, and no SDK of OpenTelemetry is set up in this process: nothing is traced. Set a "
-                "tracer provider in a module of RQSCHED_IMPORTS, or start this by opentelemetry-instrument."
+                "RQSCHED_OTEL is on, but no SDK of OpenTelemetry is set up in this process: nothing is traced. Set a "
+                "tracer provider in a module of RQSCHED_IMPORTS, or start the process with opentelemetry-instrument."
             )
             _log.warning(text, extra={"action": "tracing_not_set_up"})
 
     @property
     def traceparent(self) -> str | None:
-        """The current span; None when there is none."""
+        """The current span as a `traceparent` text; None without a span."""
         return _write(trace.get_current_span().get_span_context())
 
     @contextmanager
     def asked(self, operation: str, context: CommandContext | None) -> Iterator[Asked]:
-        """Trace an operation: under the current span, else under the one that its caller named."""
+        """Trace an operation. Its parent is the current span, else the span that the caller named."""
         context = context or CommandContext()
         parent = None if trace.get_current_span().get_span_context().is_valid else _read(context.traceparent)
         below = None if parent is None else _below(parent)
@@ -134,7 +135,7 @@ class Tracing(Tracer):
 
     @contextmanager
     def batch(self, links: int) -> Iterator[None]:
-        """Trace the delivery of so many links, whose statements belong to all of them."""
+        """Trace the delivery of several links at once, whose SQL statements they share."""
         given = {SYSTEM: "rqsched", OPERATION: "dispatch", OPERATION_TYPE: "receive", MESSAGES: links}
         with self._current("dispatch", None, SpanKind.CONSUMER, given):
             yield
@@ -142,7 +143,7 @@ class Tracing(Tracer):
     def begin_fire(self, schedule: Schedule, now: datetime) -> Fire:
         """Begin the span of a fire.
 
-        If the transaction is repeated, the span of the first try is never ended, and so never exported.
+        If the transaction is repeated, the span of the first try never ends, so it is never exported.
         """
         batch = trace.get_current_span().get_span_context()
         created = _read(schedule.traceparent)
@@ -155,7 +156,7 @@ class Tracing(Tracer):
         return Fire(span, CommandContext(traceparent=_write(span.get_span_context())))
 
     def fail_fire(self, schedule_uid: str, error: Exception) -> None:
-        """Trace a fire that failed, and is tried again."""
+        """Trace a fire that failed and will be tried again."""
         given = {SYSTEM: "rqsched", OPERATION: "fire", OPERATION_TYPE: "send", SCHEDULE_UID: schedule_uid}
         span = self._start("fire", Context(), SpanKind.PRODUCER, given)
         _fail(span, error)
@@ -163,7 +164,7 @@ class Tracing(Tracer):
 
     @contextmanager
     def attempt(self, attempt: Attempt) -> Iterator[None]:
-        """Trace an attempt of a run or of a target while its workflow executes and its end is recorded."""
+        """Trace an attempt of a run or target, from the start of its workflow until its end is recorded."""
         attributes: dict[str, Any] = {SYSTEM: "rqsched"}
         run, operation = None, "run" if attempt.target_id is None else "target"
         if attempt.of is not None:
@@ -186,7 +187,7 @@ class Tracing(Tracer):
             yield
 
     def note_outcome(self, outcome: str) -> None:
-        """Note how the attempt that is traced here ended."""
+        """Add the outcome of the attempt to its span."""
         trace.get_current_span().set_attribute(OUTCOME, outcome)
 
     @contextmanager
@@ -198,7 +199,7 @@ class Tracing(Tracer):
         attributes: Mapping[str, Any],
         links: Sequence[Link] = (),
     ) -> Iterator[Span]:
-        """Make a span current in the block, whose error is the span's."""
+        """Make a span the current one in a block, and record an error of the block in it."""
         span = self._start(name, parent, kind, attributes, links)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
@@ -224,14 +225,14 @@ class Tracing(Tracer):
             return trace.INVALID_SPAN
 
     def end_job(self, job_id: str) -> None:
-        """Export what a work horse traced, before RQ ends it; nothing in a process that goes on."""
-        if os.environ.get("RQ_JOB_ID") == job_id:  # RQ tells a horse, and nobody else, which job it is for
+        """Export the spans of a work horse before RQ ends it. Do nothing in a process that continues."""
+        if os.environ.get("RQ_JOB_ID") == job_id:  # RQ sets this variable only in a work horse
             self.flush()
 
     def flush(self) -> None:
-        """Export what this process traced, and wait for that at most `FLUSH_SECONDS`: the collector may be away."""
+        """Export the spans of this process. Wait at most `FLUSH_SECONDS`, because the collector may be unavailable."""
         force_flush = getattr(trace.get_tracer_provider(), "force_flush", None)
-        if force_flush is not None:  # it is of the SDK's provider, and not bounded by the time it is given
+        if force_flush is not None:  # only the SDK's provider has it, and it may exceed its timeout
             thread = Thread(target=force_flush, name="rqsched-flush", daemon=True)
             try:
                 thread.start()
@@ -284,15 +285,16 @@ def _place_of(attempt: Attempt, run: Run | None) -> tuple[Context | None, list[L
     if run is None:
         return None, []
     is_near = attempt.began is None or attempt.began - run.created_at <= NEAR
-    # A downstream run is no part of the trace of its upstream's run: the two are linked.
+    # A downstream run has a trace of its own, with a link to the trace of its upstream's run.
     belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and attempt.place <= MANY
     return _place(_read(run.traceparent), belongs=belongs)
 
 
 def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:
-    """Return the parent of a span, None for the current one, and its links.
+    """Return the parent of a span (None: the current span), and its links.
 
-    An instrumentation of RQ may have made a span for the job: of the same trace it stands between the two, else a link.
+    An instrumentation of RQ may have made a span for the job, which is current then. If that span is of the same trace,
+    it becomes the parent; otherwise it is linked.
     """
     if asked is None:
         return None, []

@@ -70,9 +70,9 @@ def test_run_that_cannot_be_retried_is_exit_code_4_and_the_others_are(cli: Cli, 
 def test_wrong_usage_says_what_to_write(cli: Cli, handle: ScheduleHandle) -> None:
     uid = runs(handle)[0].uid
     for words, hint in (
-        ([], "pass --failed --since 1h"),
-        ([uid, *ONE_HOUR], "pass --failed --since 1h"),
-        (["--failed"], "say since when"),
+        ([], "give --failed --since 1h"),
+        ([uid, *ONE_HOUR], "give --failed --since 1h"),
+        (["--failed"], "--since: is missing"),
         (["--failed", "--since", "yesterday"], "is not a valid instant"),
         ([uid, "--since", "1h"], "need --failed"),
         ([*ONE_HOUR, "--bound", "1"], "more than 1 runs"),
