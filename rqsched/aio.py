@@ -19,7 +19,18 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from rqsched.api.async_scheduler import AsyncCalendars, AsyncRunHandle, AsyncScheduleHandle, AsyncScheduler, run
+from rqsched.api.async_scheduler import (
+    AsyncBackfills,
+    AsyncBulkOperations,
+    AsyncCalendars,
+    AsyncLimits,
+    AsyncNamespaces,
+    AsyncRunHandle,
+    AsyncRuns,
+    AsyncScheduleHandle,
+    AsyncScheduler,
+    run,
+)
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import (
@@ -39,8 +50,13 @@ from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.when.spec import Cron, Every, Spec
 
 __all__ = [
+    "AsyncBackfills",
+    "AsyncBulkOperations",
     "AsyncCalendars",
+    "AsyncLimits",
+    "AsyncNamespaces",
     "AsyncRunHandle",
+    "AsyncRuns",
     "AsyncScheduleHandle",
     "AsyncScheduler",
     "ScheduleInfo",

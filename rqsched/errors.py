@@ -294,12 +294,12 @@ class BackfillNotFoundError(NotFoundError):
     """No backfill of this uid."""
 
     code = "backfill_not_found"
-    remedy = "Scheduler.backfills() and GET /api/v1/backfills/ list those that there are."
+    remedy = "scheduler.backfills.list() and GET /api/v1/backfills/ list those that there are."
 
     def __init__(self, backfill: str) -> None:
         self.backfill = backfill
         super().__init__(
-            f"no backfill {backfill!r}; Scheduler.backfills() and GET /api/v1/backfills/ list those that exist."
+            f"no backfill {backfill!r}; scheduler.backfills.list() and GET /api/v1/backfills/ list those that exist."
         )
 
 

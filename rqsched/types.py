@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from rqsched.api.description import RunDescription as RunDescription
     from rqsched.api.description import TriggerResult as TriggerResult
     from rqsched.api.list_filters import ListFilters as ListFilters
+    from rqsched.api.run_handle import Runs as Runs
+    from rqsched.features.backfill.api import Backfills as Backfills
+    from rqsched.features.bulk.api import BulkOperations as BulkOperations
     from rqsched.features.calendars.api import Calendars as Calendars
     from rqsched.features.declarations.declarations import DeclarationOptions as DeclarationOptions
     from rqsched.features.fan_out.progress import TargetDescription as TargetDescription
     from rqsched.features.fan_out.progress import TargetProgress as TargetProgress
+    from rqsched.features.limits.api import Limits as Limits
+    from rqsched.features.namespaces.api import Namespaces as Namespaces
     from rqsched.features.pruning.chain import Pruned as Pruned
     from rqsched.features.quotas.decide import Usage as Usage
     from rqsched.kernel.decide.audit import AuditRecord as AuditRecord
@@ -70,9 +75,14 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.description": "BackfillProgress DeliveryDescription Description RunDescription TriggerResult",
     "api.list_filters": "ListFilters",
+    "api.run_handle": "Runs",
+    "features.backfill.api": "Backfills",
+    "features.bulk.api": "BulkOperations",
     "features.calendars.api": "Calendars",
     "features.declarations.declarations": "DeclarationOptions",
     "features.fan_out.progress": "TargetDescription TargetProgress",
+    "features.limits.api": "Limits",
+    "features.namespaces.api": "Namespaces",
     "features.pruning.chain": "Pruned",
     "features.quotas.decide": "Usage",
     "kernel.decide.audit": "AuditRecord",

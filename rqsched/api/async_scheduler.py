@@ -15,10 +15,15 @@ from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rqsched.api.description import TriggerResult
-from rqsched.api.run_handle import RunHandle, RunView
+from rqsched.api.groups import Grouped
+from rqsched.api.run_handle import RunHandle, Runs, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
+from rqsched.features.backfill.api import Backfills
+from rqsched.features.bulk.api import BulkOperations
 from rqsched.features.calendars.api import Calendars
+from rqsched.features.limits.api import Limits
+from rqsched.features.namespaces.api import Namespaces
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.model import Run, Schedule
 from rqsched.kernel.decide.results import Page
@@ -115,17 +120,6 @@ def _same(value: T) -> T:
     return value
 
 
-class AsyncCalendars(_Async[Calendars]):
-    """Calendars whose operations are awaited."""
-
-    set = _awaited(Calendars.set, _same)
-    get = _awaited(Calendars.get, _same)
-    list = _awaited(Calendars.list, _same)
-    delete = _awaited(Calendars.delete, _same)
-    used_by = _awaited(Calendars.used_by, _same)
-    history = _awaited(Calendars.history, _same)
-
-
 class AsyncRunHandle(_Async[RunHandle], RunView):
     """A RunHandle whose operations are awaited; its fields are plain attributes."""
 
@@ -146,7 +140,6 @@ class AsyncRunHandle(_Async[RunHandle], RunView):
 
     refresh = _changing(RunHandle.refresh)
     retry = _changing(RunHandle.retry)
-    require_retryable = _awaited(RunHandle.require_retryable, _same)
     cancel = _changing(RunHandle.cancel)
     terminate = _changing(RunHandle.terminate)
     progress = _awaited(RunHandle.progress, _same)
@@ -158,7 +151,11 @@ def _runs(page: Page[RunHandle]) -> Page[AsyncRunHandle]:
 
 
 def _found(page: Page[tuple[str, RunHandle]]) -> Page[tuple[str, AsyncRunHandle]]:
-    return page.map(lambda found: (found[0], AsyncRunHandle(found[1])))
+    return page.map(_found_one)
+
+
+def _found_one(found: tuple[str, RunHandle]) -> tuple[str, AsyncRunHandle]:
+    return found[0], AsyncRunHandle(found[1])
 
 
 def _triggered(result: TriggerResult[RunHandle]) -> TriggerResult[AsyncRunHandle]:
@@ -186,9 +183,7 @@ class AsyncScheduleHandle(_Async[ScheduleHandle], ScheduleView):
     delete = _changing(ScheduleHandle.delete)
     trigger = _awaited(ScheduleHandle.trigger, _triggered)
     backfill = _awaited(ScheduleHandle.backfill, _same)
-    preview_backfill = _iterated(ScheduleHandle.preview_backfill, _same, at_once=1)
     backfill_in_chunks = _iterated(ScheduleHandle.backfill_in_chunks, _same, at_once=1)
-    resume_backfill = _iterated(ScheduleHandle.resume_backfill, _same, at_once=1)
     describe = _awaited(ScheduleHandle.describe, _same)
     history = _awaited(ScheduleHandle.history, _same)
     iter_history = _iterated(ScheduleHandle.iter_history, _same)
@@ -208,12 +203,81 @@ def _upserted(upserted: tuple[ScheduleHandle, str]) -> tuple[AsyncScheduleHandle
     return AsyncScheduleHandle(upserted[0]), upserted[1]
 
 
+class AsyncRuns(_Async[Runs]):
+    """Runs whose operations are awaited."""
+
+    get = _awaited(Runs.get, AsyncRunHandle)
+    list = _awaited(Runs.list, _found)
+    iter = _iterated(Runs.iter, _found_one)
+    retry_failed = _awaited(Runs.retry_failed, _same)
+
+
+class AsyncBackfills(_Async[Backfills]):
+    """Backfills whose operations are awaited."""
+
+    get = _awaited(Backfills.get, _same)
+    list = _awaited(Backfills.list, _same)
+    iter = _iterated(Backfills.iter, _same)
+    cancel = _awaited(Backfills.cancel, _same)
+
+
+class AsyncBulkOperations(_Async[BulkOperations]):
+    """BulkOperations whose chunks are awaited."""
+
+    pause = _iterated(BulkOperations.pause, _same, at_once=1)
+    resume = _iterated(BulkOperations.resume, _same, at_once=1)
+    trigger = _iterated(BulkOperations.trigger, _same, at_once=1)
+    skip_next = _iterated(BulkOperations.skip_next, _same, at_once=1)
+
+
+class AsyncCalendars(_Async[Calendars]):
+    """Calendars whose operations are awaited."""
+
+    set = _awaited(Calendars.set, _same)
+    get = _awaited(Calendars.get, _same)
+    named = _awaited(Calendars.named, _same)
+    list = _awaited(Calendars.list, _same)
+    delete = _awaited(Calendars.delete, _same)
+    used_by = _awaited(Calendars.used_by, _same)
+    history = _awaited(Calendars.history, _same)
+
+
+class AsyncLimits(_Async[Limits]):
+    """Limits whose operations are awaited."""
+
+    list = _awaited(Limits.list, _same)
+    iter = _iterated(Limits.iter, _same)
+    set = _awaited(Limits.set, _same)
+
+
+class AsyncNamespaces(_Async[Namespaces]):
+    """Namespaces whose operations are awaited."""
+
+    usage = _awaited(Namespaces.usage, _same)
+    usages = _awaited(Namespaces.usages, _same)
+    preview_delete = _awaited(Namespaces.preview_delete, _same)
+    delete = _awaited(Namespaces.delete, _same)
+
+
 class AsyncScheduler(_Async[Scheduler]):
     """A Scheduler whose operations are awaited.
 
     >>> schedules = AsyncScheduler(Scheduler.from_env())  # doctest: +SKIP
     >>> nightly = await schedules.create("nightly", "invoice-sync", Cron("0 2 * * *"))  # doctest: +SKIP
     """
+
+    runs = Grouped(AsyncRuns, lambda schedules: schedules.scheduler.runs)
+    """The runs of all schedules."""
+    backfills = Grouped(AsyncBackfills, lambda schedules: schedules.scheduler.backfills)
+    """The backfills of all schedules."""
+    bulk = Grouped(AsyncBulkOperations, lambda schedules: schedules.scheduler.bulk)
+    """The operations on every schedule that matches filters."""
+    calendars = Grouped(AsyncCalendars, lambda schedules: schedules.scheduler.calendars)
+    """Named exclusions that many schedules use."""
+    limits = Grouped(AsyncLimits, lambda schedules: schedules.scheduler.limits)
+    """The groups of runs of which only some run at once, or start in a time."""
+    namespaces = Grouped(AsyncNamespaces, lambda schedules: schedules.scheduler.namespaces)
+    """Whole namespaces: their usage, and their deletion."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -234,22 +298,7 @@ class AsyncScheduler(_Async[Scheduler]):
     iter = _iterated(Scheduler.iter, AsyncScheduleHandle)
     count = _awaited(Scheduler.count, _same)
     sync = _awaited(Scheduler.sync, _same)
-    preview_sync = _awaited(Scheduler.preview_sync, _same)
-    history = _awaited(Scheduler.history, _same)
-    run = _awaited(Scheduler.run, AsyncRunHandle)
-    runs = _awaited(Scheduler.runs, _found)
-    backfill = _awaited(Scheduler.backfill, _same)
-    backfills = _awaited(Scheduler.backfills, _same)
-    iter_backfills = _iterated(Scheduler.iter_backfills, _same)
-    cancel_backfill = _awaited(Scheduler.cancel_backfill, _same)
-    bulk = _iterated(Scheduler.bulk, _same, at_once=1)
-    retry_failed = _awaited(Scheduler.retry_failed, _same)
-    usage = _awaited(Scheduler.usage, _same)
-    usages = _awaited(Scheduler.usages, _same)
     load = _awaited(Scheduler.load, _same)
-    limits = _awaited(Scheduler.limits, _same)
-    iter_limits = _iterated(Scheduler.iter_limits, _same)
-    set_limit = _awaited(Scheduler.set_limit, _same)
     simulate = _awaited(Scheduler.simulate, _same)
     hold = _awaited(Scheduler.hold, _same)
     held = _awaited(Scheduler.held, _same)
@@ -261,14 +310,7 @@ class AsyncScheduler(_Async[Scheduler]):
     freezes = _awaited(Scheduler.freezes, _same)
     preview_thaw = _awaited(Scheduler.preview_thaw, _same)
     thaw = _awaited(Scheduler.thaw, _same)
-    preview_delete_namespace = _awaited(Scheduler.preview_delete_namespace, _same)
-    delete_namespace = _awaited(Scheduler.delete_namespace, _same)
     recover = _awaited(Scheduler.recover, _same)
     tick = _awaited(Scheduler.tick, _same)
     prune = _awaited(Scheduler.prune, _same)
     close = _awaited(Scheduler.close, _same)
-
-    @property
-    def calendars(self) -> AsyncCalendars:
-        """Named exclusions that many schedules use."""
-        return AsyncCalendars(self._blocking.calendars)

@@ -1,4 +1,4 @@
-"""The filters of `Scheduler.list` and `Scheduler.runs`: keyword arguments, and a query as text.
+"""The filters of `Scheduler.list` and `Runs.list`: keyword arguments, and a query as text.
 
 Durable Workflow's clients write queries: `WorkflowType = "invoice-sync" AND region = "eu"`.
 """
@@ -33,7 +33,7 @@ _NO_MATCH = ("none",)
 
 
 class ListFilters(TypedDict, total=False):
-    """The filters of `list`, `iter`, `count` and `bulk`; a schedule must match all of them."""
+    """The filters of `list`, `iter`, `count` and the operations of `bulk`; a schedule must match all of them."""
 
     status: str | Sequence[str] | None
     """One status or several; without it every schedule that is not deleted."""

@@ -1,13 +1,17 @@
-"""Run handles: a run's fields and operations, and the result of a manual trigger."""
+"""Run handles: a run's fields and operations, the result of a manual trigger, and the runs of all schedules."""
 
 from __future__ import annotations
 
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from rqsched.api.description import RunFields, TriggerResult
+from rqsched.api.groups import Group
+from rqsched.api.list_filters import to_run_filters
 from rqsched.errors import RunNotFoundError
 from rqsched.features.fan_out.dispatch import read_progress, read_targets
 from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
@@ -19,10 +23,14 @@ from rqsched.kernel.decide.model import Run
 from rqsched.kernel.decide.option_table import require_note
 from rqsched.kernel.decide.overlap import StartResult
 from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.results import Page
+from rqsched.kernel.decide.results import MAX_PAGE, Page, RetryRow, pages
 from rqsched.kernel.decide.settle_decision import AttemptOutcome
 from rqsched.kernel.patience import looks
+from rqsched.kernel.queries import run_pages
 from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.runs import FailedRuns
+from rqsched.kernel.queries.schedules import require_limit
+from rqsched.when.duration import SpanLike, to_span
 
 
 def _parsed(text: str | None) -> Any:
@@ -132,10 +140,6 @@ class RunHandle(RunView):
         )
         return self
 
-    def require_retryable(self, *, failed_targets: bool = False) -> None:
-        """Check that `retry` would be accepted now; raises the same errors. Writes nothing."""
-        retrying.require_retryable(self._runtime, self._run.uid, failed_targets=failed_targets)
-
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
 
@@ -160,3 +164,106 @@ def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult[RunH
     """Convert the outcome of a trigger to its public result."""
     run = RunHandle(runtime, outcome.run) if outcome.run else None
     return TriggerResult(outcome.outcome, run, outcome.reason, outcome.buffer_depth)
+
+
+class Runs(Group):
+    """The runs of all schedules, deleted ones too; `ScheduleHandle.runs` has the runs of one schedule.
+
+    >>> [schedule_id for schedule_id, run in scheduler.runs.list(status="failed").items]
+    []
+    """
+
+    def get(self, uid: str, *, namespace: str | None = None) -> RunHandle:
+        """Find a run of any schedule by its uid; raises RunNotFoundError."""
+        found = self.runtime.database.read(lambda c: run_queries.find_run_in(c, self._namespace(namespace), uid))
+        if found is None:
+            raise RunNotFoundError(uid)
+        return RunHandle(self.runtime, found)
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+        namespace: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[tuple[str, RunHandle]]:
+        """Read a page of the runs of all schedules, deleted ones too, each with the id of its schedule.
+
+        Args:
+            status: One status or several; `blocked` for the blocked ones among pending runs.
+            schedule_id: Only runs of schedules that have, or had, this id.
+            workflow: The name of the workflow.
+            since: Created then or later; in the order `-ended`: ended.
+            until: Created, or ended, before.
+            error: A part of the text of their error, in any case: of failed and lost runs alone.
+            sort: `-created` (newest first), `created`, or `-ended`: failed and lost runs alone, by their end. Default:
+                `-ended` where `error` is given, else `-created`.
+            namespace: Default: RQSCHED_NAMESPACE.
+            limit: The size of the page, 1 to 500.
+            cursor: `next_cursor` of the page before.
+        """
+        require_limit(limit)
+        asked = {"schedule_id": schedule_id, "workflow": workflow, "since": since, "until": until, "error": error}
+        wanted = to_run_filters(self._namespace(namespace), status, **asked)
+        page = run_pages.fill_runs(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=sort)
+        return page.map(lambda found: (found[0], RunHandle(self.runtime, found[1])))
+
+    def iter(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+        namespace: str | None = None,
+    ) -> Iterator[tuple[str, RunHandle]]:
+        """Read all runs that `list` shows with these arguments, page by page."""
+        asked: dict[str, Any] = {"schedule_id": schedule_id, "workflow": workflow, "since": since, "until": until}
+        asked |= {"status": status, "error": error, "sort": sort, "namespace": namespace}
+        return pages(lambda cursor: self.list(**asked, limit=MAX_PAGE, cursor=cursor))
+
+    def retry_failed(
+        self,
+        since: datetime | SpanLike,
+        *,
+        until: datetime | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        namespace: str | None = None,
+        bound: int = retrying.DEFAULT_BOUND,
+        dry_run: bool = False,
+        reason: str | None = None,
+        progress: Callable[[RetryRow], None] | None = None,
+        context: CommandContext | None = None,
+    ) -> Sequence[RetryRow]:
+        """Retry every run that failed or was lost since an instant, as `RunHandle.retry` does.
+
+        >>> scheduler.runs.retry_failed("1h", reason="the mail server is back", dry_run=True)
+        []
+
+        `since` is an instant, or a length before now. The run that ended first is retried first; if the overlap policy
+        allows one run at a time, the runs of a schedule follow one another. Returns a row for each run; `dry_run`
+        writes nothing. If there are more than `bound` runs, writes nothing and raises InvalidLimitError. After an
+        interruption, call it again: a retried run no longer counts as failed.
+        """
+        require_note(reason, "reason")
+        begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)
+        wanted = FailedRuns(begin, self._namespace(namespace), until, schedule_id, workflow)
+        if dry_run:
+            return retrying.find_failed(self.runtime, wanted, bound)
+        rows = []
+        for row in retrying.retry_failed(self.runtime, wanted, bound=bound, reason=reason, context=context):
+            rows.append(row)
+            if progress is not None:
+                progress(row)
+        return rows

@@ -24,7 +24,7 @@ from rqsched.api.build_description import (
 )
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
-from rqsched.errors import BackfillNotFoundError, InvalidInputError, RunNotFoundError, ScheduleNotFoundError
+from rqsched.errors import InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.features.backfill import chain as backfill
 from rqsched.features.backfill.chain import DEFAULT_BOUND, BackfillRange
 from rqsched.features.notifications import store as deliveries
@@ -504,7 +504,7 @@ class ScheduleHandle(ScheduleView):
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))
         if dry_run:
-            chunks = self.preview_backfill(wanted)
+            chunks = backfill.preview(self._runtime, self.refresh().state, wanted)
             return describe_preview(self._schedule, wanted, chunks)
         rows: list[BackfillRow] = []
         for step in self.backfill_in_chunks(wanted):  # even an empty range makes one step
@@ -514,28 +514,13 @@ class ScheduleHandle(ScheduleView):
         self.refresh()
         return replace(step, rows=rows)
 
-    def preview_backfill(self, wanted: BackfillRange) -> Iterator[list[BackfillRow]]:
-        """Yield the rows that a backfill would return, chunk by chunk, in bounded memory; write nothing."""
-        return backfill.preview(self._runtime, self.refresh().state, wanted)
-
     def backfill_in_chunks(self, wanted: BackfillRange) -> Generator[BackfillProgress]:
         """Fire a range chunk by chunk, in bounded memory. Yields the progress after each chunk, with the chunk's rows.
 
-        If you stop iterating, `resume_backfill` or the next `recover()` fires the rest.
+        If you stop iterating, the next `recover()` of any process fires the rest.
         """
         schedule = self.refresh().state
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(self.schedule_id, self.namespace)
         opened = backfill.open_backfill(self._runtime, schedule, wanted, new_uid(self._runtime.now()))
         yield from starmap(describe_backfill, backfill.iterate(self._runtime, opened))
-
-    def resume_backfill(self, uid: str) -> Generator[BackfillProgress]:
-        """Continue an interrupted backfill of this schedule, as `backfill_in_chunks` does.
-
-        No occurrence fires twice, even if another process continues the backfill at the same time. Raises
-        BackfillNotFoundError.
-        """
-        found = backfill.get_backfill(self._runtime, uid)
-        if found.schedule_uid != self.uid:
-            raise BackfillNotFoundError(uid)
-        yield from starmap(describe_backfill, backfill.iterate(self._runtime, found))

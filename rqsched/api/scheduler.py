@@ -6,57 +6,47 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rq import get_current_job
 
 from rqsched import signals
-from rqsched.api.build_description import describe_backfill
-from rqsched.api.description import BackfillProgress
-from rqsched.api.list_filters import ListFilters, read_page, to_filters, to_run_filters
+from rqsched.api.groups import Grouped
+from rqsched.api.list_filters import ListFilters, read_page, to_filters
 from rqsched.api.recovering import Recovering, find_worker_command
-from rqsched.api.run_handle import RunHandle
+from rqsched.api.run_handle import Runs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.clock import Clock
 from rqsched.config import Settings
 from rqsched.errors import (
     BackendUnavailableError,
-    BackfillNotFoundError,
     ConfigError,
     InvalidInputError,
-    RunNotFoundError,
     ScheduleNotFoundError,
 )
-from rqsched.features.backfill import chain as backfill
-from rqsched.features.backfill import store as backfills
-from rqsched.features.backfill.store import Backfill
+from rqsched.features.backfill.api import Backfills
 from rqsched.features.bulk.api import BulkOperations
 from rqsched.features.calendars.api import Calendars
 from rqsched.features.declarations.api import Syncing
 from rqsched.features.declarations.declarations import Declaration, Declarations, Declaring, of_process
 from rqsched.features.freeze.api import Holding
-from rqsched.features.limits.api import Limiting
+from rqsched.features.limits.api import Limits
 from rqsched.features.list import make_runtime
 from rqsched.features.namespaces.api import Namespaces
 from rqsched.features.pruning import chain as pruning
-from rqsched.features.quotas import chain as quotas
-from rqsched.features.quotas.decide import Usage
-from rqsched.features.retry_on_request import chain as retrying
 from rqsched.kernel.chain import create as creating
 from rqsched.kernel.chain import option_checks
 from rqsched.kernel.chain.change import read_in
 from rqsched.kernel.chain.create import Named, ScheduleRequest
 from rqsched.kernel.chain.imports import is_importing_workflows
-from rqsched.kernel.decide.audit import AuditRecord, CommandContext
-from rqsched.kernel.decide.model import Definition, Schedule
+from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.option_table import is_id, require_id, require_note
-from rqsched.kernel.decide.results import MAX_PAGE, Load, Page, RetryRow, pages
+from rqsched.kernel.decide.results import MAX_PAGE, Load, Page, pages
 from rqsched.kernel.decide.retention import Retention
 from rqsched.kernel.decide.schedule_options import require_known
-from rqsched.kernel.queries import run_pages
-from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.runs import FailedRuns
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.kernel.store import changes, schema_version
 from rqsched.kernel.store.caller_transaction import (
@@ -70,8 +60,8 @@ from rqsched.kernel.store.caller_transaction import (
 from rqsched.kernel.store.database import Connection, Engine
 from rqsched.kernel.store.shared_engine import database_of
 from rqsched.simulate.load import read_load, window_of
-from rqsched.timing import When, unfold
-from rqsched.when.duration import SpanLike, to_span
+from rqsched.timing import When
+from rqsched.when.duration import SpanLike
 from rqsched.workflows import Registry
 
 if TYPE_CHECKING:
@@ -80,9 +70,10 @@ if TYPE_CHECKING:
     from rqsched.simulate.report import Simulation
 
 _log = logging.getLogger(__name__)
+_runtime_of = attrgetter("runtime")
 
 
-class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declaring):
+class Scheduler(Holding, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()
@@ -90,8 +81,22 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
     >>> schedule.trigger().outcome
     'triggered'
 
-    Safe to share between threads. Every operation is durable when it returns; Redis being down only delays it.
+    Safe to share between threads. Every operation is durable when it returns; Redis being down only delays it. The
+    operations on other nouns are groups: `scheduler.runs.list()`, `scheduler.limits.set(...)`.
     """
+
+    runs = Grouped(Runs, _runtime_of)
+    """The runs of all schedules."""
+    backfills = Grouped(Backfills, _runtime_of)
+    """The backfills of all schedules."""
+    bulk = Grouped(BulkOperations, _runtime_of)
+    """The operations on every schedule that matches filters."""
+    calendars = Grouped(Calendars, _runtime_of)
+    """Named exclusions that many schedules use."""
+    limits = Grouped(Limits, _runtime_of)
+    """The groups of runs of which only some run at once, or start in a time."""
+    namespaces = Grouped(Namespaces, _runtime_of)
+    """Whole namespaces: their usage, and their deletion."""
 
     def __init__(
         self,
@@ -234,8 +239,8 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
             jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
             spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
             limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
-            limit_running: The most runs at once, if this is the group's first schedule; see `set_limit`.
-            limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `set_limit`.
+            limit_running: The most runs at once, if this is the group's first schedule; see `limits.set`.
+            limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `limits.set`.
             max_runs: How many runs may start; default no limit.
             on_max_runs: What follows `max_runs`: `done` (default) or `delete`.
             max_successes: Done after so many successful runs; default no limit.
@@ -279,16 +284,10 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         """
         require_known(options, Scheduler.create)
         within, given = split_transaction(options, session)
-        said = {"note": note, "paused": paused, "context": context, "key": idempotency_key}
-        request = self.create_request(self._named(namespace, schedule_id), workflow, spec, given, **said)
+        definition = option_checks.define_new(self.runtime, workflow, spec, given)
+        named, text = self._named(namespace, schedule_id), require_note(note)
+        request = ScheduleRequest(named, definition, text, paused, context, key=idempotency_key)
         return self._handle(creating.create(self.runtime, request, within=within))
-
-    def create_request(
-        self, named: Named, workflow: str | Callable[..., Any], spec: When, options: Mapping[str, Any], **said: Any
-    ) -> ScheduleRequest:
-        """Check the arguments of `create` without writing, for other surfaces; raises the same errors."""
-        definition = self._define(workflow, spec, options)
-        return ScheduleRequest(named, definition, **{**said, "note": require_note(said.get("note"))})
 
     def upsert(
         self,
@@ -310,21 +309,10 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         """
         require_known(options, Scheduler.upsert)
         within, given = split_transaction(options, session)
-        definition = self._define(workflow, spec, given)
+        definition = option_checks.define_new(self.runtime, workflow, spec, given)
         request = ScheduleRequest(self._named(namespace, schedule_id), definition, require_note(note), paused, context)
         schedule, outcome = creating.upsert(self.runtime, request, within=within)
         return self._handle(schedule), outcome
-
-    def _define(self, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]) -> Definition:
-        name = self.runtime.imports.name_of(workflow)
-        spec, options = unfold(when, given)
-        is_external = options.get("executor") == "external"
-        return option_checks.new_definition(self.runtime, name, spec, options, is_external=is_external)
-
-    @property
-    def calendars(self) -> Calendars:
-        """Named exclusions that many schedules use."""
-        return Calendars(self.runtime, self._namespace)
 
     def _named(self, namespace: str | None, schedule_id: str) -> Named:
         return Named(require_id(self._namespace(namespace), "namespace"), require_id(schedule_id))
@@ -397,159 +385,9 @@ class Scheduler(BulkOperations, Holding, Namespaces, Limiting, Syncing, Declarin
         wanted = to_filters(self._namespace(namespace), **filters)
         return self.runtime.database.read(lambda connection: schedule_queries.count_schedules(connection, wanted))
 
-    def history(
-        self, schedule_id: str, *, namespace: str | None = None, limit: int = 100, after_sequence: int = 0
-    ) -> Sequence[AuditRecord]:
-        """Read the audit events of the newest schedule with an id, deleted or not."""
-        return self.newest(schedule_id, namespace=namespace).history(limit, after_sequence)
-
     def newest(self, schedule_id: str, *, namespace: str | None = None) -> ScheduleHandle:
         """Find the newest schedule with an id, deleted or not; raises ScheduleNotFoundError."""
         return self._found(schedule_queries.find_newest, schedule_id, namespace)
-
-    def run(self, uid: str, *, namespace: str | None = None) -> RunHandle:
-        """Find a run of any schedule by its uid; raises RunNotFoundError."""
-        found = self.runtime.database.read(lambda c: run_queries.find_run_in(c, self._namespace(namespace), uid))
-        if found is None:
-            raise RunNotFoundError(uid)
-        return RunHandle(self.runtime, found)
-
-    def runs(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        schedule_id: str | None = None,
-        workflow: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        error: str | None = None,
-        sort: str | None = None,
-        namespace: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[tuple[str, RunHandle]]:
-        """Read a page of the runs of all schedules, deleted ones too, each with the id of its schedule.
-
-        >>> [schedule_id for schedule_id, run in scheduler.runs(status="failed").items]
-        []
-
-        Args:
-            status: One status or several; `blocked` for the blocked ones among pending runs.
-            schedule_id: Only runs of schedules that have, or had, this id.
-            workflow: The name of the workflow.
-            since: Created then or later; in the order `-ended`: ended.
-            until: Created, or ended, before.
-            error: A part of the text of their error, in any case: of failed and lost runs alone.
-            sort: `-created` (newest first), `created`, or `-ended`: failed and lost runs alone, by their end. Default:
-                `-ended` where `error` is given, else `-created`.
-            namespace: Default: RQSCHED_NAMESPACE.
-            limit: The size of the page, 1 to 500.
-            cursor: `next_cursor` of the page before.
-        """
-        schedule_queries.require_limit(limit)
-        asked = {"schedule_id": schedule_id, "workflow": workflow, "since": since, "until": until, "error": error}
-        wanted = to_run_filters(self._namespace(namespace), status, **asked)
-        page = run_pages.fill_runs(self.runtime.database, wanted, limit=limit, cursor=cursor, sort=sort)
-        return page.map(lambda found: (found[0], RunHandle(self.runtime, found[1])))
-
-    def backfill(self, uid: str, *, namespace: str | None = None) -> BackfillProgress:
-        """Read the progress of a backfill; raises BackfillNotFoundError."""
-        return describe_backfill(self._find_backfill(uid, namespace))
-
-    def _find_backfill(self, uid: str, namespace: str | None) -> Backfill:
-        found = backfill.get_backfill(self.runtime, uid.upper())
-        schedule = self.runtime.database.read(lambda connection: changes.find(connection, found.schedule_uid))
-        if schedule is None or schedule.namespace != self._namespace(namespace):
-            raise BackfillNotFoundError(uid)
-        return found
-
-    def backfills(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        namespace: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BackfillProgress]:
-        """Read a page of backfills, newest first; `status` is `running`, `done` or `stopped`."""
-        schedule_queries.require_limit(limit)
-        where = self._namespace(namespace)
-        page = self.runtime.database.read(
-            lambda c: backfills.page(c, where, schedule_id=schedule_id, status=status, limit=limit, cursor=cursor)
-        )
-        return page.map(describe_backfill)
-
-    def iter_backfills(
-        self, *, schedule_id: str | None = None, status: str | None = None, namespace: str | None = None
-    ) -> Iterator[BackfillProgress]:
-        """Read all backfills, newest first, page by page."""
-        asked = {"schedule_id": schedule_id, "status": status, "namespace": namespace}
-        return pages(lambda cursor: self.backfills(**asked, limit=MAX_PAGE, cursor=cursor))
-
-    def cancel_backfill(
-        self,
-        uid: str,
-        reason: str | None = None,
-        *,
-        namespace: str | None = None,
-        context: CommandContext | None = None,
-    ) -> BackfillProgress:
-        """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
-
-        The reason and the caller are recorded.
-        """
-        require_note(reason, "reason")
-        found = self._find_backfill(uid, namespace)
-        return describe_backfill(backfill.cancel(self.runtime, found.uid, reason=reason, context=context))
-
-    def retry_failed(
-        self,
-        since: datetime | SpanLike,
-        *,
-        until: datetime | None = None,
-        schedule_id: str | None = None,
-        workflow: str | None = None,
-        namespace: str | None = None,
-        bound: int = retrying.DEFAULT_BOUND,
-        dry_run: bool = False,
-        reason: str | None = None,
-        progress: Callable[[RetryRow], None] | None = None,
-        context: CommandContext | None = None,
-    ) -> Sequence[RetryRow]:
-        """Retry every run that failed or was lost since an instant, as `RunHandle.retry` does.
-
-        >>> scheduler.retry_failed("1h", reason="the mail server is back", dry_run=True)
-        []
-
-        `since` is an instant, or a length before now. The run that ended first is retried first; if the overlap policy
-        allows one run at a time, the runs of a schedule follow one another. Returns a row for each run; `dry_run`
-        writes nothing. If there are more than `bound` runs, writes nothing and raises InvalidLimitError. After an
-        interruption, call it again: a retried run no longer counts as failed.
-        """
-        require_note(reason, "reason")
-        begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)
-        wanted = FailedRuns(begin, self._namespace(namespace), until, schedule_id, workflow)
-        if dry_run:
-            return retrying.find_failed(self.runtime, wanted, bound)
-        rows = []
-        for row in retrying.retry_failed(self.runtime, wanted, bound=bound, reason=reason, context=context):
-            rows.append(row)
-            if progress is not None:
-                progress(row)
-        return rows
-
-    def usage(self, *, namespace: str | None = None) -> Usage:
-        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS.
-
-        >>> scheduler.usage(namespace="acme").limits
-        Quota(schedules=None, bytes=None)
-        """
-        return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
-
-    def usages(self) -> Sequence[Usage]:
-        """Count the usage of each namespace that has a quota, in the order of their names."""
-        return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
     def load(self, hours: int = 24, *, namespace: str | None = None) -> Load:
         """Count the fires of the next hours (1 to 744), minute by minute: the peaks, their schedules, and each queue.

@@ -138,7 +138,7 @@ class Session:
         """Find a run by its uid, or within a schedule by its number or instance id too."""
         if schedule_id:
             return self.newest(schedule_id).run(name)
-        return self.scheduler.run(name, namespace=self.namespace)
+        return self.scheduler.runs.get(name, namespace=self.namespace)
 
     def report(self, handle: ScheduleHandle, outcome: str) -> None:
         """Write the outcome of an operation on a schedule."""

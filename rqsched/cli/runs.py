@@ -175,7 +175,7 @@ def runs(
         found = handle.runs(limit, page_token, statuses)
         page = found.map(lambda run: (handle.schedule_id, run))
     else:
-        page = session.scheduler.runs(
+        page = session.scheduler.runs.list(
             status=statuses,
             schedule_id=schedule_id,
             workflow=given_text("--workflow", workflow),

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import httpx
 import tenacity
 
-from rqsched.api.description import BackfillProgress, Description, RunDescription, TriggerResult
+from rqsched.api.description import Description, RunDescription, TriggerResult
+from rqsched.api.groups import Grouped
 from rqsched.client import http, requests, sync
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
@@ -27,11 +28,10 @@ from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.errors import RqschedError
 from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, LimitDescription, Page, Synced
+from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, Page, Synced
 from rqsched.kernel.patience import looks
 
 if TYPE_CHECKING:
-    from rqsched.api.list_filters import ListFilters
     from rqsched.features.declarations.declarations import Declaration
 
 P = ParamSpec("P")
@@ -70,21 +70,82 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]:
-    """Return an operation whose iterator is asynchronous here, as the client's `_chunks` is."""
-    return cast("Operation[P, AsyncGenerator[T]]", call)
+@overload
+def _iterated(
+    call: Operation[P, Iterator[sync.ScheduleHandle]],
+) -> Operation[P, AsyncGenerator[AsyncScheduleHandle]]: ...
+@overload
+def _iterated(call: Operation[P, Iterator[sync.RunHandle]]) -> Operation[P, AsyncGenerator[AsyncRunHandle]]: ...
+@overload
+def _iterated(
+    call: Operation[P, Iterator[tuple[str, sync.RunHandle]]],
+) -> Operation[P, AsyncGenerator[tuple[str, AsyncRunHandle]]]: ...
+@overload
+def _iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]: ...
+def _iterated(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation whose iterator is asynchronous here, as the client's `_chunks` and `_pages` are."""
+    return call
 
 
-async def _pages(read: Callable[[str | None], Awaited[Page[T]]]) -> AsyncGenerator[T]:
-    """Read page after page."""
-    cursor: str | None = None
-    while True:
-        page = await read(cursor)
-        for found in page.items:
-            yield found
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+class _Group:
+    """The base of the groups of an asynchronous client."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+
+class AsyncRuns(_Group):
+    """Runs whose operations are awaited."""
+
+    list = _awaited(sync.Runs.list)
+    iter = _iterated(sync.Runs.iter)
+    retry_failed = _awaited(sync.Runs.retry_failed)
+
+
+class AsyncBackfills(_Group):
+    """Backfills whose operations are awaited."""
+
+    get = _awaited(sync.Backfills.get)
+    list = _awaited(sync.Backfills.list)
+    iter = _iterated(sync.Backfills.iter)
+    cancel = _awaited(sync.Backfills.cancel)
+
+
+class AsyncBulkOperations(_Group):
+    """BulkOperations whose chunks are awaited."""
+
+    pause = _iterated(sync.BulkOperations.pause)
+    resume = _iterated(sync.BulkOperations.resume)
+    trigger = _iterated(sync.BulkOperations.trigger)
+    skip_next = _iterated(sync.BulkOperations.skip_next)
+    _do = sync.BulkOperations._do
+
+
+class AsyncCalendars(_Group):
+    """Calendars whose operations are awaited."""
+
+    set = _awaited(sync.Calendars.set)
+    get = _awaited(sync.Calendars.get)
+    list = _awaited(sync.Calendars.list)
+    delete = _awaited(sync.Calendars.delete)
+    used_by = _awaited(sync.Calendars.used_by)
+    history = _awaited(sync.Calendars.history)
+
+
+class AsyncLimits(_Group):
+    """Limits whose operations are awaited."""
+
+    list = _awaited(sync.Limits.list)
+    iter = _iterated(sync.Limits.iter)
+    set = _awaited(sync.Limits.set)
+
+
+class AsyncNamespaces(_Group):
+    """Namespaces whose operations are awaited."""
+
+    usage = _awaited(sync.Namespaces.usage)
+    preview_delete = _awaited(sync.Namespaces.preview_delete)
+    delete = _awaited(sync.Namespaces.delete)
 
 
 class AsyncClient:
@@ -93,6 +154,19 @@ class AsyncClient:
     Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
     when the server does not respond within `timeout` seconds and the retries.
     """
+
+    runs = Grouped(AsyncRuns)
+    """The runs of all schedules."""
+    backfills = Grouped(AsyncBackfills)
+    """The backfills of all schedules."""
+    bulk = Grouped(AsyncBulkOperations)
+    """The operations on every schedule that matches filters."""
+    calendars = Grouped(AsyncCalendars)
+    """Named exclusions that many schedules use."""
+    limits = Grouped(AsyncLimits)
+    """The groups of runs of which only some run at once, or start in a time."""
+    namespaces = Grouped(AsyncNamespaces)
+    """Whole namespaces: their usage, and their deletion."""
 
     def __init__(
         self,
@@ -131,6 +205,16 @@ class AsyncClient:
             raise http.unreachable(error) from error
         raise AssertionError("tenacity raises the last error")  # pragma: no cover
 
+    async def _pages(self, read: Callable[[str | None], Awaited[Page[T]]]) -> AsyncGenerator[T]:
+        cursor: str | None = None
+        while True:
+            page = await read(cursor)
+            for found in page.items:
+                yield found
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
     def _handle(self, description: Description) -> AsyncScheduleHandle:
         return AsyncScheduleHandle(self, description.schedule_id, description)
 
@@ -145,37 +229,21 @@ class AsyncClient:
     upsert = _awaited(sync.Client.upsert)
     get = _awaited(sync.Client.get)
     list = _awaited(sync.Client.list)
+    iter = _iterated(sync.Client.iter)
     count = _awaited(sync.Client.count)
-    history = _awaited(sync.Client.history)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
-    usage = _awaited(sync.Client.usage)
     load = _awaited(sync.Client.load)
-    runs = _awaited(sync.Client.runs)
     hold = _awaited(sync.Client.hold)
     held = _awaited(sync.Client.held)
     holds = _awaited(sync.Client.holds)
     preview_release = _awaited(sync.Client.preview_release)
     release = _awaited(sync.Client.release)
-    limits = _awaited(sync.Client.limits)
-    set_limit = _awaited(sync.Client.set_limit)
-    calendars = _awaited(sync.Client.calendars)
-    calendar = _awaited(sync.Client.calendar)
-    calendar_users = _awaited(sync.Client.calendar_users)
-    set_calendar = _awaited(sync.Client.set_calendar)
-    delete_calendar = _awaited(sync.Client.delete_calendar)
     freeze = _awaited(sync.Client.freeze)
     frozen = _awaited(sync.Client.frozen)
     freezes = _awaited(sync.Client.freezes)
     preview_thaw = _awaited(sync.Client.preview_thaw)
     thaw = _awaited(sync.Client.thaw)
-    preview_delete_namespace = _awaited(sync.Client.preview_delete_namespace)
-    delete_namespace = _awaited(sync.Client.delete_namespace)
-    bulk = _iterated(sync.Client.bulk)
-    retry_failed = _awaited(sync.Client.retry_failed)
-    backfill = _awaited(sync.Client.backfill)
-    backfills = _awaited(sync.Client.backfills)
-    cancel_backfill = _awaited(sync.Client.cancel_backfill)
 
     async def _chunks(self, first: Request[BulkProgress]) -> AsyncGenerator[BulkProgress]:
         chunk: Request[BulkProgress] | None = first
@@ -184,34 +252,21 @@ class AsyncClient:
             yield progress
             chunk = requests.next_chunk(chunk, progress)
 
-    def iter_limits(self) -> AsyncIterator[LimitDescription]:
-        """Read all groups of the namespace by name, page by page."""
-        return _pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
-
-    def iter_backfills(
-        self, *, schedule_id: str | None = None, status: str | None = None
-    ) -> AsyncIterator[BackfillProgress]:
-        """Read all backfills, newest first, page by page."""
-        filters = {"schedule_id": schedule_id, "status": status}
-        return _pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
-
     async def sync(
         self,
         declarations: Iterable[Declaration],
         *,
         delete_removed: bool = False,
+        dry_run: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
         """Upsert a declared set; see `Client.sync`."""
         parts = requests.sync_requests(declarations, delete_removed=delete_removed)
+        if dry_run:
+            return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             await self.send(rehearsal)
         return requests.joined([requests.told(await self.send(part), progress) for part in parts])
-
-    async def preview_sync(self, declarations: Iterable[Declaration], *, delete_removed: bool = False) -> Synced:
-        """Return the effect of `sync` now; see `Client.preview_sync`."""
-        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
-        return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
 
     def events(
         self,
@@ -233,7 +288,7 @@ class AsyncClient:
         params = requests.event_params(after, since, event_types, principal)
         if follow:
             return self.follow(path_of("events", "stream"), params)
-        return _pages(lambda cursor: self.send(requests.events(params, cursor)))
+        return self._pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     async def follow(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[EventRecord]:
         """Read a stream of events, connection after connection."""
@@ -252,10 +307,6 @@ class AsyncClient:
             except (httpx.TransportError, RqschedError) as caught:
                 error = caught
             await asyncio.sleep(stream.pause_after(error))
-
-    def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> AsyncIterator[AsyncScheduleHandle]:
-        """Read all schedules that match the filters of `list`, in this order, page by page."""
-        return _pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
 
 class AsyncRunHandle(RunView):
@@ -311,13 +362,10 @@ class AsyncScheduleHandle(ScheduleView):
     history = _awaited(sync.ScheduleHandle.history)
     deliveries = _awaited(sync.ScheduleHandle.deliveries)
     runs = _awaited(sync.ScheduleHandle.runs)
+    iter_runs = _iterated(sync.ScheduleHandle.iter_runs)
     run = _awaited(sync.ScheduleHandle.run)
     upcoming = _awaited(sync.ScheduleHandle.upcoming)
     why = _awaited(sync.ScheduleHandle.why)
-
-    def iter_runs(self, statuses: Sequence[str] = ()) -> AsyncIterator[AsyncRunHandle]:
-        """Read all runs, newest first, page by page."""
-        return _pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     async def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> AsyncGenerator[AuditRecord]:
         """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""

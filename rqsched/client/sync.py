@@ -15,6 +15,7 @@ import httpx
 import tenacity
 
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
+from rqsched.api.groups import Grouped
 from rqsched.client import http, requests, responses
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
@@ -51,12 +52,324 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Group:
+    """The base of the groups of a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+
+class Runs(_Group):
+    """The runs of all schedules; see `rqsched.types.Runs`."""
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[tuple[str, RunHandle]]:
+        """Read a page (1 to 500) of the runs of all schedules, deleted ones too, each with the id of its schedule.
+
+        `since` and `until` bound the time of creation. `error` is a part of the text of the error. With it, and with
+        the order `-ended`, only failed and lost runs are read, by the time of their end. Other orders are `-created`,
+        the newest first, and `created`.
+        """
+        params = {
+            "status": [status] if isinstance(status, str) else status,
+            "schedule_id": schedule_id,
+            "workflow": workflow,
+            "since": since and instant("since", since),
+            "until": until and instant("until", until),
+            "error": error,
+            "sort": sort,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        request = get(path_of("runs"), responses.found_runs, params)
+        return self._client.send(request.then(lambda page: page.map(self._client._found_run)))
+
+    def iter(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        sort: str | None = None,
+    ) -> Iterator[tuple[str, RunHandle]]:
+        """Read all runs that `list` shows with these arguments, page by page."""
+        asked: dict[str, Any] = {"status": status, "schedule_id": schedule_id, "workflow": workflow, "since": since}
+        asked |= {"until": until, "error": error, "sort": sort}
+        return self._client._pages(lambda cursor: self.list(**asked, limit=MAX_PAGE, cursor=cursor))
+
+    def retry_failed(
+        self,
+        since: datetime | timedelta,
+        *,
+        until: datetime | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        bound: int = 1_000,
+        dry_run: bool = False,
+        reason: str | None = None,
+    ) -> Sequence[RetryRow]:
+        """Retry every run that failed or was lost since an instant, or so long ago; returns a row for each.
+
+        Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
+        """
+        body = {
+            "since": since.total_seconds() if isinstance(since, timedelta) else instant("since", since),
+            "until": until and instant("until", until),
+            "schedule_id": schedule_id,
+            "workflow": workflow,
+            "bound": bound,
+            "dry_run": dry_run,
+            "reason": reason,
+        }
+        path, read = path_of("runs", "retry"), responses.listed(RetryRow)
+        return self._client.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
+
+
+class Backfills(_Group):
+    """The backfills of all schedules; see `rqsched.types.Backfills`."""
+
+    def get(self, uid: str) -> BackfillProgress:
+        """Read the progress of a backfill; raises BackfillNotFoundError."""
+        return self._client.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))
+
+    def list(
+        self,
+        *,
+        schedule_id: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BackfillProgress]:
+        """Read a page of backfills, newest first."""
+        params = {"schedule_id": schedule_id, "status": status, "limit": limit, "cursor": cursor}
+        return self._client.send(get(path_of("backfills"), responses.page(BackfillProgress), params))
+
+    def iter(self, *, schedule_id: str | None = None, status: str | None = None) -> Iterator[BackfillProgress]:
+        """Read all backfills, newest first, page by page."""
+        filters = {"schedule_id": schedule_id, "status": status}
+        return self._client._pages(lambda cursor: self.list(**filters, limit=MAX_PAGE, cursor=cursor))
+
+    def cancel(self, uid: str, reason: str | None = None) -> BackfillProgress:
+        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
+
+        The reason and the caller are recorded.
+        """
+        path, read = path_of("backfills", uid, "cancel"), responses.one(BackfillProgress)
+        return self._client.send(Request("POST", path, read, given({"reason": reason}) or None, is_repeatable=True))
+
+
+class BulkOperations(_Group):
+    """The operations on every schedule that matches the filters, in chunks; see `rqsched.types.BulkOperations`.
+
+    The first step of the iteration sends a request that counts the schedules, and each further step a request that
+    handles a chunk. A request whose response is lost is sent again.
+    """
+
+    def pause(
+        self,
+        *,
+        note: str | None = None,
+        reason: str | None = None,
+        until: datetime | None = None,
+        on_resume: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Pause every schedule that matches; without `status`, the active ones."""
+        end = None if until is None else instant("until", until)
+        more = {"note": note, "reason": reason, "until": end, "on_resume": on_resume}
+        return self._do("pause", filters, more, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def resume(
+        self,
+        on_resume: str | None = None,
+        *,
+        note: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Resume every schedule that matches; without `status`, the paused ones."""
+        more = {"on_resume": on_resume, "note": note}
+        return self._do("resume", filters, more, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def trigger(
+        self,
+        overlap: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Start a run of every schedule that matches; without `status`, of the active ones."""
+        more = {"overlap": overlap, "idempotency_key": idempotency_key}
+        return self._do("trigger", filters, more, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def skip_next(
+        self,
+        count: int = 1,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Skip the next `count` occurrences of every schedule that matches; without `status`, of the active ones."""
+        more = {"count": count, "reason": reason}
+        return self._do("skip-next", filters, more, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def _do(self, operation: str, filters: ListFilters, more: Mapping[str, Any], **how: Any) -> Iterator[BulkProgress]:
+        body, read = requests.bulk_body(filters, **more, **how), responses.one(BulkProgress)
+        return self._client._chunks(Request("POST", path_of("bulk", operation), read, body, is_repeatable=True))
+
+
+class Calendars(_Group):
+    """Named exclusions that many schedules use; see `rqsched.types.Calendars`."""
+
+    def set(
+        self,
+        name: str,
+        exclude: ExcludeLike,
+        *,
+        shared: bool = False,
+        description: str | None = None,
+        source: str | None = None,
+        reaches: date | None = None,
+        revision: int | None = None,
+        reason: str | None = None,
+    ) -> Calendar:
+        """Create a calendar, or replace what it holds; see `Calendars.set`."""
+        body = given(
+            {
+                "exclude": list(require_entries(exclude)),
+                "description": description,
+                "source": source,
+                "reaches": reaches and reaches.isoformat(),
+                "revision": revision,
+                "reason": reason,
+            }
+        )
+        path, params = path_of("calendars", name), {"shared": "true"} if shared else {}
+        return self._client.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
+
+    def get(self, name: str) -> Calendar:
+        """Read a calendar; raises CalendarNotFoundError."""
+        return self._client.send(get(path_of("calendars", name), responses.calendar))
+
+    def list(self) -> Sequence[Calendar]:
+        """Read the calendars that schedules of the namespace may name; see `Calendars.list`."""
+        return self._client.send(get(path_of("calendars"), responses.calendars))
+
+    def delete(
+        self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
+    ) -> None:
+        """Delete a calendar that no schedule names; see `Calendars.delete`."""
+        params = given({"shared": "true" if shared else None, "revision": revision, "reason": reason})
+        return self._client.send(Request("DELETE", path_of("calendars", name), responses.nothing, params=params))
+
+    def used_by(self, calendar: Calendar) -> Sequence[tuple[str, str]]:
+        """Read the namespace and id of the schedules that name it and that the token sees."""
+        return self._client.send(get(path_of("calendars", calendar.name), responses.calendar_users))
+
+    def history(self, calendar: Calendar) -> Sequence[dict[str, Any]]:
+        """Read its newest 50 changes, the newest first; see `Calendars.history`."""
+        return self._client.send(
+            get(path_of("calendars", calendar.name), lambda response: list(response.json()["history"]))
+        )
+
+
+class Limits(_Group):
+    """The groups of `limit`; see `rqsched.types.Limits`."""
+
+    def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
+        """Read a page of the groups of the namespace, by name; see `Limits.list`."""
+        return self._client.send(
+            get(path_of("limits"), responses.page(LimitDescription), {"limit": limit, "cursor": cursor})
+        )
+
+    def iter(self) -> Iterator[LimitDescription]:
+        """Read all groups of the namespace by name, page by page."""
+        return self._client._pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor))
+
+    def set(
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        rate: str | None = None,
+        unset: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> LimitDescription:
+        """Change how many runs of a group may run at once, or start in a time; see `Limits.set`."""
+        off = [unset] if isinstance(unset, str) else [*unset]
+        body = given({"name": name, "number": number, "rate": rate, "unset": off or None, "reason": reason})
+        read = responses.one(LimitDescription)
+        return self._client.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
+
+
+class Namespaces(_Group):
+    """Whole namespaces; see `rqsched.types.Namespaces`."""
+
+    def usage(self) -> Usage:
+        """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
+        return self._client.send(get(path_of("usage"), responses.usage))
+
+    def preview_delete(self, name: str) -> NamespaceData:
+        """Read the data that `delete` would delete; see `Namespaces.preview_delete`."""
+        read = responses.one(NamespaceData)
+        return self._client.send(
+            Request("GET", path_of("namespace"), read, headers={"X-Namespace": name}, is_repeatable=True)
+        )
+
+    def delete(self, name: str, reason: str | None = None, *, terminate: bool = False) -> NamespaceData:
+        """Delete some thousand rows of a frozen namespace for good; see `Namespaces.delete`.
+
+        Call it again until `is_over`.
+        """
+        params = given({"confirm": name, "reason": reason, "terminate": "true" if terminate else None})
+        headers, read = {"X-Namespace": name}, responses.one(NamespaceData)
+        return self._client.send(Request("DELETE", path_of("namespace"), read, params=params, headers=headers))
+
+
 class Client:
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
     Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
     when the server does not respond within `timeout` seconds and the retries.
     """
+
+    runs = Grouped(Runs)
+    """The runs of all schedules."""
+    backfills = Grouped(Backfills)
+    """The backfills of all schedules."""
+    bulk = Grouped(BulkOperations)
+    """The operations on every schedule that matches filters."""
+    calendars = Grouped(Calendars)
+    """Named exclusions that many schedules use."""
+    limits = Grouped(Limits)
+    """The groups of runs of which only some run at once, or start in a time."""
+    namespaces = Grouped(Namespaces)
+    """Whole namespaces: their usage, and their deletion."""
 
     def __init__(
         self,
@@ -94,6 +407,16 @@ class Client:
         except httpx.TransportError as error:
             raise http.unreachable(error) from error
         raise AssertionError("tenacity raises the last error")  # pragma: no cover
+
+    def _chunks(self, first: Request[BulkProgress]) -> Iterator[BulkProgress]:
+        chunk: Request[BulkProgress] | None = first
+        while chunk is not None:
+            progress = self.send(chunk)
+            yield progress
+            chunk = requests.next_chunk(chunk, progress)
+
+    def _pages(self, read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+        return pages(read)
 
     def _handle(self, description: Description) -> ScheduleHandle:
         return ScheduleHandle(self, description.schedule_id, description)
@@ -147,10 +470,6 @@ class Client:
         """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
         return ScheduleHandle(self, schedule_id)
 
-    def history(self, schedule_id: str, *, limit: int = 100, after_sequence: int = 0) -> Sequence[AuditRecord]:
-        """Read a schedule's audit events, also after it was deleted: the newest incarnation of the id."""
-        return self.handle(schedule_id).history(limit, after_sequence)
-
     def list(
         self,
         *,
@@ -170,7 +489,7 @@ class Client:
 
     def iter(self, *, sort: str = "created", **filters: Unpack[ListFilters]) -> Iterator[ScheduleHandle]:
         """Read all schedules that match the filters of `list`, in this order, page by page."""
-        return pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
+        return self._pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor, sort=sort, **filters))
 
     def count(self, **filters: Unpack[ListFilters]) -> int:
         """Count the schedules that match the filters of `list`."""
@@ -185,10 +504,6 @@ class Client:
     def workflows(self) -> Sequence[dict[str, Any]]:
         """List the registered workflows, with their defaults; a token of some namespaces gets those in use here."""
         return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
-
-    def usage(self) -> Usage:
-        """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
-        return self.send(get(path_of("usage"), responses.usage))
 
     def load(self, hours: int = 24) -> Load:
         """Count the fires of the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
@@ -227,29 +542,6 @@ class Client:
         body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
 
-    def limits(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
-        """Read a page of the groups of the namespace, by name; see `Scheduler.limits`."""
-        return self.send(get(path_of("limits"), responses.page(LimitDescription), {"limit": limit, "cursor": cursor}))
-
-    def iter_limits(self) -> Iterator[LimitDescription]:
-        """Read all groups of the namespace by name, page by page."""
-        return pages(lambda cursor: self.limits(limit=MAX_PAGE, cursor=cursor))
-
-    def set_limit(
-        self,
-        name: str,
-        number: int | None = None,
-        *,
-        rate: str | None = None,
-        unset: Sequence[str] = (),
-        reason: str | None = None,
-    ) -> LimitDescription:
-        """Change how many runs of a group may run at once, or start in a time; see `Scheduler.set_limit`."""
-        off = [unset] if isinstance(unset, str) else [*unset]
-        body = given({"name": name, "number": number, "rate": rate, "unset": off or None, "reason": reason})
-        read = responses.one(LimitDescription)
-        return self.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
-
     def freeze(self, reason: str | None = None) -> Hold:
         """Let nothing begin in the namespace until `thaw`. Idempotent; see `Scheduler.freeze`."""
         body = given({"reason": reason})
@@ -278,127 +570,6 @@ class Client:
         body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
         return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
 
-    def preview_delete_namespace(self, name: str) -> NamespaceData:
-        """Read the data that `delete_namespace` would delete; see `Scheduler.preview_delete_namespace`."""
-        read = responses.one(NamespaceData)
-        return self.send(Request("GET", path_of("namespace"), read, headers={"X-Namespace": name}, is_repeatable=True))
-
-    def delete_namespace(self, name: str, reason: str | None = None, *, terminate: bool = False) -> NamespaceData:
-        """Delete some thousand rows of a frozen namespace for good; see `Scheduler.delete_namespace`.
-
-        Call it again until `is_over`.
-        """
-        params = given({"confirm": name, "reason": reason, "terminate": "true" if terminate else None})
-        headers, read = {"X-Namespace": name}, responses.one(NamespaceData)
-        return self.send(Request("DELETE", path_of("namespace"), read, params=params, headers=headers))
-
-    def calendars(self) -> Sequence[Calendar]:
-        """Read the calendars that schedules of the namespace may name; see `Scheduler.calendars`."""
-        return self.send(get(path_of("calendars"), responses.calendars))
-
-    def calendar(self, name: str) -> Calendar:
-        """Read a calendar; raises CalendarNotFoundError."""
-        return self.send(get(path_of("calendars", name), responses.calendar))
-
-    def calendar_users(self, name: str) -> Sequence[tuple[str, str]]:
-        """Read the namespace and id of the schedules that name a calendar and that the token sees."""
-        return self.send(get(path_of("calendars", name), responses.calendar_users))
-
-    def set_calendar(
-        self,
-        name: str,
-        exclude: ExcludeLike,
-        *,
-        shared: bool = False,
-        description: str | None = None,
-        source: str | None = None,
-        reaches: date | None = None,
-        revision: int | None = None,
-        reason: str | None = None,
-    ) -> Calendar:
-        """Create a calendar, or replace what it holds; see `Calendars.set`."""
-        body = given(
-            {
-                "exclude": list(require_entries(exclude)),
-                "description": description,
-                "source": source,
-                "reaches": reaches and reaches.isoformat(),
-                "revision": revision,
-                "reason": reason,
-            }
-        )
-        path, params = path_of("calendars", name), {"shared": "true"} if shared else {}
-        return self.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
-
-    def delete_calendar(
-        self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
-    ) -> None:
-        """Delete a calendar that no schedule names; see `Calendars.delete`."""
-        params = given({"shared": "true" if shared else None, "revision": revision, "reason": reason})
-        return self.send(Request("DELETE", path_of("calendars", name), responses.nothing, params=params))
-
-    def retry_failed(
-        self,
-        since: datetime | timedelta,
-        *,
-        until: datetime | None = None,
-        schedule_id: str | None = None,
-        workflow: str | None = None,
-        bound: int = 1_000,
-        dry_run: bool = False,
-        reason: str | None = None,
-    ) -> Sequence[RetryRow]:
-        """Retry every run that failed or was lost since an instant, or so long ago; returns a row for each.
-
-        Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
-        """
-        body = {
-            "since": since.total_seconds() if isinstance(since, timedelta) else instant("since", since),
-            "until": until and instant("until", until),
-            "schedule_id": schedule_id,
-            "workflow": workflow,
-            "bound": bound,
-            "dry_run": dry_run,
-            "reason": reason,
-        }
-        path, read = path_of("runs", "retry"), responses.listed(RetryRow)
-        return self.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
-
-    def bulk(
-        self,
-        operation: str,
-        *,
-        reason: str | None = None,
-        note: str | None = None,
-        on_resume: str | None = None,
-        until: datetime | None = None,
-        overlap: str | None = None,
-        idempotency_key: str | None = None,
-        count: int = 1,
-        dry_run: bool = False,
-        bound: int = 500,
-        cursor: str | None = None,
-        **filters: Unpack[ListFilters],
-    ) -> Iterator[BulkProgress]:
-        """Pause, resume, trigger or skip the next occurrences of every schedule that matches the filters, in chunks.
-
-        The first step of the iteration sends a request that counts the schedules, and each further step a request that
-        handles a chunk. See `Scheduler.bulk`. A request whose response is lost is sent again.
-        """
-        end = None if until is None else instant("until", until)
-        more: dict[str, Any] = {"reason": reason, "note": note, "until": end, "on_resume": on_resume}
-        more |= {"overlap": overlap, "idempotency_key": idempotency_key, "count": count}
-        more |= {"dry_run": dry_run, "bound": bound}
-        body, path = requests.bulk_body(filters, cursor=cursor, **more), path_of("bulk", operation.replace("_", "-"))
-        return self._chunks(Request("POST", path, responses.one(BulkProgress), body, is_repeatable=True))
-
-    def _chunks(self, first: Request[BulkProgress]) -> Iterator[BulkProgress]:
-        chunk: Request[BulkProgress] | None = first
-        while chunk is not None:
-            progress = self.send(chunk)
-            yield progress
-            chunk = requests.next_chunk(chunk, progress)
-
     def events(
         self,
         *,
@@ -419,7 +590,7 @@ class Client:
         params = requests.event_params(after, since, event_types, principal)
         if follow:
             return self.follow(path_of("events", "stream"), params)
-        return pages(lambda cursor: self.send(requests.events(params, cursor)))
+        return self._pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     def follow(self, path: str, params: Mapping[str, Any]) -> Iterator[EventRecord]:
         """Read a stream of events, connection after connection."""
@@ -442,92 +613,26 @@ class Client:
     def _found_run(self, found: tuple[str, RunDescription]) -> tuple[str, RunHandle]:
         return found[0], RunHandle(self, *found)
 
-    def runs(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        schedule_id: str | None = None,
-        workflow: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        error: str | None = None,
-        sort: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[tuple[str, RunHandle]]:
-        """Read a page (1 to 500) of the runs of all schedules, deleted ones too, each with the id of its schedule.
-
-        `since` and `until` bound the time of creation. `error` is a part of the text of the error. With it, and with
-        the order `-ended`, only failed and lost runs are read, by the time of their end. Other orders are `-created`,
-        the newest first, and `created`.
-        """
-        params = {
-            "status": [status] if isinstance(status, str) else status,
-            "schedule_id": schedule_id,
-            "workflow": workflow,
-            "since": since and instant("since", since),
-            "until": until and instant("until", until),
-            "error": error,
-            "sort": sort,
-            "limit": limit,
-            "cursor": cursor,
-        }
-        request = get(path_of("runs"), responses.found_runs, params)
-        return self.send(request.then(lambda page: page.map(self._found_run)))
-
-    def backfill(self, uid: str) -> BackfillProgress:
-        """Read the progress of a backfill; raises BackfillNotFoundError."""
-        return self.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))
-
-    def cancel_backfill(self, uid: str, reason: str | None = None) -> BackfillProgress:
-        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
-
-        The reason and the caller are recorded.
-        """
-        path, read = path_of("backfills", uid, "cancel"), responses.one(BackfillProgress)
-        return self.send(Request("POST", path, read, given({"reason": reason}) or None, is_repeatable=True))
-
-    def backfills(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BackfillProgress]:
-        """Read a page of backfills, newest first."""
-        params = {"schedule_id": schedule_id, "status": status, "limit": limit, "cursor": cursor}
-        return self.send(get(path_of("backfills"), responses.page(BackfillProgress), params))
-
-    def iter_backfills(
-        self, *, schedule_id: str | None = None, status: str | None = None
-    ) -> Iterator[BackfillProgress]:
-        """Read all backfills, newest first, page by page."""
-        filters = {"schedule_id": schedule_id, "status": status}
-        return pages(lambda cursor: self.backfills(**filters, limit=MAX_PAGE, cursor=cursor))
-
     def sync(
         self,
         declarations: Iterable[Declaration],
         *,
         delete_removed: bool = False,
+        dry_run: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
         """Upsert a declared set; with `delete_removed`, delete schedules of earlier syncs that this set lacks.
 
         The whole set is checked, here and by the server, before anything is written. A large set is sent in several
         requests; when one fails, the earlier ones are done, and the same call again does the rest. `progress` is called
-        with each id and its outcome.
+        with each id and its outcome. `dry_run` makes the same checks, returns the effect, and writes nothing.
         """
         parts = requests.sync_requests(declarations, delete_removed=delete_removed)
+        if dry_run:
+            return requests.joined([self.send(part) for part in requests.rehearsed(parts)])
         for rehearsal in requests.rehearsed(parts if len(parts) > 1 else []):
             self.send(rehearsal)
         return requests.joined([requests.told(self.send(part), progress) for part in parts])
-
-    def preview_sync(self, declarations: Iterable[Declaration], *, delete_removed: bool = False) -> Synced:
-        """Return the effect of `sync` now, with the same checks; writes nothing."""
-        parts = requests.sync_requests(declarations, delete_removed=delete_removed)
-        return requests.joined([self.send(part) for part in requests.rehearsed(parts)])
 
 
 class RunHandle(RunView):
@@ -748,7 +853,7 @@ class ScheduleHandle(ScheduleView):
 
     def iter_runs(self, statuses: Sequence[str] = ()) -> Iterator[RunHandle]:
         """Read all runs, newest first, page by page."""
-        return pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
+        return self._client._pages(lambda cursor: self.runs(MAX_PAGE, cursor, statuses))
 
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""

@@ -106,7 +106,8 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
     wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
     if "dry_run" in visit.form:
-        count = sum(len(rows) for rows in handle.preview_backfill(wanted))
+        chunks = backfill.preview(visit.scheduler.runtime, handle.refresh().state, wanted)
+        count = sum(map(len, chunks))
         return f"{count} occurrence(s) lie in that range. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
@@ -218,14 +219,14 @@ def act_on_schedule(visit: Visit) -> Response:
 def confirm_retry_failed(visit: Visit) -> Response:
     """Ask whether to retry every run that failed since an instant, by default a day ago; show how many."""
     since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
-    rows = visit.scheduler.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
+    rows = visit.scheduler.runs.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
     return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
 
 
 def retry_failed(visit: Visit) -> Response:
     """Retry every run that failed since an instant, of one schedule or of all; a schedule's runs follow one another."""
     context, schedule_id = visit.context, visit.form.get("schedule") or None
-    rows = visit.scheduler.retry_failed(
+    rows = visit.scheduler.runs.retry_failed(
         _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
         namespace=visit.namespace,
         reason=context.reason, context=context,
@@ -293,7 +294,7 @@ def set_limit(visit: Visit) -> Response:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9
         unset = [field for field in ("number", "rate") if not visit.form.get(field, "-").strip()]
         most = (int(number) if is_number else 0) if number else None
-        changed = visit.scheduler.set_limit(
+        changed = visit.scheduler.limits.set(
             name, most, rate=rate or None, unset=unset, namespace=visit.namespace, context=visit.context
         )
     except RqschedError as error:
@@ -322,7 +323,7 @@ def thaw(visit: Visit) -> Response:
 
 def confirm_delete_namespace(visit: Visit) -> Response:
     """Ask whether to delete everything in the namespace; show how much there is."""
-    return visit.page("delete_namespace.html", found=visit.scheduler.preview_delete_namespace(visit.namespace))
+    return visit.page("delete_namespace.html", found=visit.scheduler.namespaces.preview_delete(visit.namespace))
 
 
 def delete_namespace(visit: Visit) -> Response:

@@ -13,6 +13,7 @@ import pytest
 from rqsched import Cron, Every, Once, RetryPolicy, Spec, workflow
 from rqsched.aio import (
     AsyncRunHandle,
+    AsyncRuns,
     AsyncScheduleHandle,
     AsyncScheduler,
     ScheduleInfo,
@@ -429,13 +430,13 @@ def test_the_main_operations_are_awaited_from_create_to_purge(any_env: Env) -> N
         assert len(await created.upcoming(3)) == 3
         assert len((await created.backfill(NOON - 2 * DAY, NOON, overlap="allow")).rows) == 2
         wanted = BackfillRange(NOON - 3 * DAY, NOON, OverlapPolicy.ALLOW_ALL)
-        assert [len(rows) async for rows in created.preview_backfill(wanted)] == [3]
+        assert (await created.backfill(wanted.start_at, wanted.end_at, dry_run=True)).started == 1
         assert [done.started async for done in created.backfill_in_chunks(wanted)] == [1]
         handle, outcome = await schedules.upsert("nightly", "note", Cron("0 2 * * *"))
         assert (handle.uid, outcome) == (created.uid, "updated")
         assert [found.schedule_id for found in (await schedules.list(status="active")).items] == ["nightly"]
         streamed = [event.event_type async for event in created.iter_history()]
-        assert len(streamed) == len(await created.history()) == len(await schedules.history("nightly"))
+        assert len(streamed) == len(await created.history()) == len(await (await schedules.newest("nightly")).history())
         await created.delete(purge=True)
         with pytest.raises(ScheduleNotFoundError):
             await schedules.newest("nightly")
@@ -460,8 +461,11 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "newest": [await schedules.newest("nightly")],
                 "list": [*(await schedules.list()).items],
                 "iter": [found async for found in schedules.iter()],
-                "run": [await schedules.run(run.uid)],
-                "runs": [found for _, found in (await schedules.runs()).items],
+            },
+            AsyncRuns: {
+                "get": [await schedules.runs.get(run.uid)],
+                "list": [found for _, found in (await schedules.runs.list()).items],
+                "iter": [found async for _, found in schedules.runs.iter()],
             },
             AsyncScheduleHandle: {
                 "trigger": [triggered.run],
@@ -481,7 +485,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "cancel": [await run.cancel()],
                 "terminate": [await run.terminate()],
                 "wait": [await run.wait(30)],
-                "retry": [await (await schedules.run((await _ended(schedules)).uid)).retry()],
+                "retry": [await (await schedules.runs.get((await _ended(schedules)).uid)).retry()],
             },
         }
 

@@ -256,7 +256,7 @@ def test_history_is_readable_after_delete_by_id_and_by_handle(any_env: Env) -> N
     schedule.delete()
 
     assert types(schedule) == ["Created", "Deleted"]
-    assert [event.event_type for event in any_env.scheduler.history("report", limit=1, after_sequence=1)] == [
+    assert [event.event_type for event in any_env.scheduler.newest("report").history(limit=1, after_sequence=1)] == [
         "ScheduleDeleted"
     ]
 

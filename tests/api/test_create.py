@@ -225,7 +225,7 @@ def test_an_id_is_refused_at_create_and_not_found_later(env: Env, schedule_id: A
     with pytest.raises(ScheduleNotFoundError):
         env.scheduler.get(schedule_id)
     with pytest.raises(ScheduleNotFoundError):
-        env.scheduler.history(schedule_id)
+        env.scheduler.newest(schedule_id).history()
 
 
 def test_a_spec_that_is_over_is_refused_at_create(env: Env) -> None:

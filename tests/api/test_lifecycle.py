@@ -201,7 +201,7 @@ def test_delete_is_soft_and_ends_every_operation(any_env: Env) -> None:
         with pytest.raises(ScheduleNotFoundError):
             operation(schedule)
     assert any_env.scheduler.list().items == []
-    assert [e.event_type for e in any_env.scheduler.history("report")][-1] == "ScheduleDeleted"
+    assert [e.event_type for e in any_env.scheduler.newest("report").history()][-1] == "ScheduleDeleted"
     assert any_env.tick(HOUR) == []
     assert statuses(schedule) == ["succeeded"]
 
@@ -232,7 +232,7 @@ def test_purge_removes_runs_and_history_and_nothing_of_others(any_env: Env) -> N
     assert count(schedules, "uid") == count(runs) == count(audit_events) == [other.uid]
     assert count(backfills) == []
     with pytest.raises(ScheduleNotFoundError):
-        any_env.scheduler.history("report")
+        any_env.scheduler.newest("report").history()
     with pytest.raises(ScheduleNotFoundError):
         purged.refresh()
     any_env.execute_pending()

@@ -9,6 +9,7 @@ import pytest
 
 from rqsched import Cron, Every, Once
 from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleStateError
+from rqsched.features.bulk.api import Bulk
 from tests.support.env import HOUR, MINUTE, NOON, SECOND, Env, last, occurrences, statuses, types
 
 UNTIL = NOON + 35 * MINUTE
@@ -179,15 +180,15 @@ def test_done_schedule_gets_no_end_of_a_pause(env: Env) -> None:
 def test_bulk_pauses_until_an_instant(env: Env) -> None:
     env.create("a"), env.create("b")
 
-    rows = [row for done in env.scheduler.bulk("pause", until=UNTIL, on_resume="once") for row in done.items]
+    rows = [row for done in env.scheduler.bulk.pause(until=UNTIL, on_resume="once") for row in done.items]
 
     assert [row.outcome for row in rows] == ["paused", "paused"]
     found = [env.scheduler.get(name) for name in ("a", "b")]
     assert {(one.resume_at, one.resume_mode) for one in found} == {(UNTIL, "once")}
     with pytest.raises(InvalidInputError, match="until: 2026-01-15T12:00:00Z has passed"):
-        env.scheduler.bulk("pause", until=NOON)
+        env.scheduler.bulk.pause(until=NOON)
     with pytest.raises(InvalidInputError, match="leave it out of resume"):
-        env.scheduler.bulk("resume", until=UNTIL)
+        Bulk.of("resume", until=UNTIL).require(NOON)
 
 
 def test_preview_shows_what_fires_after_the_pause(env: Env) -> None:

@@ -307,7 +307,7 @@ def test_lists_filter_by_it(any_env: Env) -> None:
 
     assert [run.number for run in schedule.runs(statuses=("expired",)).items] == [1]
     assert [run.number for run in schedule.runs(statuses=("cancelled",)).items] == [2, 1]
-    assert [run.number for _, run in any_env.scheduler.runs(status="expired").items] == [1]
+    assert [run.number for _, run in any_env.scheduler.runs.list(status="expired").items] == [1]
     assert any_env.scheduler.count(outcome="expired") == 1
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from rqsched import Cron, Declaration, Every, OverlapPolicy, RetryPolicy, errors
-from rqsched.client import AsyncClient, Client, ResponseError, Retries, aio, sync
+from rqsched.client import Client, ResponseError, Retries, sync
 from rqsched.client.http import error_of
 from rqsched.http import Limits
 from rqsched.http.errors import HttpError, problem_of
@@ -39,7 +39,7 @@ def test_a_pause_is_given_an_end(web: Web, client: Client) -> None:
     (row,) = web.env.scheduler.list().items
     assert row.resume_at == NOON + HOUR
     client.get("report").resume()
-    assert [row.outcome for done in client.bulk("pause", until=NOON + HOUR) for row in done.items] == ["paused"]
+    assert [row.outcome for done in client.bulk.pause(until=NOON + HOUR) for row in done.items] == ["paused"]
     assert client.get("report").resume_at == NOON + HOUR
 
 
@@ -90,16 +90,16 @@ def test_client_retries_all_that_failed(any_web: Web) -> None:
     any_web.create(retry={"max_retries": 0})
     any_web.env.failing = True
     any_web.env.run_next(any_web.env.scheduler.get("report"))
-    (planned,) = client.retry_failed(timedelta(hours=1), schedule_id="report", dry_run=True)
+    (planned,) = client.runs.retry_failed(timedelta(hours=1), schedule_id="report", dry_run=True)
     assert (planned.schedule_id, planned.outcome) == ("report", "would_retry")
     with pytest.raises(errors.InvalidInputError, match="bound"):
-        client.retry_failed(any_web.env.clock.now(), bound=5_000)
+        client.runs.retry_failed(any_web.env.clock.now(), bound=5_000)
     start = any_web.env.clock.now()
     planned_again = client.get("report").backfill(start - MINUTE, start, rerun="failed", dry_run=True)
     assert planned_again.status == "dry_run"
-    (done,) = client.retry_failed(any_web.env.clock.now(), reason="repaired")
+    (done,) = client.runs.retry_failed(any_web.env.clock.now(), reason="repaired")
     assert (done.run_uid, done.outcome, done.reason) == (planned.run_uid, "started", None)
-    assert client.retry_failed(timedelta(hours=1), workflow="other") == []
+    assert client.runs.retry_failed(timedelta(hours=1), workflow="other") == []
 
 
 def test_a_blocked_run_is_read_with_its_reason(client: Client, web: Web) -> None:
@@ -211,7 +211,7 @@ def test_each_filter_of_the_scheduler_means_the_same_over_http(any_web: Web) -> 
         near, far = ([one.schedule_id for one in which.list(**asked).items] for which in (env.scheduler, client))
         assert 0 < len(near) < 3, name
         assert (far, client.count(**asked)) == (near, len(near)), name
-        theirs, ours = ([*which.bulk("pause", dry_run=True, **asked)] for which in (client, env.scheduler))
+        theirs, ours = ([*which.bulk.pause(dry_run=True, **asked)] for which in (client, env.scheduler))
         assert [one.items for one in theirs] == [one.items for one in ours], name
     assert [one.schedule_id for one in client.list(search_attributes={'a"b:c': [None]}).items] == ["declared"]
 
@@ -228,7 +228,7 @@ REFUSED_FILTERS: dict[str, Any] = {
 @pytest.mark.parametrize("filters", REFUSED_FILTERS.values(), ids=REFUSED_FILTERS.keys())
 def test_what_cannot_be_asked_is_refused_in_process_and_over_http(any_web: Web, filters: Any) -> None:
     for which in (any_web.env.scheduler, client_of(any_web)):
-        for ask in (which.list, which.count, lambda which=which, **filters: next(which.bulk("pause", **filters))):
+        for ask in (which.list, which.count, lambda which=which, **filters: next(which.bulk.pause(**filters))):
             with pytest.raises(errors.InvalidInputError) as refused:
                 ask(**filters)
             assert refused.value.field == next(iter(filters))
@@ -241,7 +241,11 @@ def test_a_backfill_returns_the_progress_that_the_scheduler_returns(client: Clie
     assert (planned.uid, planned.started, planned.is_done) == (None, 3, True)
     done = made.backfill(start, end)
     assert [(row.occurrence_at.hour, row.outcome) for row in done.rows] == [(hour, "started") for hour in (8, 9, 10)]
-    assert client.backfill(done.uid or "") == web.env.scheduler.backfill(done.uid or "") == replace(done, rows=[])
+    assert (
+        client.backfills.get(done.uid or "")
+        == web.env.scheduler.backfills.get(done.uid or "")
+        == replace(done, rows=[])
+    )
     again = made.backfill(start, end, dry_run=True)
     assert again == web.env.scheduler.get("report").backfill(start, end, dry_run=True)
 
@@ -249,7 +253,7 @@ def test_a_backfill_returns_the_progress_that_the_scheduler_returns(client: Clie
 RAISED: list[tuple[Callable[[Client], Any], type[Exception], dict[str, str]]] = [
     (lambda c: c.get("nope"), errors.ScheduleNotFoundError, {}),
     (lambda c: c.get("report").run("9"), errors.RunNotFoundError, {}),
-    (lambda c: c.backfill("nope"), errors.BackfillNotFoundError, {}),
+    (lambda c: c.backfills.get("nope"), errors.BackfillNotFoundError, {}),
     (lambda c: c.create("report", "note", Every("1m")), errors.ScheduleExistsError, {}),
     (lambda c: c.create("x", "nope", Every("1m")), errors.UnknownWorkflowError, {"field": "workflow"}),
     (lambda c: c.create("x", "note", "61 * * * *"), errors.InvalidCronError, {"field": "cron"}),
@@ -407,22 +411,22 @@ def test_runs_of_all_schedules_are_listed_with_their_ids_as_the_scheduler_lists_
 
     async def read() -> list[str]:
         async with asynchronous(any_web) as asynchronous_client:
-            page = await asynchronous_client.runs(status=["failed", "succeeded"])
+            page = await asynchronous_client.runs.list(status=["failed", "succeeded"])
             (_, run), *_ = page.items
             return [schedule_id for schedule_id, _ in page.items] + [(await run.refresh()).status]
 
     for asked in (client, env.scheduler):
-        found = [(schedule_id, run.status) for schedule_id, run in asked.runs().items]
+        found = [(schedule_id, run.status) for schedule_id, run in asked.runs.list().items]
         assert found == [("second", "succeeded"), ("first", "failed")]
-        assert [name for name, _ in asked.runs(status="failed").items] == ["first"]
-        assert [name for name, _ in asked.runs(error="as the test", workflow="note").items] == ["first"]
-        assert [name for name, _ in asked.runs(since=since, sort="created").items] == ["second"]
-        page = asked.runs(limit=1, until=env.clock.now() + MINUTE)
-        assert [name for name, _ in asked.runs(limit=1, cursor=page.next_cursor).items] == ["first"]
+        assert [name for name, _ in asked.runs.list(status="failed").items] == ["first"]
+        assert [name for name, _ in asked.runs.list(error="as the test", workflow="note").items] == ["first"]
+        assert [name for name, _ in asked.runs.list(since=since, sort="created").items] == ["second"]
+        page = asked.runs.list(limit=1, until=env.clock.now() + MINUTE)
+        assert [name for name, _ in asked.runs.list(limit=1, cursor=page.next_cursor).items] == ["first"]
         for wrong in ({"status": "odd"}, {"since": datetime(2026, 1, 15)}, {"sort": "odd"}, {"limit": 0}):  # noqa: DTZ001
             with pytest.raises(errors.InvalidInputError):
-                asked.runs(**wrong)
-    ((_, run),) = client.runs(error="as the test").items
+                asked.runs.list(**wrong)
+    ((_, run),) = client.runs.list(error="as the test").items
     assert run.retry("the mail server is back").status == "pending"
     assert asyncio.run(read()) == ["second", "succeeded"]
 
@@ -443,20 +447,3 @@ def test_the_asynchronous_client_does_the_same(web: Web) -> None:
                 _ = client.handle("report").status
 
     asyncio.run(live())
-
-
-PAIRS = [
-    (Client, AsyncClient),
-    (sync.ScheduleHandle, aio.AsyncScheduleHandle),
-    (sync.RunHandle, aio.AsyncRunHandle),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["client", "schedule", "run"])
-def test_both_clients_have_the_same_operations_and_parameters(one: type, other: type) -> None:
-    assert operations(one) == operations(other)
-
-
-def operations(kind: type) -> dict[str, list[str]]:
-    public = inspect.getmembers(kind, lambda member: inspect.isfunction(member))
-    return {name: list(inspect.signature(member).parameters) for name, member in public if not name.startswith("__")}

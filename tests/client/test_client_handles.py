@@ -134,20 +134,20 @@ def test_backfills_are_listed_and_cancelled(client: Client, web: Web) -> None:
     web.env.advance(timedelta(hours=12))
     start = web.env.clock.now() - timedelta(hours=11)
     small = made.backfill(start, start + 2 * MINUTE)
-    assert [one.uid for one in client.iter_backfills(schedule_id="report", status="done")] == [small.uid]
-    assert client.backfills(status="running").items == []
+    assert [one.uid for one in client.backfills.iter(schedule_id="report", status="done")] == [small.uid]
+    assert client.backfills.list(status="running").items == []
     assert small.uid is not None
-    assert client.cancel_backfill(small.uid).status == "done", "one that has ended stays so"
+    assert client.backfills.cancel(small.uid).status == "done", "one that has ended stays so"
     large = next(iter(web.env.scheduler.get("report").backfill_in_chunks(BackfillRange(start, start + 600 * MINUTE))))
     assert large.uid is not None
-    stopped = client.cancel_backfill(large.uid, "too many")
+    stopped = client.backfills.cancel(large.uid, "too many")
     events = [event for event in made.iter_history() if event.event_type == "BackfillStopped"]
     assert [(event.payload["backfill_id"], event.payload["reason"]) for event in events] == [(large.uid, "too many")]
-    assert (stopped.is_done, {one.uid for one in client.iter_backfills()}) == (True, {large.uid, small.uid})
+    assert (stopped.is_done, {one.uid for one in client.backfills.iter()}) == (True, {large.uid, small.uid})
     with pytest.raises(errors.BackfillNotFoundError):
-        client.cancel_backfill("nothing")
+        client.backfills.cancel("nothing")
     with pytest.raises(errors.InvalidLimitError):
-        client.backfills(cursor="x")
+        client.backfills.list(cursor="x")
 
 
 def test_a_naive_instant_is_refused_before_anything_is_sent(client: Client) -> None:
@@ -156,8 +156,8 @@ def test_a_naive_instant_is_refused_before_anything_is_sent(client: Client) -> N
     for ask in (
         lambda: made.backfill(NAIVE, aware),
         lambda: made.backfill(aware, NAIVE),
-        lambda: client.retry_failed(NAIVE),
-        lambda: client.retry_failed(aware, until=NAIVE),
+        lambda: client.runs.retry_failed(NAIVE),
+        lambda: client.runs.retry_failed(aware, until=NAIVE),
     ):
         with pytest.raises(errors.InvalidInputError, match="naive"):
             ask()

@@ -118,7 +118,7 @@ def test_the_asynchronous_client_sends_again_after_a_lost_response(web: Web) -> 
 
     asyncio.run(create())
     assert len(inner.sent) == 3
-    assert len(web.env.scheduler.history("x")) == 1
+    assert len(web.env.scheduler.newest("x").history()) == 1
 
 
 def test_a_purge_leaves_nothing(web: Web) -> None:

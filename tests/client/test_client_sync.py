@@ -57,8 +57,8 @@ def test_a_set_is_pruned_by_the_client_as_in_process_and_previewed_first(web: We
     told: list[tuple[str, str]] = []
     smaller = [Declaration("b", "note", Every("3h")), Declaration("c", "note", Every("1h"))]
 
-    planned = client.preview_sync(smaller, delete_removed=True)
-    assert asdict(planned) == asdict(scheduler.preview_sync(smaller, delete_removed=True))
+    planned = client.sync(smaller, delete_removed=True, dry_run=True)
+    assert asdict(planned) == asdict(scheduler.sync(smaller, delete_removed=True, dry_run=True))
     assert client.count() == 3
     done = client.sync(smaller, delete_removed=True, progress=lambda *outcome: told.append(outcome))
 
@@ -70,7 +70,7 @@ def test_a_set_is_pruned_by_the_client_as_in_process_and_previewed_first(web: We
 
     async def nothing_is_left() -> tuple[list[str], list[str]]:
         async with asynchronous(web) as far:
-            planned = await far.preview_sync([], delete_removed=True)
+            planned = await far.sync([], delete_removed=True, dry_run=True)
             return planned.removed, (await far.sync([], delete_removed=True)).removed
 
     assert asyncio.run(nothing_is_left()) == (["b", "c"], ["b", "c"])

@@ -6,9 +6,10 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,8 @@ TYPES = {
     "AuditRecord",
     "BackfillProgress",
     "BackfillRow",
+    "Backfills",
+    "BulkOperations",
     "BulkProgress",
     "BulkRow",
     "Calendars",
@@ -72,10 +75,12 @@ TYPES = {
     "Hold",
     "LimitDescription",
     "LimitOutcome",
+    "Limits",
     "ListFilters",
     "Load",
     "MemberLike",
     "NamespaceData",
+    "Namespaces",
     "NotSimulated",
     "Options",
     "Page",
@@ -89,6 +94,7 @@ TYPES = {
     "Released",
     "RetryRow",
     "RunDescription",
+    "Runs",
     "ScheduleOutcome",
     "SessionLike",
     "SimulatedDay",
@@ -219,112 +225,131 @@ def test_the_package_ships_its_types() -> None:
     assert (Path(rqsched.__file__).parent / "py.typed").exists()
 
 
+def operations(kind: object) -> dict[str, Any]:
+    """Return the public functions of a class or module by their path: `create`, `limits.set`."""
+    found = {}
+    for name, member in inspect.getmembers(kind):
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(member) or inspect.ismethod(member):
+            found[name] = member
+        elif inspect.isclass(kind) and inspect.isclass(member):
+            found |= {f"{name}.{one}": operation for one, operation in operations(member).items()}
+    return found
+
+
+def attributes(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")} | operations(kind).keys()
+
+
+def parameters(operation: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(operation).parameters)
+
+
 def test_namespace_is_keyword_only_everywhere() -> None:
     kinds = (Scheduler, ScheduleHandle, RunHandle, aio.AsyncScheduler, client.Client, client.AsyncClient, testing, aio)
     positional = [
-        f"{kind.__name__}.{name}"
+        (kind, path)
         for kind in kinds
-        for name, call in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
-        and (found := inspect.signature(call).parameters.get("namespace"))
-        and found.kind is not found.KEYWORD_ONLY
+        for path, operation in operations(kind).items()
+        if (found := parameters(operation).get("namespace")) and found.kind is not found.KEYWORD_ONLY
     ]
     assert positional == []
 
 
-NOTHING_TO_AWAIT = {"create_request", "cron", "every", "from_env", "keep_recovering", "on", "declare", "scheduler"}
-"""Names that AsyncScheduler leaves to the scheduler behind it."""
+MOST_METHODS = 31
+"""Of the scheduler itself; operations on another noun stand in a group."""
 
 
-@pytest.mark.parametrize(
-    ("blocking", "awaited"),
-    [
-        (Scheduler, aio.AsyncScheduler),
-        (ScheduleHandle, aio.AsyncScheduleHandle),
-        (RunHandle, aio.AsyncRunHandle),
-    ],
-)
-def test_async_handle_has_every_public_name_of_the_blocking_one(blocking: type, awaited: type) -> None:
-    assert _public(blocking) == _public(awaited)
+def test_the_scheduler_has_few_methods_beside_its_groups() -> None:
+    own = {path for path in operations(Scheduler) if "." not in path}
+    assert len(own) <= MOST_METHODS, sorted(own)
 
 
-def _public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")} - NOTHING_TO_AWAIT - {"runtime"}
+GROUPS = {"backfills", "bulk", "calendars", "limits", "namespaces", "runs"}
+PAIRS = [
+    (Scheduler, aio.AsyncScheduler),
+    (ScheduleHandle, aio.AsyncScheduleHandle),
+    (RunHandle, aio.AsyncRunHandle),
+    (client.Client, client.AsyncClient),
+    (client.ScheduleHandle, client.AsyncScheduleHandle),
+    (client.RunHandle, client.AsyncRunHandle),
+]
+NOTHING_TO_AWAIT = {"cron", "every", "from_env", "keep_recovering", "on", "declare", "runtime", "scheduler"}
+"""Attributes that AsyncScheduler leaves to the scheduler behind it."""
+AT_ONCE = {"handle"}
+"""Operations of AsyncClient that wait for nothing."""
 
 
+@pytest.mark.parametrize("kind", [Scheduler, aio.AsyncScheduler, client.Client, client.AsyncClient])
+def test_a_scheduler_and_a_client_have_the_same_groups(kind: type) -> None:
+    assert {name for name, _ in inspect.getmembers(kind, inspect.isclass) if not name.startswith("_")} == GROUPS
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+def test_what_is_awaited_has_the_operations_and_parameters_of_what_blocks(blocking: type, awaited: type) -> None:
+    assert attributes(blocking) - NOTHING_TO_AWAIT == attributes(awaited) - NOTHING_TO_AWAIT
+    both = [(path, operation, operations(blocking)[path]) for path, operation in operations(awaited).items()]
+    assert [path for path, here, there in both if parameters(here) != parameters(there)] == []
+
+
+@pytest.mark.parametrize("awaited", [awaited for _, awaited in PAIRS])
+def test_every_operation_that_is_awaited_is_asynchronous(awaited: type) -> None:
+    assert {path for path, operation in operations(awaited).items() if not _is_asynchronous(operation)} <= AT_ONCE
+
+
+def _is_asynchronous(operation: Any) -> bool:
+    if inspect.iscoroutinefunction(operation) or inspect.isasyncgenfunction(operation):
+        return True
+    # An iterator of a client is asynchronous if its client's pages and chunks are.
+    return any(kind in str(operation.__annotations__.get("return")) for kind in ("Iterator", "AsyncGenerator"))
+
+
+FAR = [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)]
 IN_PROCESS: dict[type, set[str]] = {
     Scheduler: {
-        "create_request", "cron", "every", "from_env", "keep_recovering", "newest", "on", "declare", "prune",
-        "recover", "run", "simulate", "tick", "usages",
+        "calendars.named", "cron", "every", "from_env", "keep_recovering", "namespaces.usages", "newest", "on",
+        "declare", "prune", "recover", "runs.get", "simulate", "tick",
     },
-    ScheduleHandle: {"backfill_in_chunks", "preview_backfill", "resume_backfill", "runtime", "state"},
-    RunHandle: {"require_retryable", "runtime", "state"},
+    ScheduleHandle: {"backfill_in_chunks", "runtime", "state"},
+    RunHandle: {"runtime", "state"},
 }  # fmt: skip
-"""Names that need the database or the code of this process, and names that only surfaces call."""
+"""Operations that need the database or the code of this process, or that no route has."""
 OVER_HTTP: dict[type, set[str]] = {
-    Scheduler: {
-        "batch_delete", "calendar", "calendar_users", "delete_calendar", "events", "follow", "handle", "send",
-        "set_calendar", "workflows",
-    },
+    Scheduler: {"batch_delete", "events", "follow", "handle", "send", "workflows"},
     ScheduleHandle: set(),
     RunHandle: set(),
-}  # fmt: skip
-"""Names that only the client has: streams, unread handles, and calendars, which are an object in the Scheduler."""
+}
+"""Operations that only the client has: streams, unread handles, requests."""
 NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "session"}
 """Parameters that need this process (transactions, callbacks) or that the client replaces (token, namespace)."""
-
-
-@pytest.mark.parametrize(
-    ("near", "far"),
-    [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)],
-)
-def test_client_has_the_methods_and_parameters_of_the_scheduler(near: type, far: type) -> None:
-    names = {kind: {name for name in dir(kind) if not name.startswith("_")} for kind in (near, far)}
-    names = {kind: found | {"schedule_id", "description"} for kind, found in names.items()}  # attributes of the client
-    assert names[near] - names[far] == IN_PROCESS[near]
-    assert names[far] - names[near] == OVER_HTTP[near]
-    lacking = {
-        f"{name}({parameter})"
-        for name in (names[near] & names[far]) - {"schedule_id", "description"}
-        for parameter in set(_parameters(near, name)) - set(_parameters(far, name)) - NOT_OVER_HTTP
-    }
-    assert lacking == set()
-
-
-def _parameters(kind: type, name: str) -> Mapping[str, inspect.Parameter]:
-    member = getattr(kind, name)
-    return inspect.signature(member).parameters if inspect.isfunction(member) else {}
-
-
+OF_THE_CLIENT = {"calendars.delete(reason)", "calendars.set(reason)", "iter_history(follow)", "limits.set(reason)"}
+"""Parameters that a scheduler has not: the client has no `context` that says why."""
+OTHERWISE = {"calendars.get(shared)", "calendars.used_by(namespaces)"}
+"""Parameters of the scheduler that no route has."""
 OTHER_DEFAULTS = {"sync(declarations)"}
 """In process it is what the decorators declared; a client's process may have declared nothing."""
 
 
-@pytest.mark.parametrize(
-    ("near", "far"),
-    [(Scheduler, client.Client), (ScheduleHandle, client.ScheduleHandle), (RunHandle, client.RunHandle)],
-)
-def test_client_takes_its_parameters_as_the_scheduler_does(near: type, far: type) -> None:
-    names = {name for name in dir(near) if not name.startswith("_") and hasattr(far, name)}
-    shared = [
-        (f"{name}({parameter})", _parameters(near, name)[parameter], _parameters(far, name)[parameter])
-        for name in names
-        for parameter in set(_parameters(near, name)) & set(_parameters(far, name))
-    ]
-    assert {said for said, here, there in shared if here.default != there.default} - OTHER_DEFAULTS == set()
-    assert {said for said, here, there in shared if here.kind != there.kind} == set()
-    filters = {said: (here.annotation, there.annotation) for said, here, there in shared if said.endswith("(filters)")}
-    assert set(filters) == {f"{name}(filters)" for name in ("bulk", "count", "iter", "list") if near is Scheduler}
-    assert set(filters.values()) <= {("Unpack[ListFilters]", "Unpack[ListFilters]")}
+@pytest.mark.parametrize(("near", "far"), FAR)
+def test_a_client_has_the_operations_of_the_scheduler(near: type, far: type) -> None:
+    instance = {"description", "schedule_id"}  # attributes that only an instance of the one or the other has
+    assert attributes(near) - attributes(far) - instance == IN_PROCESS[near]
+    assert attributes(far) - attributes(near) - instance == OVER_HTTP[near]
 
 
-@pytest.mark.parametrize(
-    ("blocking", "awaited"),
-    [
-        (client.Client, client.AsyncClient),
-        (client.ScheduleHandle, client.AsyncScheduleHandle),
-        (client.RunHandle, client.AsyncRunHandle),
-    ],
-)
-def test_async_client_has_every_public_name_of_the_blocking_one(blocking: type, awaited: type) -> None:
-    assert {n for n in dir(blocking) if n[0] != "_"} == {n for n in dir(awaited) if n[0] != "_"}
+@pytest.mark.parametrize(("near", "far"), FAR)
+def test_a_client_takes_the_parameters_of_the_scheduler_as_it_does(near: type, far: type) -> None:
+    shared = operations(near).keys() & operations(far).keys()
+    here, there = (
+        {f"{path}({name})": one for path in shared for name, one in parameters(operations(kind)[path]).items()}
+        for kind in (near, far)
+    )
+    lacking = {said for said in here.keys() - there.keys() if here[said].name not in NOT_OVER_HTTP}
+    assert lacking - OTHERWISE == set()
+    assert there.keys() - here.keys() <= OF_THE_CLIENT
+    both = here.keys() & there.keys()
+    assert {said for said in both if here[said].default != there[said].default} - OTHER_DEFAULTS == set()
+    assert {said for said in both if here[said].kind != there[said].kind} == set()
+    filters = {(here[said].annotation, there[said].annotation) for said in both if said.endswith("(filters)")}
+    assert filters <= {("Unpack[ListFilters]", "Unpack[ListFilters]")}

@@ -137,10 +137,10 @@ def alter(env: Env) -> None:
     scheduler = env.scheduler
     env.create("crawl", limit="tenant:42", limit_running=5)
     calls: list[Callable[[], object]] = [
-        lambda: scheduler.set_limit("tenant:42", 2, context=said("ana", "http", "their API is slow")),
-        lambda: scheduler.set_limit("tenant:42", 2, rate="9/min"),
-        lambda: scheduler.set_limit("tenant:42", 2, context=said("nobody changes anything")),
-        lambda: scheduler.set_limit("tenant:42", rate="8/min", unset="number", context=said("ana")),
+        lambda: scheduler.limits.set("tenant:42", 2, context=said("ana", "http", "their API is slow")),
+        lambda: scheduler.limits.set("tenant:42", 2, rate="9/min"),
+        lambda: scheduler.limits.set("tenant:42", 2, context=said("nobody changes anything")),
+        lambda: scheduler.limits.set("tenant:42", rate="8/min", unset="number", context=said("ana")),
         lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2026-12-26"], context=said("bob")),
         lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2027-01-01"], context=said("bob", reason="moved")),
         lambda: scheduler.calendars.set("holidays", ["2026-12-25", "2027-01-01"], context=said("nobody")),
@@ -170,7 +170,7 @@ def test_changes_of_limits_and_calendars_stand_above_with_who_and_why(any_pages:
     assert [row[:3] for row in rows(pages.get("/audit"))] == ALTERED
     pages.env.scheduler.get("crawl").delete()
     pages.env.recover()
-    assert pages.env.scheduler.limits().items == [], "the group is gone, and what was changed of it is told still"
+    assert pages.env.scheduler.limits.list().items == [], "the group is gone, and what was changed of it is told still"
     assert [row[:3] for row in rows(pages.get("/audit"))] == ALTERED
     assert [row[0] for row in rows(pages.get("/audit?who=AN"))] == [ALTERED[at][0] for at in (1, 4, 6)]
     assert [row[0] for row in rows(pages.get("/audit?until=2026-01-15T12:02"))] == [ALTERED[-1][0]]
@@ -181,7 +181,7 @@ def test_changes_of_limits_and_calendars_stand_above_with_who_and_why(any_pages:
 def test_as_many_changes_of_limits_are_kept_as_it_says(env: Env) -> None:
     env.create("crawl", limit="tenant:42", limit_running=1)
     for number in range(2, MOST_ALTERED + 5):
-        env.scheduler.set_limit("tenant:42", number)
+        env.scheduler.limits.set("tenant:42", number)
     found = env.runtime.database.read(lambda connection: find_altered(connection, "default"))
     assert [one.what for one in found[:1]] == [f"limit tenant:42: {MOST_ALTERED + 3} → {MOST_ALTERED + 4} at once"]
     assert len(found) == MOST_ALTERED
@@ -193,7 +193,7 @@ def test_names_and_reasons_cannot_forge_what_stands_beside_them(pages: Pages) ->
     run = present(handle.trigger(force=True, context=said(HOSTILE)).run)
     run.cancel(HOSTILE, context=said(HOSTILE, reason=HOSTILE))
     pages.env.create("crawl", limit="shop:<b>", limit_running=5)
-    pages.env.scheduler.set_limit("shop:<b>", 2, context=CommandContext(HOSTILE, reason=HOSTILE))
+    pages.env.scheduler.limits.set("shop:<b>", 2, context=CommandContext(HOSTILE, reason=HOSTILE))
     for path in (
         "/",
         "/system",
@@ -217,7 +217,7 @@ def test_viewer_of_one_namespace_sees_what_was_asked_there_alone(make_web: MakeW
     env.create("secret-plan").pause(context=said("mallory", reason="a secret of others"))
     env.create("mine", namespace="tenant").pause(context=said("ada"))
     env.create("crawl", limit="shop", limit_running=5)
-    env.scheduler.set_limit("shop", 2, context=said("mallory", reason="a secret of others"))
+    env.scheduler.limits.set("shop", 2, context=said("mallory", reason="a secret of others"))
     for query in ("", "?who=mallory", "?schedule=secret-plan", "?action=SchedulePaused"):
         shown = pages.get(f"/audit{query}")
         assert {row[0] for row in rows(shown)} <= {"mine"}, query

@@ -69,7 +69,7 @@ def test_a_list_shows_how_the_newest_run_ended(any_web: Web) -> None:
     both = any_web.get(SCHEDULES, params={"outcome": "succeeded,failed", "sort": "id"}).json()["items"]
     assert [item["schedule_id"] for item in both] == ["broken", "fine", "recovered"]
     assert [one.schedule_id for one in client.list(outcome=["failed", "lost"]).items] == ["broken"]
-    _, planned = client.bulk("pause", outcome="failed", dry_run=True)
+    _, planned = client.bulk.pause(outcome="failed", dry_run=True)
     assert [row.schedule_id for row in planned.items] == ["broken"]
     problem(any_web.get(SCHEDULES, params={"outcome": "fine"}), 422, "invalid_input")
     with pytest.raises(InvalidInputError):

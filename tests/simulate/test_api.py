@@ -237,7 +237,7 @@ def test_numbers_of_limits_are_those_of_the_file_and_else_those_that_are_stored(
     env.create("second", Every("1h"), limit="mail")
     [limit] = env.scheduler.simulate(NOON, NOON + DAY, duration="1m").outcome.limits
     assert (limit.number, limit.places) == (1, 46)
-    env.scheduler.set_limit("mail", 7)
+    env.scheduler.limits.set("mail", 7)
     for number, options in ((7, {"limit": "mail"}), (3, {"limit": "mail", "limit_running": 3})):
         given = [Declaration("first", "note", Every("1h"), cast(Options, options))]
         [limit] = env.scheduler.simulate(NOON, NOON + DAY, declarations=given).outcome.limits

@@ -13,13 +13,14 @@ it skips one more. A trigger that the overlap policy skipped is tried again, and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
+from rqsched.api.groups import Group
 from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import (
@@ -54,7 +55,7 @@ from rqsched.when.timeline import require_utc
 DEFAULT_BOUND = 500
 """The most schedules of one bulk operation, unless the caller raises it."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
-"""The operations of `Scheduler.bulk`, and the status that each applies to by default."""
+"""The operations of `scheduler.bulk`, and the status that each applies to by default."""
 CHUNK = 100
 """The most schedules that one chunk changes. A dry run changes none, and looks at `MAX_PAGE` at once."""
 CHUNK_TIME = timedelta(seconds=2)
@@ -84,6 +85,35 @@ class Bulk(NamedTuple):
     """Whether a trigger starts runs of paused schedules, too."""
     skips: int = 1
     """How many of the next occurrences of each `skip_next` skips."""
+
+    @classmethod
+    def of(
+        cls,
+        operation: str,
+        *,
+        reason: str | None = None,
+        note: str | None = None,
+        on_resume: OnResume | str | None = None,
+        until: datetime | None = None,
+        overlap: OverlapPolicy | str | None = None,
+        idempotency_key: str | None = None,
+        count: int = 1,
+        context: CommandContext | None = None,
+    ) -> Bulk:
+        """Return an operation on all schedules that match, from the parameters that somebody gave."""
+        if operation not in OPERATIONS:
+            raise InvalidInputError("operation", f"{operation!r} is not one of {', '.join(OPERATIONS)}")
+        return cls(
+            operation,
+            require_note(reason, "reason"),
+            require_note(note),
+            None if on_resume is None else OnResume.of(on_resume),
+            None if until is None else require_utc(until, "until"),
+            None if overlap is None else OverlapPolicy.of(overlap),
+            idempotency_key,
+            context,
+            skips=count,
+        )
 
     def require(self, now: datetime) -> None:
         """Check the parameters before the first schedule is changed; raises InvalidInputError."""
@@ -226,78 +256,125 @@ def do_chunk(
     return BulkProgress(rows, done, place.matched, following)
 
 
-class BulkOperations:
-    """The part of a Scheduler that changes many schedules at once."""
+class BulkOperations(Group):
+    """The operations on every schedule that `list` shows with the same filters, in chunks.
 
-    def bulk(
-        self: Any,
-        operation: str,
+    >>> for progress in scheduler.bulk.pause(labels={"team": "billing"}, reason="the bank is away"):
+    ...     print(f"{progress.done} of {progress.matched}")
+    0 of 0
+
+    The first step of the iteration is the count, with nothing done. Each other step does one chunk: at most a hundred
+    schedules in about two seconds, each schedule in a separate transaction; in a dry run at most 500. Schedules that
+    are created after the count are left out. A schedule that refuses, or that changed meanwhile, has a row with the
+    outcome `skipped`. InvalidLimitError is raised, with nothing done, when more than `bound` are counted.
+
+    Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as `cursor`:
+    the next chunk is done at once. Other filters or parameters are refused. A cursor may be passed again after a
+    failure: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is paused again,
+    `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap policy
+    skipped may start a run now.
+    """
+
+    def pause(
+        self,
         *,
-        namespace: str | None = None,
-        reason: str | None = None,
         note: str | None = None,
-        on_resume: OnResume | str | None = None,
+        reason: str | None = None,
         until: datetime | None = None,
-        overlap: OverlapPolicy | str | None = None,
-        idempotency_key: str | None = None,
-        count: int = 1,
+        on_resume: OnResume | str | None = None,
+        namespace: str | None = None,
         dry_run: bool = False,
         bound: int = DEFAULT_BOUND,
         cursor: str | None = None,
         context: CommandContext | None = None,
         **filters: Unpack[ListFilters],
     ) -> Iterator[BulkProgress]:
-        """Pause, resume, trigger or skip the next of every schedule that `list` shows with these filters, in chunks.
+        """Pause every schedule that matches; without `status`, the active ones. See `ScheduleHandle.pause`."""
+        asked = Bulk.of("pause", note=note, reason=reason, until=until, on_resume=on_resume, context=context)
+        return begin(self.runtime, asked, namespace, filters, dry_run=dry_run, bound=bound, cursor=cursor)
 
-        >>> for progress in scheduler.bulk("pause", labels={"team": "billing"}, reason="the bank is away"):
-        ...     print(f"{progress.done} of {progress.matched}")
-        0 of 0
+    def resume(
+        self,
+        on_resume: OnResume | str | None = None,
+        *,
+        note: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        bound: int = DEFAULT_BOUND,
+        cursor: str | None = None,
+        context: CommandContext | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Resume every schedule that matches; without `status`, the paused ones. See `ScheduleHandle.resume`."""
+        asked = Bulk.of("resume", note=note, on_resume=on_resume, context=context)
+        return begin(self.runtime, asked, namespace, filters, dry_run=dry_run, bound=bound, cursor=cursor)
 
-        The first step of the iteration is the count, with nothing done. Each other step does one chunk: at most a
-        hundred schedules in about two seconds, each schedule in a separate transaction; in a dry run at most 500.
-        Schedules that are created after the count are left out. A schedule that refuses, or that changed meanwhile, has
-        a row with the outcome `skipped`.
+    def trigger(
+        self,
+        overlap: OverlapPolicy | str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        bound: int = DEFAULT_BOUND,
+        cursor: str | None = None,
+        context: CommandContext | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Start a run of every schedule that matches; without `status`, of the active ones.
 
-        Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as
-        `cursor`: the next chunk is done at once. Other filters or parameters are refused. A cursor may be passed again
-        after a failure: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is
-        paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the
-        overlap policy skipped may start a run now.
-
-        `until` ends the pauses by themselves, see `ScheduleHandle.pause`; `count` is the parameter of `skip_next`.
-        Without `status`, active schedules match, for resume paused ones. Raises InvalidLimitError, with nothing done,
-        when more than `bound` are counted.
+        With the same `idempotency_key`, a repeated call starts no second run of a schedule; the default is a key of
+        this operation. See `ScheduleHandle.trigger`.
         """
-        wanted = Bulk(
-            operation,
-            reason,
-            note,
-            None if on_resume is None else OnResume.of(on_resume),
-            None if until is None else require_utc(until, "until"),
-            None if overlap is None else OverlapPolicy.of(overlap),
-            idempotency_key,
-            context,
-            skips=count,
-        )
-        if operation not in OPERATIONS:
-            raise InvalidInputError("operation", f"{operation!r} is not one of {', '.join(OPERATIONS)}")
-        require_note(reason, "reason")
-        require_note(note)
-        wanted.require(self.runtime.now())
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-            raise InvalidLimitError("bound", "must be a whole number from 1 on")
-        if not filters.get("status"):
-            filters["status"] = OPERATIONS[operation]
-        meant = to_filters(namespace or self.runtime.settings.namespace, **filters)
-        of = identity_of(wanted, meant, dry_run=dry_run)
-        go_on = partial(_go_on, self.runtime, wanted, meant, of, dry_run=dry_run)
-        if cursor is not None:
-            return go_on(cursor)
-        counted = count_matching(self.runtime, meant, of)
-        if counted.matched > bound:
-            told = f"{counted.matched} schedules match, more than {bound}; name fewer, or raise it"
-            raise InvalidLimitError("bound", told)
-        return chain([counted], go_on(counted.next_cursor))
+        asked = Bulk.of("trigger", overlap=overlap, idempotency_key=idempotency_key, context=context)
+        return begin(self.runtime, asked, namespace, filters, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def skip_next(
+        self,
+        count: int = 1,
+        *,
+        reason: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        bound: int = DEFAULT_BOUND,
+        cursor: str | None = None,
+        context: CommandContext | None = None,
+        **filters: Unpack[ListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Skip the next `count` occurrences of every schedule that matches; without `status`, of the active ones.
+
+        See `ScheduleHandle.skip_next`.
+        """
+        asked = Bulk.of("skip_next", count=count, reason=reason, context=context)
+        return begin(self.runtime, asked, namespace, filters, dry_run=dry_run, bound=bound, cursor=cursor)
+
+
+def begin(
+    runtime: Runtime,
+    bulk: Bulk,
+    namespace: str | None,
+    filters: Mapping[str, Any],
+    *,
+    dry_run: bool = False,
+    bound: int = DEFAULT_BOUND,
+    cursor: str | None = None,
+) -> Iterator[BulkProgress]:
+    """Begin a bulk operation, or go on with one at its cursor; see `BulkOperations`. The filters are ListFilters."""
+    bulk.require(runtime.now())
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+        raise InvalidLimitError("bound", "must be a whole number from 1 on")
+    if not filters.get("status"):
+        filters = {**filters, "status": OPERATIONS[bulk.operation]}
+    meant = to_filters(namespace or runtime.settings.namespace, **filters)
+    of = identity_of(bulk, meant, dry_run=dry_run)
+    go_on = partial(_go_on, runtime, bulk, meant, of, dry_run=dry_run)
+    if cursor is not None:
+        return go_on(cursor)
+    counted = count_matching(runtime, meant, of)
+    if counted.matched > bound:
+        told = f"{counted.matched} schedules match, more than {bound}; name fewer, or raise it"
+        raise InvalidLimitError("bound", told)
+    return chain([counted], go_on(counted.next_cursor))
 
 
 def _go_on(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -62,19 +62,20 @@ def pause(
 ) -> None:
     """Stop the firing of every schedule that matches."""
     ends = None if until is None else arguments.instant_ahead("--until", until, session.scheduler.runtime.now())
-    _do(session, "pause", chosen, note=note, until=ends, on_resume=on_resume)
+    of_it = {"note": note, "reason": session.reason, "until": ends, "on_resume": on_resume}
+    _do(session, session.scheduler.bulk.pause, chosen, **of_it)
 
 
 @command(app)
 def resume(session: Session, chosen: Chosen, note: Note = None, on_resume: WhereResumed = None) -> None:
     """Let every schedule that matches fire again."""
-    _do(session, "resume", chosen, note=note, on_resume=on_resume)
+    _do(session, session.scheduler.bulk.resume, chosen, note=note, on_resume=on_resume)
 
 
 @command(app)
 def trigger(session: Session, chosen: Chosen, overlap: Overlap = None, idempotency_key: IdempotencyKey = None) -> None:
     """Start a run of every schedule that matches."""
-    _do(session, "trigger", chosen, overlap=overlap, idempotency_key=idempotency_key)
+    _do(session, session.scheduler.bulk.trigger, chosen, overlap=overlap, idempotency_key=idempotency_key)
 
 
 @command(app)
@@ -86,15 +87,15 @@ def skip(
     ] = 1,
 ) -> None:
     """Skip the next occurrences of every schedule that matches."""
-    _do(session, "skip_next", chosen, count=count)
+    _do(session, session.scheduler.bulk.skip_next, chosen, count=count, reason=session.reason)
 
 
-def _do(session: Session, operation: str, chosen: Chosen, **arguments_of_it: Any) -> None:
+def _do(
+    session: Session, operation: Callable[..., Iterator[BulkProgress]], chosen: Chosen, **arguments_of_it: Any
+) -> None:
     """Do it, a chunk at a time, and show the outcomes; exit code 4 when one was skipped, 130 after Ctrl-C."""
     page_token, dry_run = arguments.given_text("--page-token", chosen.page_token), chosen.dry_run
-    chunks = session.scheduler.bulk(
-        operation,
-        reason=session.reason,
+    chunks = operation(
         dry_run=dry_run,
         bound=chosen.bound,
         cursor=page_token,

@@ -142,7 +142,7 @@ def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:
 def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
     """Return the filters of an action; without a status, the statuses that it applies to.
 
-    Paused schedules are triggered only on request, as in `Scheduler.bulk`.
+    Paused schedules are triggered only on request, as in `scheduler.bulk`.
     """
     filters = filters_of(visit, kept)
     meant = (OPERATIONS[action.name],) if action.name in OPERATIONS else tuple(sorted(action.statuses))

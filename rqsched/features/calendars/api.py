@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from functools import partial
 from typing import Any
 
+from rqsched.api.groups import Group
 from rqsched.errors import CalendarNotFoundError, InvalidInputError
 from rqsched.features.calendars import chain, store
-from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.option_table import require_id, require_note
 from rqsched.kernel.store import named_calendars
@@ -21,22 +21,13 @@ MAX_USERS = 1_000
 """The most schedules that `used_by` returns."""
 
 
-class Calendars:
+class Calendars(Group):
     """Named exclusions that many schedules use: of a namespace, or shared by all.
 
     >>> calendar = scheduler.calendars.set("holidays", ["2026-12-25/2026-12-26", "2027-01-01"])
     >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).schedule_id
     'report'
     """
-
-    def __init__(self, runtime: Runtime, namespace: Callable[[str | None], str]) -> None:
-        self._runtime = runtime
-        self._namespace = namespace
-
-    @property
-    def runtime(self) -> Runtime:
-        """Its process's runtime: settings, SQL, Redis."""
-        return self._runtime
 
     def set(
         self,

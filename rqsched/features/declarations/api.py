@@ -12,7 +12,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.features.after import upstreams
 from rqsched.features.declarations.declarations import SYNC, Declaration, require_distinct
 from rqsched.features.quotas import chain as quotas
-from rqsched.kernel.chain import create
+from rqsched.kernel.chain import create, option_checks
 from rqsched.kernel.chain.create import ScheduleRequest
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.chunks import chunks
@@ -71,6 +71,7 @@ class Syncing:
         *,
         delete_removed: bool = False,
         keep: Iterable[str] = (),
+        dry_run: bool = False,
         namespace: str | None = None,
         context: CommandContext | None = None,
         progress: Callable[[str, str], None] | None = None,
@@ -84,10 +85,13 @@ class Syncing:
         The whole set is checked before anything is written. The quota must have room for the additions before the
         deletions. A set may be written in parts: `keep` names the schedules of the other parts, which are not deleted.
         `progress` is called with each id and its outcome after the commit, before Redis and subscribers are notified.
+        `dry_run` makes the same checks, returns the effect that the sync would have, and writes nothing.
         """
         if declarations is None:
             self.runtime.imports.require()
             declarations = self.declarations.all()
+        if dry_run:
+            return plan_sync(self, declarations, delete_removed=delete_removed, keep=keep, namespace=namespace).synced
         requests = self._requests(declarations, namespace, context)
         done = _nothing_done()
 
@@ -100,17 +104,6 @@ class Syncing:
         if delete_removed:
             done["removed"] = self._delete_removed(_ids(requests, keep), namespace, context)
         return Synced(**done)
-
-    def preview_sync(
-        self: Any,
-        declarations: Iterable[Declaration],
-        *,
-        delete_removed: bool = False,
-        keep: Iterable[str] = (),
-        namespace: str | None = None,
-    ) -> Synced:
-        """Return the effect of a `sync` without writing anything; makes the same checks."""
-        return plan_sync(self, declarations, delete_removed=delete_removed, keep=keep, namespace=namespace).synced
 
     def _requests(
         self: Any, declarations: Iterable[Declaration], namespace: str | None, context: CommandContext | None
@@ -154,7 +147,8 @@ class Syncing:
         definition = None if alike is None else known.get(alike)
         if definition is None:
             options = {name: value for name, value in declared.options.items() if name not in _ARGUMENTS}
-            definition = self._define(declared.workflow, declared.spec, {**options, "managed_by": SYNC})
+            given = {**options, "managed_by": SYNC}
+            definition = option_checks.define_new(self.runtime, declared.workflow, declared.spec, given)
             if alike is not None:
                 known[alike] = definition
         return definition

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from rqsched.api.groups import Group
 from rqsched.errors import InvalidInputError, LimitNotFoundError
 from rqsched.features.limits import store as limits
 from rqsched.features.limits.chain import change_bounds
@@ -16,30 +16,29 @@ from rqsched.kernel.decide.results import MAX_PAGE, LimitDescription, Page, page
 from rqsched.kernel.queries.schedules import require_limit
 
 
-class Limiting:
-    """The part of a Scheduler that shows and changes the groups of `limit`."""
+class Limits(Group):
+    """The groups of `limit`: how many of their runs may run at once, or start in a time.
 
-    def limits(
-        self: Any, *, namespace: str | None = None, limit: int = 100, cursor: str | None = None
+    >>> [(one.name, one.number) for one in scheduler.limits.list().items]
+    []
+    """
+
+    def list(
+        self, *, namespace: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[LimitDescription]:
-        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs.
-
-        >>> [(one.name, one.number) for one in scheduler.limits().items]
-        []
-        """
+        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs."""
         require_limit(limit)
-        where = require_id(self._here(namespace), "namespace")
-        page: Page[LimitDescription] = self.runtime.database.read(
+        where = require_id(self._namespace(namespace), "namespace")
+        return self.runtime.database.read(
             lambda connection: limits.page(connection, where, cursor, limit, self.runtime.now())
         )
-        return page
 
-    def iter_limits(self: Any, *, namespace: str | None = None) -> Iterator[LimitDescription]:
+    def iter(self, *, namespace: str | None = None) -> Iterator[LimitDescription]:
         """Read all groups of a namespace by name, page by page."""
-        return pages(lambda cursor: self.limits(namespace=namespace, limit=MAX_PAGE, cursor=cursor))
+        return pages(lambda cursor: self.list(namespace=namespace, limit=MAX_PAGE, cursor=cursor))
 
-    def set_limit(
-        self: Any,
+    def set(
+        self,
         name: str,
         number: int | None = None,
         *,
@@ -74,7 +73,7 @@ class Limiting:
             raise InvalidInputError("unset", f"{twice[0]!r} is given, too; say one of both")
         if not off and number is None and text is None:
             raise InvalidInputError("number", "is missing, and so is the rate; give one of them, or both")
-        where = self._here(namespace)
+        where = self._namespace(namespace)
         if not is_id(where) or not is_name(name):
             raise LimitNotFoundError(where, name)
 

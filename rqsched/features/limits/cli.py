@@ -22,7 +22,7 @@ app = typer.Typer(
 @command(app, "list")
 def list_limits(session: Session) -> None:
     """List the groups: what each allows, and how many of its runs run and wait."""
-    rows = [one.to_dict() for one in session.scheduler.iter_limits(namespace=session.namespace)]
+    rows = [one.to_dict() for one in session.scheduler.limits.iter(namespace=session.namespace)]
     if not session.writer.for_programs(rows, rows):
         fields = ("name", "number", "running", "starting", "rate", "started", "waiting", "waiting_since")
         columns = ("Limit", "At once", "Running", "Starting", "Rate", "Started", "Waiting", "Since")
@@ -44,7 +44,7 @@ def set_limit(
     """Change what a group allows."""
     if number is None and rate is None and not unset:
         raise InvalidInputError("--number", "is missing; give --number N, --rate N/min or --unset")
-    changed = session.scheduler.set_limit(
+    changed = session.scheduler.limits.set(
         name, number, rate=rate, unset=unset or (), namespace=session.namespace, context=session.context
     )
     session.writer.record(changed.to_dict(), f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.")

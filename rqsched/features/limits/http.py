@@ -19,7 +19,7 @@ router = APIRouter(route_class=StrictRoute)
 @router.get("/limits/", response_model=LimitsResponse, tags=["limits"])
 def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Response:
     """List the groups of runs that have a limit of concurrency or rate, with how many of their runs run and wait."""
-    page = call.scheduler.limits(namespace=call.namespace, limit=limit, cursor=cursor)
+    page = call.scheduler.limits.list(namespace=call.namespace, limit=limit, cursor=cursor)
     return Json({"items": page.items, "next_cursor": page.next_cursor})
 
 
@@ -27,7 +27,7 @@ def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Respon
 def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
     """Change how many runs of a group may run at once, or start in a time; running runs continue. Idempotent."""
     where, asked = call.namespace, replace(call.context, reason=body.reason)
-    found = call.scheduler.set_limit(
+    found = call.scheduler.limits.set(
         body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
     )
     return Json(found)

@@ -1,26 +1,41 @@
-"""Whole namespaces: the count of their data, and its deletion."""
+"""Whole namespaces: their usage and quota, the count of their data, and its deletion."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from rqsched.api.groups import Group
 from rqsched.features.namespaces import chain as namespaces
+from rqsched.features.quotas import chain as quotas
+from rqsched.features.quotas.decide import Usage
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.option_table import require_id, require_note
 from rqsched.kernel.decide.results import NamespaceData
 
 
-class Namespaces:
-    """The part of a Scheduler that deletes a namespace."""
+class Namespaces(Group):
+    """Whole namespaces: their usage, and their deletion.
 
-    def preview_delete_namespace(self: Any, name: str) -> NamespaceData:
-        """Return the data that `delete_namespace` would delete, and whether it may begin. Nothing is written."""
+    >>> scheduler.namespaces.usage(namespace="acme").limits
+    Quota(schedules=None, bytes=None)
+    """
+
+    def usage(self, *, namespace: str | None = None) -> Usage:
+        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS."""
+        return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
+
+    def usages(self) -> Sequence[Usage]:
+        """Count the usage of each namespace that has a quota, in the order of their names."""
+        return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
+
+    def preview_delete(self, name: str) -> NamespaceData:
+        """Return the data that `delete` would delete, and whether it may begin. Nothing is written."""
         return namespaces.preview(self.runtime, require_id(name, "name"))
 
-    def delete_namespace(
-        self: Any,
+    def delete(
+        self,
         name: str,
         reason: str | None = None,
         *,
@@ -31,7 +46,7 @@ class Namespaces:
 
         >>> scheduler.freeze("the tenant leaves", namespace="acme").namespace
         'acme'
-        >>> scheduler.delete_namespace("acme", "the tenant leaves").is_over
+        >>> scheduler.namespaces.delete("acme", "the tenant leaves").is_over
         True
 
         One line stays on the audit page of the namespace: when, who, why and how many rows. The freeze ends with it.

@@ -33,7 +33,7 @@ def usage(
 ) -> None:
     """Show what a namespace holds, and what its quota allows. Quotas are set by RQSCHED_QUOTAS."""
     scheduler = session.scheduler
-    found = scheduler.usages() if every else [scheduler.usage(namespace=session.namespace)]
+    found = scheduler.namespaces.usages() if every else [scheduler.namespaces.usage(namespace=session.namespace)]
     rows = [
         {"namespace": one.namespace, "resource": name, "used": getattr(one, name), "limit": getattr(one.limits, name)}
         for one in found
@@ -57,7 +57,7 @@ def delete(
     `rqsched freeze NAMESPACE` comes first. Interrupted, it is repeated. --reason says why.
     """
     scheduler = session.scheduler
-    found = scheduler.preview_delete_namespace(name)
+    found = scheduler.namespaces.preview_delete(name)
     if preview:
         frozen = "is frozen" if found.is_frozen else f"is not frozen: run `rqsched freeze {name}` first"
         text = f"Namespace {name} {frozen}; {found.executing} run(s) execute. It holds {_told(found)}."
@@ -65,7 +65,7 @@ def delete(
         return
     if found.is_frozen and not yes:
         _ask(found)
-    done = scheduler.delete_namespace(name, session.reason, terminate=terminate, context=session.context)
+    done = scheduler.namespaces.delete(name, session.reason, terminate=terminate, context=session.context)
     session.writer.record(
         asdict(done), f"Namespace {name} is deleted: {_told(done)}; {done.executing} run(s) terminated."
     )

@@ -25,7 +25,7 @@ NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
 @router.get("/namespace/", response_model=NamespaceDataResponse, tags=["namespace"])
 def read_namespace(call: AdminHeavy) -> Response:
     """Count the stored and the executing objects of the namespace, which its deletion would delete."""
-    return Json(call.scheduler.preview_delete_namespace(call.namespace))
+    return Json(call.scheduler.namespaces.preview_delete(call.namespace))
 
 
 @router.delete("/namespace/", response_model=NamespaceDataResponse, responses=PROBLEM.of(409), tags=["namespace"])

@@ -36,6 +36,6 @@ class UsageResponse(Schema):
 @router.get("/usage/", response_model=UsageResponse, tags=["usage"])
 def read_usage(call: Read) -> Response:
     """Read the usage and the quota of the namespace: the number of schedules, and the bytes of their declarations."""
-    usage = call.scheduler.usage(namespace=call.namespace)
+    usage = call.scheduler.namespaces.usage(namespace=call.namespace)
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
     return Json({"namespace": usage.namespace, **pairs})

@@ -13,7 +13,7 @@ from rqsched.cli.arguments import DryRun
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import show_outcomes
 from rqsched.errors import ConflictError, InvalidInputError
-from rqsched.features.retry_on_request.chain import DEFAULT_BOUND
+from rqsched.features.retry_on_request.chain import DEFAULT_BOUND, require_retryable
 from rqsched.kernel.decide.results import RetryRow
 
 app = typer.Typer(add_completion=False)
@@ -66,7 +66,7 @@ def retry(
     elif since is None:
         raise InvalidInputError("--since", "is missing; give --since 1h or --since 2026-01-31T08:00:00Z")
     else:
-        rows = session.scheduler.retry_failed(
+        rows = session.scheduler.runs.retry_failed(
             arguments.instant_or_age("--since", since, session.scheduler.runtime.now()),
             until=None if until is None else arguments.instant("--until", until),
             schedule_id=schedule,
@@ -85,7 +85,7 @@ def _retry_one(session: Session, run: RunHandle, *, dry_run: bool, failed_target
     named = run.uid, str(run.lineage.get("schedule_id") or run.schedule_uid), run.instance_id
     try:
         if dry_run:
-            run.require_retryable(failed_targets=failed_targets)
+            require_retryable(session.scheduler.runtime, run.uid, failed_targets=failed_targets)
             return RetryRow(*named, "would_retry")
         run.retry(failed_targets=failed_targets, context=session.context)
     except ConflictError as error:

@@ -172,7 +172,7 @@ def targets_of_run(
     cursor: Cursor = None,
 ) -> Response:
     """Read the progress of the targets of any schedule's run, and a page of them, by the run's uid."""
-    run = call.scheduler.run(run_uid.upper(), namespace=call.namespace)
+    run = call.scheduler.runs.get(run_uid.upper(), namespace=call.namespace)
     return _targets(run, limit, cursor, status)
 
 
@@ -221,7 +221,7 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
     The runs of one schedule follow one another. More than `bound` is 422 and retries none. Safe to repeat: a retried
     run is no longer failed.
     """
-    rows = call.scheduler.retry_failed(
+    rows = call.scheduler.runs.retry_failed(
         body.since,
         until=body.until,
         schedule_id=body.schedule_id,
@@ -273,7 +273,7 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
         BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
     )
     if body.dry_run:
-        chunks = handle.preview_backfill(wanted)
+        chunks = backfill.preview(call.scheduler.runtime, handle.refresh().state, wanted)
         return Json(describe_preview(handle.state, wanted, chunks, backfill.CHUNK))
     first = next(iter(handle.backfill_in_chunks(wanted)))
     if first.is_done or first.uid is None:
@@ -292,7 +292,7 @@ def list_backfills(
     cursor: Cursor = None,
 ) -> Response:
     """List backfills, the newest first."""
-    page = call.scheduler.backfills(
+    page = call.scheduler.backfills.list(
         schedule_id=schedule_id, status=status, namespace=call.namespace, limit=limit, cursor=cursor
     )
     return Json({"items": page.items, "next_cursor": page.next_cursor})
@@ -305,11 +305,11 @@ def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | N
     A backfill that has ended does not change.
     """
     reason = body.reason if body else None
-    stopped = call.scheduler.cancel_backfill(uid, reason, namespace=call.namespace, context=call.context)
+    stopped = call.scheduler.backfills.cancel(uid, reason, namespace=call.namespace, context=call.context)
     return Json(stopped)
 
 
 @router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
 def read_backfill(call: Read, uid: BackfillUid) -> Response:
     """Read the progress of a backfill."""
-    return Json(call.scheduler.backfill(uid, namespace=call.namespace))
+    return Json(call.scheduler.backfills.get(uid, namespace=call.namespace))

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from rqsched.api.build_description import upstream_warnings
-from rqsched.api.list_filters import to_filters
+from rqsched.api.list_filters import ListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
+from rqsched.features.bulk.api import Bulk
+from rqsched.features.bulk.api import begin as begin_bulk
 from rqsched.features.declarations import declarations
 from rqsched.http.dependencies import (
     Admin,
@@ -72,10 +73,10 @@ from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.kernel.chain import create as creating
 from rqsched.kernel.chain import option_checks
-from rqsched.kernel.chain.create import Named
+from rqsched.kernel.chain.create import Named, ScheduleRequest
 from rqsched.kernel.decide.ids import new_uid, uid_to_uuid
 from rqsched.kernel.decide.model import LastOutcome, Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.option_table import require_id, require_note
 from rqsched.kernel.decide.payload import dumps, loads
 from rqsched.kernel.decide.results import Page
 from rqsched.kernel.decide.schedule_options import dies_by_default
@@ -181,18 +182,17 @@ def create(
     declaration = declaration_of(body)
     require_registered(call, declaration)
     schedule_id = require_id(body.schedule_id or _default_id(call, body.name, idempotency_key))
-    asked = call.scheduler.create_request(
+    runtime = call.scheduler.runtime
+    options = dies_by_default(declaration.options) if body.is_in_pipelit_words else declaration.options
+    asked = ScheduleRequest(
         Named(call.namespace, schedule_id),
-        declaration.workflow or "",
-        declaration.spec or {},
-        dies_by_default(declaration.options) if body.is_in_pipelit_words else declaration.options,
-        note=body.note,
-        paused=bool(body.paused),
-        context=call.context,
+        option_checks.define_new(runtime, declaration.workflow or "", declaration.spec or {}, options),
+        require_note(body.note),
+        bool(body.paused),
+        call.context,
         key=idempotency_key,
         answer=lambda made: dumps({"version": made.version, "body": schedule_response(made)}),
     )
-    runtime = call.scheduler.runtime
     schedule = creating.create(runtime, asked)
     answer = {"version": schedule.version, "body": None}
     if (key := idempotency_key) is not None:
@@ -419,7 +419,7 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
     resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence that has passed, and a
     trigger that the overlap policy skipped may start a run now.
     """
-    chunks = call.scheduler.bulk(
+    asked = Bulk.of(
         operation.replace("-", "_"),
         reason=body.reason,
         note=body.note,
@@ -428,11 +428,9 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
         overlap=body.overlap,
         idempotency_key=body.idempotency_key,
         count=body.count,
-        dry_run=body.dry_run,
-        bound=body.bound,
-        cursor=body.cursor,
         context=call.context,
-        namespace=call.namespace,
+    )
+    filters = ListFilters(
         status=body.status,
         outcome=body.outcome,
         workflow=body.workflow,
@@ -448,6 +446,15 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
         next_until=body.next_until,
         query=body.query,
     )
+    chunks = begin_bulk(
+        call.scheduler.runtime,
+        asked,
+        call.namespace,
+        filters,
+        dry_run=body.dry_run,
+        bound=body.bound,
+        cursor=body.cursor,
+    )
     return Json(bulk_response(next(chunks)))
 
 
@@ -458,8 +465,14 @@ def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
     The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
     """
     declared = [_declared(call, one) for one in body.schedules]
-    bring_about = call.scheduler.preview_sync if body.dry_run else partial(call.scheduler.sync, context=call.context)
-    done = bring_about(declared, delete_removed=body.delete_removed, keep=body.keep, namespace=call.namespace)
+    done = call.scheduler.sync(
+        declared,
+        delete_removed=body.delete_removed,
+        keep=body.keep,
+        dry_run=body.dry_run,
+        namespace=call.namespace,
+        context=call.context,
+    )
     return Json(done)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.policy import RetryPolicy
 from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.store import registered_workflows
+from rqsched.timing import When, unfold
 from rqsched.when.spec import After, Cron, Spec, SpecLike
 from rqsched.workflows import ROUTING
 
@@ -61,6 +62,15 @@ def unknown_told(runtime: Runtime) -> dict[str, str]:
         except UnknownWorkflowError:
             unknown[option] = name
     return unknown
+
+
+def define_new(
+    runtime: Runtime, workflow: str | Callable[..., Any], when: When, given: Mapping[str, Any]
+) -> Definition:
+    """Check a workflow, a timing and options, and return the definition of the new schedule that has them."""
+    name = runtime.imports.name_of(workflow)
+    spec, options = unfold(when, given)
+    return new_definition(runtime, name, spec, options, is_external=options.get("executor") == "external")
 
 
 def new_definition(

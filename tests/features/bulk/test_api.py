@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timezone
 from functools import partial
 from itertools import islice
@@ -13,7 +14,7 @@ from rqsched import Every
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.features.bulk import api as bulk
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.results import BulkRow
+from rqsched.kernel.decide.results import BulkProgress, BulkRow
 from rqsched.kernel.queries.pages import bind_cursor, write_cursor
 from rqsched.kernel.queries.schedules import Filters
 from tests.support.crowd import copy_schedule
@@ -31,7 +32,12 @@ def create(env: Env) -> None:
 
 def do(env: Env, operation: str, **asked: Any) -> list[BulkRow]:
     """Do every chunk; returns the rows of all of them."""
-    return [row for progress in env.scheduler.bulk(operation, **asked) for row in progress.items]
+    return [row for progress in begin(env, operation, **asked) for row in progress.items]
+
+
+def begin(env: Env, operation: str, **asked: Any) -> Iterator[BulkProgress]:
+    chunks: Iterator[BulkProgress] = getattr(env.scheduler.bulk, operation)(**asked)
+    return chunks
 
 
 def statuses_of(env: Env) -> dict[str, str]:
@@ -64,14 +70,14 @@ def test_a_trigger_that_is_repeated_with_its_key_starts_nothing_twice(env: Env) 
 def test_more_than_the_bound_is_refused_with_nothing_done(env: Env) -> None:
     create(env)
     with pytest.raises(InvalidLimitError, match="3 schedules match"):
-        env.scheduler.bulk("pause", bound=2)
+        env.scheduler.bulk.pause(bound=2)
     assert set(statuses_of(env).values()) == {"active"}
-    refused: list[dict[str, Any]] = [
-        {"operation": "delete"}, {"operation": "pause", "bound": 0}, {"operation": "pause", "status": "x"},
-    ]  # fmt: skip
+    refused: list[dict[str, Any]] = [{"bound": 0}, {"status": "x"}]
     for wrong in refused:
         with pytest.raises(InvalidInputError):
-            env.scheduler.bulk(**wrong)
+            env.scheduler.bulk.pause(**wrong)
+    with pytest.raises(InvalidInputError, match="'delete' is not one of pause, resume"):
+        bulk.Bulk.of("delete")
 
 
 def test_a_schedule_in_another_status_is_skipped_with_the_reason(env: Env) -> None:
@@ -109,18 +115,18 @@ def test_the_next_occurrences_of_each_are_skipped_and_one_without_any_is_told_ap
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"operation": "pause", "count": 2}, "leave it out of pause"),
-        ({"operation": "skip_next", "count": 101}, "from 0 to 100"),
-        ({"operation": "skip_next", "count": -1}, "from 0 to 100"),
-        ({"operation": "skip_next", "count": True}, "from 0 to 100"),
+        (bulk.Bulk.of("pause", count=2), "leave it out of pause"),
+        (bulk.Bulk.of("skip_next", count=101), "from 0 to 100"),
+        (bulk.Bulk.of("skip_next", count=-1), "from 0 to 100"),
+        (bulk.Bulk.of("skip_next", count=True), "from 0 to 100"),
     ],
 )
 def test_a_count_of_skips_that_cannot_be_is_refused_before_anything_is_done(
-    env: Env, asked: dict[str, Any], told: str
+    env: Env, asked: bulk.Bulk, told: str
 ) -> None:
     schedule = env.create()
     with pytest.raises(InvalidInputError, match=told):
-        env.scheduler.bulk(**asked)
+        bulk.begin(env.scheduler.runtime, asked, None, {})
     assert (schedule.refresh().skips, schedule.status) == ([], "active")
 
 
@@ -145,7 +151,7 @@ def run_counts(env: Env) -> list[int]:
 @pytest.mark.usefixtures("small")
 def test_the_count_comes_first_and_the_chunks_do_each_schedule_exactly_once(any_env: Env) -> None:
     names = create_many(any_env)
-    counted, *chunks = islice(any_env.scheduler.bulk("trigger"), 9)
+    counted, *chunks = islice(any_env.scheduler.bulk.trigger(), 9)
     assert (counted.items, counted.done, counted.matched) == ([], 0, 7)
     assert [(one.done, one.matched) for one in chunks] == [(3, 7), (6, 7), (7, 7)]
     assert [one.next_cursor is None for one in chunks] == [False, False, True]
@@ -155,16 +161,16 @@ def test_the_count_comes_first_and_the_chunks_do_each_schedule_exactly_once(any_
 
 def test_nothing_is_done_before_the_second_step(env: Env) -> None:
     create_many(env, 2)
-    counted = next(env.scheduler.bulk("trigger"))
+    counted = next(env.scheduler.bulk.trigger())
     assert (counted.matched, run_counts(env)) == (2, [0, 0])
-    (none,) = env.scheduler.bulk("resume")
+    (none,) = env.scheduler.bulk.resume()
     assert (none.matched, none.next_cursor) == (0, None)
 
 
 @pytest.mark.usefixtures("small")
 def test_schedules_that_change_between_two_chunks_move_no_other_one_out_of_them(any_env: Env) -> None:
     create_many(any_env)
-    chunks = any_env.scheduler.bulk("pause")
+    chunks = any_env.scheduler.bulk.pause()
     _, first = next(chunks), next(chunks)
     any_env.scheduler.get("job-1").resume()
     any_env.scheduler.get("job-3").pause()
@@ -183,11 +189,11 @@ def test_schedules_that_change_between_two_chunks_move_no_other_one_out_of_them(
 def test_somebody_else_goes_on_where_the_first_one_stopped(any_env: Env) -> None:
     names = create_many(any_env)
     ada, bob = (CommandContext(principal=name) for name in ("ada", "bob"))
-    chunks = any_env.scheduler.bulk("pause", context=ada)
+    chunks = any_env.scheduler.bulk.pause(context=ada)
     _, stopped = next(chunks), next(chunks)
     assert [*statuses_of(any_env).values()].count("paused") == 3
 
-    rest = [*any_env.scheduler.bulk("pause", cursor=stopped.next_cursor, bound=1, context=bob)]
+    rest = [*any_env.scheduler.bulk.pause(cursor=stopped.next_cursor, bound=1, context=bob)]
 
     assert [(one.done, one.matched) for one in rest] == [(6, 7), (7, 7)]
     assert {*statuses_of(any_env).values()} == {"paused"}
@@ -214,9 +220,9 @@ def test_a_cursor_is_refused_with_other_filters_or_parameters_than_were_counted(
     create(env)
     asked: dict[str, Any] = {"labels": {"team": "billing"}}
     for first, then in ((asked, asked | changed), (asked | changed, asked)):
-        counted = next(env.scheduler.bulk("pause", **first))
+        counted = next(env.scheduler.bulk.pause(**first))
         with pytest.raises(InvalidLimitError, match="send the operation, namespace, filters"):
-            next(env.scheduler.bulk("pause", cursor=counted.next_cursor, **then))
+            next(env.scheduler.bulk.pause(cursor=counted.next_cursor, **then))
     assert {*statuses_of(env).values()} == {"active"}
 
 
@@ -227,8 +233,8 @@ def test_a_cursor_is_taken_with_the_same_filters_in_another_order(env: Env) -> N
     east = timezone(HOUR)
     one |= {"created_until": NOON + DAY, "until": NOON + HOUR}
     other |= {"created_until": (NOON + DAY).astimezone(east), "until": NOON + 2 * HOUR, "bound": 1}
-    counted = next(env.scheduler.bulk("pause", **one))
-    done = next(env.scheduler.bulk("pause", cursor=counted.next_cursor, **other))
+    counted = next(env.scheduler.bulk.pause(**one))
+    done = next(env.scheduler.bulk.pause(cursor=counted.next_cursor, **other))
     assert [row.outcome for row in done.items] == ["paused"]
     assert env.scheduler.get("a").resume_at == NOON + 2 * HOUR, "a command that says 2h again names a later end"
 
@@ -236,7 +242,7 @@ def test_a_cursor_is_taken_with_the_same_filters_in_another_order(env: Env) -> N
 def test_the_count_leaves_out_what_its_chunks_leave_out(env: Env) -> None:
     create_many(env, 3)
     env.clock.advance(-HOUR)
-    counted, *chunks = env.scheduler.bulk("pause")
+    counted, *chunks = env.scheduler.bulk.pause()
     assert counted.matched == sum(len(one.items) for one in chunks) == 0
 
 
@@ -248,8 +254,8 @@ DONE = {"trigger": "triggered", "pause": "paused", "skip_next": "skips_next"}
 def test_a_chunk_that_is_sent_again_does_nothing_twice(any_env: Env, operation: str) -> None:
     names = create_many(any_env)
     asked: dict[str, Any] = {"overlap": "allow_all"} if operation == "trigger" else {}
-    counted = next(any_env.scheduler.bulk(operation, **asked))
-    send = partial(any_env.scheduler.bulk, operation, cursor=counted.next_cursor, **asked)
+    counted = next(begin(any_env, operation, **asked))
+    send = partial(begin, any_env, operation, cursor=counted.next_cursor, **asked)
     assert [row.outcome for row in next(send()).items] == [DONE[operation]] * 3
     before = [any_env.state(any_env.scheduler.get(name)) for name in names[:3]]
     assert [row.outcome for row in next(send()).items] == [DONE[operation]] * 3, "the answer of the first one was lost"
@@ -276,14 +282,14 @@ def test_a_chunk_whose_schedules_take_long_ends_after_two_seconds(any_env: Env) 
         any_env.clock.advance(SECOND)
 
     any_env.runtime.subscribers.append(take_a_second)
-    assert [len(one.items) for one in any_env.scheduler.bulk("pause")] == [0, 2, 2, 1]
+    assert [len(one.items) for one in any_env.scheduler.bulk.pause()] == [0, 2, 2, 1]
 
 
 def test_a_chunk_looks_past_what_does_not_match(any_env: Env) -> None:
     copy_schedule(any_env.runtime, any_env.create("other"), 2_100)
     any_env.clock.advance(SECOND)
     any_env.create("meant", labels={"team": "billing"})
-    _, chunk = any_env.scheduler.bulk("pause", labels={"team": "billing"})
+    _, chunk = any_env.scheduler.bulk.pause(labels={"team": "billing"})
     assert [row.schedule_id for row in chunk.items] == ["meant"]
 
 
@@ -293,11 +299,11 @@ def test_a_cursor_of_something_else_is_refused_and_nothing_is_done(any_env: Env,
     for namespace in ("default", "tenant"):
         any_env.create("job", namespace=namespace)
     found = {
-        "of another operation": next(any_env.scheduler.bulk("skip_next")).next_cursor,
-        "of another namespace": next(any_env.scheduler.bulk("pause", namespace="tenant")).next_cursor,
+        "of another operation": next(any_env.scheduler.bulk.skip_next()).next_cursor,
+        "of another namespace": next(any_env.scheduler.bulk.pause(namespace="tenant")).next_cursor,
     }
     with pytest.raises(InvalidLimitError, match="cursor"):
-        next(any_env.scheduler.bulk("pause", cursor=found.get(cursor, cursor)))
+        next(any_env.scheduler.bulk.pause(cursor=found.get(cursor, cursor)))
     assert {*statuses_of(any_env).values()} == {"active"}
 
 

@@ -51,17 +51,17 @@ def test_the_client_has_bulk_operations(web: Web) -> None:
     client = client_of(web)
     for name in ("a", "b"):
         web.create(name, labels={"team": "x"})
-    assert [row.outcome for row in rows_of(client.bulk("pause", labels={"team": "x"}, dry_run=True))] == [
+    assert [row.outcome for row in rows_of(client.bulk.pause(labels={"team": "x"}, dry_run=True))] == [
         "would_pause"
     ] * 2
-    assert [row.outcome for row in rows_of(client.bulk("trigger", status="active", idempotency_key="k"))] == [
+    assert [row.outcome for row in rows_of(client.bulk.trigger(status="active", idempotency_key="k"))] == [
         "triggered"
     ] * 2
     with pytest.raises(InvalidLimitError):
-        next(client.bulk("pause", bound=1))
-    assert [row.outcome for row in rows_of(client.bulk("skip_next", count=2, text="b"))] == ["skips_next"]
+        next(client.bulk.pause(bound=1))
+    assert [row.outcome for row in rows_of(client.bulk.skip_next(count=2, text="b"))] == ["skips_next"]
     assert len(web.env.scheduler.get("b").skips) == 2
-    assert [row.outcome for row in rows_of(client.bulk("pause", text="b"))] == ["paused"]
+    assert [row.outcome for row in rows_of(client.bulk.pause(text="b"))] == ["paused"]
     assert web.read("b")["status"] == "paused"
 
 
@@ -77,7 +77,7 @@ def five(web: Web, monkeypatch: pytest.MonkeyPatch) -> Web:
 
 def test_the_client_does_chunk_after_chunk_and_sends_one_again_whose_answer_is_lost(five: Web) -> None:
     transport = InProcess(five)
-    chunks = client_of(five, transport).bulk("trigger", overlap="allow_all")
+    chunks = client_of(five, transport).bulk.trigger(overlap="allow_all")
     counted = next(chunks)
     assert (counted.done, counted.matched) == (0, 5)
     transport.lost = 1
@@ -87,11 +87,11 @@ def test_the_client_does_chunk_after_chunk_and_sends_one_again_whose_answer_is_l
 
 
 def test_the_asynchronous_client_goes_on_with_a_cursor(five: Web) -> None:
-    _, first = islice(client_of(five).bulk("pause"), 2)
+    _, first = islice(client_of(five).bulk.pause(), 2)
 
     async def go_on() -> list[int]:
         async with asynchronous(five) as client:
-            return [one.done async for one in client.bulk("pause", cursor=first.next_cursor)]
+            return [one.done async for one in client.bulk.pause(cursor=first.next_cursor)]
 
     assert asyncio.run(go_on()) == [4, 5]
     assert {one.status for one in five.env.scheduler.iter()} == {"paused"}

@@ -152,7 +152,7 @@ def test_each_action_is_done_to_all_for_which_it_is_possible(
     env = pages.env
     create(env, 3)
     if before == "paused":
-        [*env.scheduler.bulk("pause", labels={"team": "billing"})]
+        [*env.scheduler.bulk.pause(labels={"team": "billing"})]
     if before == "done":
         for handle in env.scheduler.iter(labels={"team": "billing"}):
             handle.trigger()

@@ -453,7 +453,7 @@ def test_deleted_schedule_holds_no_calendar_and_can_be_looked_at_without_it(env:
     env.scheduler.calendars.delete("holidays")
 
     assert env.scheduler.newest(schedule.schedule_id).upcoming() == []
-    assert env.scheduler.history(schedule.schedule_id)
+    assert env.scheduler.newest(schedule.schedule_id).history()
 
 
 def test_shared_calendar_serves_every_namespace_and_one_name_means_one_calendar(env: Env) -> None:

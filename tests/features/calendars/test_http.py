@@ -108,24 +108,24 @@ def test_token_that_may_only_operate_changes_none(make_web: MakeWeb) -> None:
 
 def test_client_has_the_same_and_the_same_errors(web: Web) -> None:
     with client_of(web) as client:
-        made = client.set_calendar("holidays", ["2026-01-16", date(2026, 1, 17)], reaches=date(2026, 12, 31))
+        made = client.calendars.set("holidays", ["2026-01-16", date(2026, 1, 17)], reaches=date(2026, 12, 31))
         assert (made.exclude, made.reaches, made.revision) == (("2026-01-16", "2026-01-17"), date(2026, 12, 31), 1)
         assert isinstance(made, Calendar)
-        assert client.calendars() == [made] == [client.calendar("holidays")]
+        assert client.calendars.list() == [made] == [client.calendars.get("holidays")]
         client.create("report", "note", "0 9 * * *", exclude="holidays")
-        assert client.calendar_users("holidays") == [("default", "report")]
+        assert client.calendars.used_by(made) == [("default", "report")]
         with pytest.raises(CalendarInUseError):
-            client.delete_calendar("holidays")
+            client.calendars.delete("holidays")
         with pytest.raises(CalendarChangedError):
-            client.set_calendar("holidays", [], revision=0)
-        client.set_calendar("spare", [])
-        client.delete_calendar("spare", reason="nothing names it")
+            client.calendars.set("holidays", [], revision=0)
+        client.calendars.set("spare", [])
+        client.calendars.delete("spare", reason="nothing names it")
         with pytest.raises(CalendarNotFoundError):
-            client.calendar("spare")
+            client.calendars.get("spare")
     assert web.env.scheduler.get("report").next_run_at == NOON.replace(hour=9) + 3 * DAY
 
     async def same() -> Calendar:
         async with asynchronous(web) as client:
-            return await client.calendar("holidays")
+            return await client.calendars.get("holidays")
 
     assert asyncio.run(same()).name == "holidays"

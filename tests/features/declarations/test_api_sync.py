@@ -33,7 +33,7 @@ def test_sync_creates_a_declared_set_and_prunes_what_a_sync_made(any_env: Env) -
     told: list[tuple[str, str]] = []
 
     wanted = [declared("kept"), declared("changed", queue="high"), declared("new")]
-    assert scheduler.preview_sync(wanted, delete_removed=True) == (
+    assert scheduler.sync(wanted, delete_removed=True, dry_run=True) == (
         done := scheduler.sync(wanted, delete_removed=True, progress=lambda *outcome: told.append(outcome))
     )
 
@@ -277,9 +277,9 @@ BAD_SETS = {
 
 @pytest.mark.parametrize("wanted", BAD_SETS.values(), ids=BAD_SETS.keys())
 def test_a_sync_with_an_invalid_declaration_writes_nothing(env: Env, wanted: list[Declaration]) -> None:
-    for sync in (env.scheduler.sync, env.scheduler.preview_sync):
+    for dry_run in (False, True):
         with pytest.raises(InvalidInputError):
-            sync(wanted)
+            env.scheduler.sync(wanted, dry_run=dry_run)
     assert env.scheduler.list().items == []
 
 
@@ -302,7 +302,7 @@ def test_a_preview_says_what_a_sync_does(any_env: Env, state: str, change: str, 
     options: Options = {**STATES[state], **CHANGES[change]}
     wanted = [replace(declared("a", **options), paused=paused), declared("b")]
 
-    planned = scheduler.preview_sync(wanted)
+    planned = scheduler.sync(wanted, dry_run=True)
 
     assert any_env.state(handle) == before
     assert planned == scheduler.sync(wanted)

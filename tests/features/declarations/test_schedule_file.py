@@ -135,7 +135,7 @@ def test_schedules_of_a_file_elsewhere_write_the_same_file_and_a_sync_of_it_chan
     given = []
     for entry in entries:
         with suppress(InvalidInputError):  # options that contradict each other
-            env.scheduler.preview_sync([declaration_of(tidied(entry, SETTINGS))])
+            env.scheduler.sync([declaration_of(tidied(entry, SETTINGS))], dry_run=True)
             given.append(declaration_of(tidied(entry, SETTINGS)))
     env.scheduler.sync(given, namespace=here)
 

@@ -11,6 +11,7 @@ from rqsched import Every, RetryPolicy
 from rqsched.api.run_handle import RunHandle
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunStateError
 from rqsched.features.fan_out.progress import progress_of
+from rqsched.features.retry_on_request.chain import require_retryable
 from rqsched.kernel.decide.ids import RetryLinkId, parse_link_id
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
@@ -121,7 +122,7 @@ def test_a_retry_of_failed_targets_is_refused_where_none_failed_or_the_run_is_no
     with pytest.raises(RunStateError, match="has not ended"):
         open_run.retry(failed_targets=True)
     with pytest.raises(RunStateError, match="None of its targets has failed"):
-        run.require_retryable(failed_targets=True)
+        require_retryable(any_env.runtime, run.uid, failed_targets=True)
 
 
 def test_attempts_on_request_go_beyond_the_policy_once(any_env: Env) -> None:

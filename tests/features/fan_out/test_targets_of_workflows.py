@@ -205,7 +205,7 @@ def test_a_target_sees_at_its_checkpoint_that_its_run_was_cancelled(reminders: R
     def act(customer: str) -> None:
         run = current_run()
         run.checkpoint()
-        reminders.env.scheduler.run(run.uid).cancel()
+        reminders.env.scheduler.runs.get(run.uid).cancel()
         with pytest.raises(RunCancelled):
             run.checkpoint()
         run.checkpoint()

@@ -243,18 +243,18 @@ def test_both_clients_delete_a_namespace(web: Web) -> None:
         web.env.create(namespace=name)
         web.env.scheduler.freeze(namespace=name)
     client = client_of(web)
-    assert client.preview_delete_namespace("one").rows["schedules"] == 1
+    assert client.namespaces.preview_delete("one").rows["schedules"] == 1
     with pytest.raises(InvalidIdError):
-        client.delete_namespace("*")
-    done = client.delete_namespace("one", "it leaves")
+        client.namespaces.delete("*")
+    done = client.namespaces.delete("one", "it leaves")
     assert (done.namespace, done.is_over, done.rows["schedules"]) == ("one", True, 1)
     with pytest.raises(ConflictError, match="not frozen"):
-        client.delete_namespace("one")
+        client.namespaces.delete("one")
 
     async def delete() -> None:
         async with asynchronous(web) as other:
-            assert (await other.preview_delete_namespace("default")).is_frozen
-            assert (await other.delete_namespace("default")).is_over
+            assert (await other.namespaces.preview_delete("default")).is_frozen
+            assert (await other.namespaces.delete("default")).is_over
 
     asyncio.run(delete())
 

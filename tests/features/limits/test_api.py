@@ -323,7 +323,7 @@ def test_number_that_is_lowered_ends_nothing_and_lets_nobody_else_start(any_env:
     claims = [env.claim(run) for run in made[:2]]
     assert granted(*made) == [True, True, True, False]
 
-    env.scheduler.set_limit("tenant:42", 1)
+    env.scheduler.limits.set("tenant:42", 1)
 
     assert [run.refresh().status for run in made] == ["running", "running", "pending", "pending"]
     assert granted(*made) == [True, True, False, False]
@@ -340,7 +340,7 @@ def test_number_that_is_lowered_ends_nothing_and_lets_nobody_else_start(any_env:
 @pytest.mark.every_database
 def test_number_that_is_raised_lets_more_start_at_once(any_env: Env) -> None:
     made = any_env.fire_all(*(create(any_env, name) for name in "abc"))
-    any_env.scheduler.set_limit("tenant:42", 2)
+    any_env.scheduler.limits.set("tenant:42", 2)
     assert granted(*made) == [True, True, False]
     assert any_env.queued() == [run_job_id(run) for run in made[:2]]
 
@@ -356,7 +356,7 @@ def test_another_number_is_refused_and_nothing_is_written(any_env: Env) -> None:
     with pytest.raises(LimitConflictError):
         joined.update(limit_running=4)
     assert joined.refresh().state.policies.limit_running is None
-    env.scheduler.set_limit("tenant:42", 9)
+    env.scheduler.limits.set("tenant:42", 9)
     env.scheduler.get("a").update(overlap="allow_all")  # an update without bounds keeps the declared ones
     create(env, "c", 9)
 
@@ -391,7 +391,7 @@ def test_what_is_no_number_is_refused(env: Env, number: Any) -> None:
         env.create(limit="a", limit_running=number)
     create(env, "a")
     with pytest.raises(Exception, match="number"):
-        env.scheduler.set_limit("tenant:42", number)
+        env.scheduler.limits.set("tenant:42", number)
 
 
 def test_number_without_a_group_is_refused(env: Env) -> None:
@@ -516,20 +516,20 @@ def test_groups_are_listed_with_who_runs_and_who_waits(any_env: Env) -> None:
     create(env, "other", labels={"tenant": "7"})
     env.claim(first)
 
-    (mine, other) = env.scheduler.limits().items
+    (mine, other) = env.scheduler.limits.list().items
 
     assert mine.to_dict() == {
         "namespace": "default", "name": "tenant:42", "number": 2, "running": 1, "starting": 1, "waiting": 2,
         "rate": None, "started": None, "waiting_since": "2026-01-15T13:00:03Z", "changes": [],
     }  # fmt: skip
     assert (other.name, other.running, other.waiting, other.waiting_since) == ("tenant:7", 0, 0, None)
-    page = env.scheduler.limits(limit=1)
-    assert [one.name for one in env.scheduler.limits(limit=1, cursor=page.next_cursor).items] == ["tenant:7"]
-    assert [one.name for one in env.scheduler.iter_limits()] == ["tenant:42", "tenant:7"]
+    page = env.scheduler.limits.list(limit=1)
+    assert [one.name for one in env.scheduler.limits.list(limit=1, cursor=page.next_cursor).items] == ["tenant:7"]
+    assert [one.name for one in env.scheduler.limits.iter()] == ["tenant:42", "tenant:7"]
     with pytest.raises(LimitNotFoundError):
-        env.scheduler.set_limit("tenant:1", 5)
+        env.scheduler.limits.set("tenant:1", 5)
     with pytest.raises(LimitNotFoundError):
-        env.scheduler.set_limit("tenant:42", 5, namespace="other")
+        env.scheduler.limits.set("tenant:42", 5, namespace="other")
 
 
 def test_what_is_claimed_while_a_grant_counts_is_counted_once(postgres_env: Env) -> None:

@@ -57,7 +57,7 @@ def starts(env: Env) -> list[datetime]:
 
 
 def describe(env: Env) -> tuple[int | None, str | None, int | None]:
-    (group,) = env.scheduler.limits().items
+    (group,) = env.scheduler.limits.list().items
     return group.number, group.rate, group.started
 
 
@@ -243,23 +243,23 @@ def test_rate_is_raised_lowered_and_taken_off(any_env: Env) -> None:
     made = make(create(env), 6)
     env.work()
 
-    raised = env.scheduler.set_limit("api", rate="3/minute")
+    raised = env.scheduler.limits.set("api", rate="3/minute")
     assert (raised.rate, raised.started, raised.starting) == ("3/min", 2, 1)
     env.work()
-    env.scheduler.set_limit("api", rate="1/min")
+    env.scheduler.limits.set("api", rate="1/min")
     env.advance(MINUTE)
     env.dispatch()
     env.work()
     assert statuses(*made) == ["succeeded"] * 4 + ["pending"] * 2
 
     with pytest.raises(InvalidInputError, match="the rate is all that 'api' has"):
-        env.scheduler.set_limit("api", unset=["rate"])
-    env.scheduler.set_limit("api", 7, unset=["rate"])
+        env.scheduler.limits.set("api", unset=["rate"])
+    env.scheduler.limits.set("api", 7, unset=["rate"])
     env.work()
     assert statuses(*made) == ["succeeded"] * 6
     assert (starts(env), describe(env)) == ([], (7, None, None))
-    env.scheduler.set_limit("api", rate="5/30s")
-    env.scheduler.set_limit("api", unset=["number"])
+    env.scheduler.limits.set("api", rate="5/30s")
+    env.scheduler.limits.set("api", unset=["number"])
     assert describe(env) == (None, "5/30s", 0)
 
 
@@ -268,7 +268,7 @@ def test_rate_that_is_raised_brings_somebody_sooner(any_env: Env) -> None:
     env = any_env
     made = make(create(env, rate="1/h"), 3)
     env.work()
-    env.scheduler.set_limit("api", rate="1/min")
+    env.scheduler.limits.set("api", rate="1/min")
     env.advance(MINUTE)
     env.dispatch()
     env.work()
@@ -279,7 +279,7 @@ def test_rate_that_is_raised_brings_somebody_sooner(any_env: Env) -> None:
 def test_rate_of_a_group_that_had_none_counts_those_who_have_a_place(any_env: Env) -> None:
     env = any_env
     made = make(create(env, rate=None, limit_running=2), 4)
-    env.scheduler.set_limit("api", rate="2/min")
+    env.scheduler.limits.set("api", rate="2/min")
     env.work()
     assert (statuses(*made), len(starts(env))) == (["succeeded"] * 2 + ["pending"] * 2, 2)
     check_invariants(env.runtime)
@@ -324,7 +324,7 @@ def test_one_link_looks_for_all_who_wait_in_line(any_env: Env) -> None:
     env.failing = True
     env.work()
     env.failing = False
-    env.scheduler.set_limit("api", rate="5/min")
+    env.scheduler.limits.set("api", rate="5/min")
     env.advance(SECOND)
     env.dispatch()
     env.dispatch()
@@ -397,7 +397,7 @@ def test_rate_is_the_groups_when_it_is_made_again(any_env: Env) -> None:
     env.scheduler.get("b").delete()
     env.advance(3 * MINUTE)
     env.recover()
-    assert (env.scheduler.limits().items, starts(env)) == ([], [])
+    assert (env.scheduler.limits.list().items, starts(env)) == ([], [])
 
 
 @pytest.mark.every_database
@@ -535,7 +535,7 @@ def test_what_is_no_rate_is_refused(env: Env, rate: Any) -> None:
     assert env.scheduler.count() == 0
     create(env)
     with pytest.raises(InvalidPolicyError, match="rate"):
-        env.scheduler.set_limit("api", rate=rate)
+        env.scheduler.limits.set("api", rate=rate)
 
 
 def test_rate_without_a_group_and_what_says_two_things_are_refused(env: Env) -> None:
@@ -548,7 +548,7 @@ def test_rate_without_a_group_and_what_says_two_things_are_refused(env: Env) -> 
         ({"unset": ["name"]}, "must be 'number' or 'rate', not 'name'"),
     ):
         with pytest.raises(InvalidInputError, match=told):
-            env.scheduler.set_limit("api", **given)
+            env.scheduler.limits.set("api", **given)
 
 
 @pytest.mark.every_database

@@ -73,7 +73,7 @@ class Shop:
         return [has_place for _, has_place in self.rows()]
 
     def group(self) -> LimitDescription:
-        (found,) = self.env.scheduler.limits().items
+        (found,) = self.env.scheduler.limits.list().items
         return found
 
     def counts(self) -> tuple[int, int, int]:
@@ -336,7 +336,7 @@ def test_number_that_is_lowered_lets_no_further_target_begin(shop: Shop) -> None
     env = shop.env
     run = shop.dispatched(number=3)
     first, second = (shop.claim() for _ in range(2))
-    env.scheduler.set_limit("shop", 1)
+    env.scheduler.limits.set("shop", 1)
     assert shop.counts() == (2, 0, 1)
     first.end()
     assert shop.counts() == (1, 0, 1)
@@ -354,7 +354,7 @@ def test_group_stays_while_targets_of_it_are_open(shop: Shop) -> None:
     assert shop.group().name == "shop"
     env.work()
     env.recover()
-    assert (run.refresh().status, env.scheduler.limits().items) == ("succeeded", [])
+    assert (run.refresh().status, env.scheduler.limits.list().items) == ("succeeded", [])
 
 
 def test_why_says_how_many_targets_wait_for_a_place(shop: Shop) -> None:

@@ -63,8 +63,8 @@ def test_group_remembers_who_changed_its_number_and_what_it_was(make_web: MakeWe
         web("PUT", LIMITS, {"name": "shop:eu/1", "number": number})
     pages.do("/limits", name="shop:eu/1", number="5", reason="the sale")
     web("PUT", LIMITS, {"name": "shop:eu/1", "rate": "9/min", "reason": "their API"})
-    client_of(web).set_limit("shop:eu/1", rate="8/min", reason="slower")
-    scheduler.set_limit("shop:eu/1", 1)
+    client_of(web).limits.set("shop:eu/1", rate="8/min", reason="slower")
+    scheduler.limits.set("shop:eu/1", 1)
 
     told = web.get(LIMITS).json()["items"][0]["changes"]
     assert [(one["was"], one["number"], one["reason"]) for one in told] == [
@@ -77,17 +77,17 @@ def test_group_remembers_who_changed_its_number_and_what_it_was(make_web: MakeWe
     assert [(one["was_rate"], one["rate"]) for one in told[1:3]] == [("9/min", "8/min"), (None, "9/min")]
     assert [one["by"] is None for one in told] == [True, False, False, False, False]
     assert told[0]["at"] == "2026-01-15T13:00:03Z"
-    assert client_of(web).limits().items[0].changes == told
+    assert client_of(web).limits.list().items[0].changes == told
     pages.do("/limits", name="shop:eu/1", number="3", rate="8/min", reason="the <sale> is over")
     told = re.sub(r"<(?!/?bdi)[^>]*>", "", pages.get("/system"))
     assert "1 → 3 at once by <bdi>" in told
     assert "now: <bdi>the &lt;sale&gt; is over</bdi>" in told
-    scheduler.set_limit("shop:eu/1", 1)
+    scheduler.limits.set("shop:eu/1", 1)
     assert "3 → 1 at once by <bdi>a program</bdi> now" in re.sub(r"<(?!/?bdi)[^>]*>", "", pages.get("/system"))
 
     for number in range(100, 130):
-        scheduler.set_limit("shop:eu/1", number)
-    assert [one["was"] for one in scheduler.limits().items[0].changes] == [*range(128, 108, -1)]
+        scheduler.limits.set("shop:eu/1", number)
+    assert [one["was"] for one in scheduler.limits.list().items[0].changes] == [*range(128, 108, -1)]
 
 
 def test_run_says_its_group_and_its_place_in_line(web: Web) -> None:
@@ -115,17 +115,17 @@ def test_run_says_its_group_and_its_place_in_line(web: Web) -> None:
 def test_client_does_as_the_scheduler_does(web: Web) -> None:
     fill(web.env)
     client = client_of(web)
-    assert client.limits().items == web.env.scheduler.limits().items == [*client.iter_limits()]
-    assert client.set_limit("shop:eu/1", 3).starting == 3
+    assert client.limits.list().items == web.env.scheduler.limits.list().items == [*client.limits.iter()]
+    assert client.limits.set("shop:eu/1", 3).starting == 3
     with pytest.raises(LimitNotFoundError):
-        client.set_limit("other", 3)
+        client.limits.set("other", 3)
     with pytest.raises(LimitConflictError):
         client.create("d", "note", "0 2 * * *", limit="shop:eu/1", limit_running=7)
 
     async def read() -> list[int | None]:
         async with asynchronous(web) as far:
-            await far.set_limit("shop:eu/1", 4)
-            return [one.number async for one in far.iter_limits()]
+            await far.limits.set("shop:eu/1", 4)
+            return [one.number async for one in far.limits.iter()]
 
     assert asyncio.run(read()) == [4]
 
@@ -173,8 +173,8 @@ def test_rate_is_read_and_changed_over_http_and_its_client(web: Web) -> None:
     refused = {"schedule_id": "d", "workflow": "note", "cron": "0 2 * * *", "limit": "shop:eu/1", "limit_rate": "7/s"}
     problem(web.post("/api/v1/schedules/", refused), 409, "limit_conflict")
     client = client_of(web)
-    assert client.set_limit("shop:eu/1", unset=["number"]).number is None
-    assert client.set_limit("shop:eu/1", 3, unset="rate").rate is None
+    assert client.limits.set("shop:eu/1", unset=["number"]).number is None
+    assert client.limits.set("shop:eu/1", 3, unset="rate").rate is None
 
 
 def test_why_and_doctor_tell_of_the_rate(env: Env) -> None:

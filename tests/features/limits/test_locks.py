@@ -69,10 +69,10 @@ def test_pass_waits_for_no_empty_group_that_another_process_holds(postgres_env: 
 
     with held(env, sa.select(limits.c.number).where(limits.c.name == "shop")):
         env.recover()
-        assert [one.name for one in env.scheduler.iter_limits()] == ["shop"]
+        assert [one.name for one in env.scheduler.limits.iter()] == ["shop"]
 
     env.recover()
-    assert not env.scheduler.limits().items
+    assert not env.scheduler.limits.list().items
 
 
 def test_schedule_of_a_callers_long_transaction_keeps_no_place_from_others(postgres_env: Env) -> None:
@@ -95,7 +95,7 @@ def test_group_that_a_callers_transaction_names_is_not_removed_before_its_commit
         create(env, "b", connection=connection)
         env.recover()
     engine.dispose()
-    assert [one.name for one in env.scheduler.iter_limits()] == ["shop"]
+    assert [one.name for one in env.scheduler.limits.iter()] == ["shop"]
 
 
 def test_group_that_is_removed_while_a_schedule_joins_it_is_made_again(postgres_env: Env) -> None:
@@ -118,7 +118,7 @@ def test_group_that_is_removed_while_a_schedule_joins_it_is_made_again(postgres_
     other.dispose()
 
     assert words == ["removed"]
-    assert [(one.name, one.number) for one in env.scheduler.iter_limits()] == [("shop", 1)]
+    assert [(one.name, one.number) for one in env.scheduler.limits.iter()] == [("shop", 1)]
 
 
 def test_next_in_line_follows_when_the_first_was_held_and_leaves_the_line(postgres_env: Env) -> None:

@@ -37,7 +37,7 @@ def test_every_lookup_stays_in_its_namespace(any_env: Env) -> None:
     assert scheduler.upsert("theirs", "note", MINUTE)[1] == "created"
     assert scheduler.upsert("theirs", "note", MINUTE, namespace="billing")[1] == "unchanged"
     assert scheduler.sync([], delete_removed=True, namespace="billing").removed == ["synced"]
-    for read in (scheduler.get, scheduler.newest, scheduler.history):
+    for read in (scheduler.get, scheduler.newest):
         with pytest.raises(ScheduleNotFoundError):
             read("mine", namespace="billing")
 

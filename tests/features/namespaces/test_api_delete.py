@@ -116,12 +116,12 @@ def test_all_of_a_namespace_is_deleted_and_nothing_of_others(any_env: Env) -> No
         filled(env, name)
     others = {name: contents(env, name) for name in ("tenant2", "other")}
     alone = rows_of_schedules(env)
-    found = env.scheduler.preview_delete_namespace("tenant")
+    found = env.scheduler.namespaces.preview_delete("tenant")
     assert (found.is_frozen, found.executing, found.is_over) == (False, 0, False)
     assert all(found.rows.values()), found.rows
     env.scheduler.freeze("it leaves", namespace="tenant")
 
-    done = env.scheduler.delete_namespace("tenant", "it leaves", context=OPERATOR)
+    done = env.scheduler.namespaces.delete("tenant", "it leaves", context=OPERATOR)
 
     assert (done.is_over, done.is_frozen) == (True, False)
     assert done.rows == found.rows
@@ -149,9 +149,9 @@ def test_a_namespace_that_is_not_frozen_or_whose_name_is_none_is_refused(env: En
     env.create()
     before = contents(env, "default")
     with pytest.raises(ConflictError, match=r"not frozen.*run `rqsched freeze default` first"):
-        env.scheduler.delete_namespace("default")
+        env.scheduler.namespaces.delete("default")
     with pytest.raises(InvalidIdError):
-        env.scheduler.delete_namespace("*")
+        env.scheduler.namespaces.delete("*")
     assert contents(env, "default") == before
 
 
@@ -161,9 +161,9 @@ def test_runs_that_execute_are_waited_for_or_terminated_when_that_is_asked(env: 
     claim = env.claim(run)
     env.scheduler.freeze()
     with pytest.raises(ConflictError, match="1 runs of namespace 'default' execute now; wait"):
-        env.scheduler.delete_namespace("default")
-    assert env.scheduler.preview_delete_namespace("default").executing == 1
-    done = env.scheduler.delete_namespace("default", terminate=True)
+        env.scheduler.namespaces.delete("default")
+    assert env.scheduler.namespaces.preview_delete("default").executing == 1
+    done = env.scheduler.namespaces.delete("default", terminate=True)
     assert (done.is_over, done.executing) == (True, 1)
     assert claim.run.uid == run.uid
     env.recover()
@@ -179,7 +179,7 @@ def test_a_deletion_that_is_interrupted_between_its_steps_continues_where_it_was
     filled(env, "tenant")
     filled(env, "other")
     untouched = contents(env, "other")
-    expected = env.scheduler.preview_delete_namespace("tenant").rows
+    expected = env.scheduler.namespaces.preview_delete("tenant").rows
     env.scheduler.freeze(namespace="tenant")
     steps = 0
     while not (done := delete_some(env.runtime, "tenant", OPERATOR, terminates=False, steps=1)).is_over:
@@ -190,7 +190,7 @@ def test_a_deletion_that_is_interrupted_between_its_steps_continues_where_it_was
     assert steps > 5
     assert done.rows == {name: count for name, count in expected.items() if count}
     with pytest.raises(ConflictError, match="not frozen"):
-        env.scheduler.delete_namespace("tenant")
+        env.scheduler.namespaces.delete("tenant")
     env.runtime.database.transact(remove_samples)
 
 
@@ -205,7 +205,7 @@ def test_nothing_of_a_deleted_namespace_stays_in_redis(env: Env) -> None:
     mine = {failed.uid, waiting.uid, gone.uid, queued.uid}
     assert {uid for uid in mine if any(uid in key for key in names_in_redis(env))} == mine
     env.scheduler.freeze(namespace="tenant")
-    env.scheduler.delete_namespace("tenant")
+    env.scheduler.namespaces.delete("tenant")
     assert [key for key in names_in_redis(env) if any(uid in key for uid in mine)] == []
     assert any(kept.uid in one for one in env.queued())
 
@@ -233,7 +233,7 @@ def test_jobs_that_redis_could_not_be_told_of_do_nothing(make_env: MakeEnv, own_
     env.create("gone", namespace="tenant").trigger()
     env.scheduler.freeze(namespace="tenant")
     own_valkey.stop()
-    assert env.scheduler.delete_namespace("tenant").is_over
+    assert env.scheduler.namespaces.delete("tenant").is_over
     own_valkey.start()
     env.recover()
     env.advance(HOUR)
@@ -251,8 +251,8 @@ def test_an_asynchronous_scheduler_deletes_a_namespace_too(env: Env) -> None:
 
     async def delete() -> None:
         scheduler = AsyncScheduler(env.scheduler)
-        assert (await scheduler.preview_delete_namespace("tenant")).rows["schedules"] == 1
-        assert (await scheduler.delete_namespace("tenant")).is_over
+        assert (await scheduler.namespaces.preview_delete("tenant")).rows["schedules"] == 1
+        assert (await scheduler.namespaces.delete("tenant")).is_over
 
     asyncio.run(delete())
     assert namespaces.noun(schedules) == "schedules"

@@ -57,7 +57,10 @@ def test_each_namespace_has_its_own_quota_or_the_one_of_all(limited: MakeEnv) ->
             env.create("b", namespace=namespace)
     for schedule_id in ("a", "b", "c"):
         env.create(schedule_id, namespace="wide")
-    assert [(one.namespace, one.schedules) for one in env.scheduler.usages()] == [("one", 1), ("two", 1)]
+    assert [(one.namespace, one.schedules) for one in env.scheduler.namespaces.usages()] == [
+        ("one", 1),
+        ("two", 1),
+    ]
 
 
 def test_a_change_may_grow_up_to_the_quota_and_not_beyond(limited: MakeEnv) -> None:
@@ -82,14 +85,14 @@ def test_what_is_counted_before_a_write_is_what_the_store_holds_after_it(limited
     env.create(
         "a", description="größer", labels={"team": "é"}, notifications={"heartbeat": "https://h.test/x"}, **LARGE
     )
-    used = env.scheduler.usage().bytes
+    used = env.scheduler.namespaces.usage().bytes
     env.create("b")
-    added = env.scheduler.usage().bytes - used
+    added = env.scheduler.namespaces.usage().bytes - used
     env.scheduler.get("b").delete()
 
     tight = limited(default={"bytes": used + added})
     tight.create("b")
-    assert tight.scheduler.usage().bytes == used + added == tight.scheduler.usage().limits.bytes
+    assert tight.scheduler.namespaces.usage().bytes == used + added == tight.scheduler.namespaces.usage().limits.bytes
     with pytest.raises(QuotaExceededError) as refused:
         tight.scheduler.get("b").update(description="x")
     assert refused.value.wanted == 1
@@ -116,9 +119,9 @@ def test_a_set_beyond_the_quota_is_refused_whole_also_in_its_preview(
     monkeypatch.setattr("rqsched.features.declarations.api.SYNC_BATCH", 2)
     env = limited(default={"schedules": 4})
     declared = [Declaration(f"s{number}", "note", Every("1h")) for number in range(5)]
-    for sync in (env.scheduler.sync, env.scheduler.preview_sync):
+    for dry_run in (False, True):
         with pytest.raises(QuotaExceededError, match="holds 0 of at most 4 schedules, and 5 more"):
-            sync(declared)
+            env.scheduler.sync(declared, dry_run=dry_run)
     assert counted(env) == 0
     assert len(env.scheduler.sync(declared[:4]).created) == 4
     assert len(env.scheduler.sync(declared[:4]).unchanged) == 4
@@ -166,8 +169,8 @@ def test_a_transaction_that_cannot_see_a_later_create_has_to_be_repeated(limited
 def test_the_usage_is_the_same_awaited_and_has_limits_only_where_they_are_set(limited: MakeEnv) -> None:
     env = limited(other={"schedules": 2})
     env.create()
-    usage = env.scheduler.usage()
+    usage = env.scheduler.namespaces.usage()
     assert (usage.namespace, usage.schedules, usage.limits) == ("default", 1, Quota())
     assert usage.bytes > 0
-    assert asyncio.run(AsyncScheduler(env.scheduler).usage()) == usage
-    assert env.scheduler.usage(namespace="other").limits == Quota(schedules=2)
+    assert asyncio.run(AsyncScheduler(env.scheduler).namespaces.usage()) == usage
+    assert env.scheduler.namespaces.usage(namespace="other").limits == Quota(schedules=2)

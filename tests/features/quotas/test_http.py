@@ -66,13 +66,13 @@ def test_the_client_raises_the_error_of_the_in_process_api_and_reads_the_usage(f
     assert {name: getattr(refused.value, name) for name in FIGURES} == FIGURES
     with pytest.raises(QuotaExceededError):
         client.sync([Declaration("second", "note", Every("1h"))])
-    usage = client.usage()
-    assert usage == full.env.scheduler.usage()
+    usage = client.namespaces.usage()
+    assert usage == full.env.scheduler.namespaces.usage()
     assert usage == Usage("default", 1, usage.bytes, Quota(schedules=1, bytes=4_096))
 
     async def awaited() -> Usage:
         async with asynchronous(full) as far:
-            return await far.usage()
+            return await far.namespaces.usage()
 
     assert asyncio.run(awaited()) == usage
 

@@ -11,6 +11,7 @@ from rqsched import CommandContext
 from rqsched.aio import AsyncScheduler
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunNotFoundError, RunStateError
+from rqsched.features.retry_on_request.chain import require_retryable
 from rqsched.kernel.decide import audit
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env, events, newest, statuses
 from tests.support.invariants import check_invariants
@@ -30,7 +31,7 @@ def test_all_that_failed_since_then_is_retried_one_after_another(any_env: Env) -
     other = failing(any_env, "b")
     context = CommandContext(principal="ada")
 
-    rows = any_env.scheduler.retry_failed(10 * HOUR, reason="repaired", context=context)
+    rows = any_env.scheduler.runs.retry_failed(10 * HOUR, reason="repaired", context=context)
 
     assert [(row.schedule_id, row.outcome) for row in rows] == [
         ("a", "started"),
@@ -45,13 +46,13 @@ def test_all_that_failed_since_then_is_retried_one_after_another(any_env: Env) -
     any_env.work()
     assert statuses(schedule) == ["succeeded"] * 3
     assert statuses(other) == ["succeeded"]
-    assert any_env.scheduler.retry_failed(10 * HOUR) == []
+    assert any_env.scheduler.runs.retry_failed(10 * HOUR) == []
     check_invariants(any_env.runtime)
 
 
 def test_dry_run_tells_what_would_be_retried_and_writes_nothing(any_env: Env) -> None:
     schedule = failing(any_env, "a", 2)
-    rows = any_env.scheduler.retry_failed(DAY, dry_run=True)
+    rows = any_env.scheduler.runs.retry_failed(DAY, dry_run=True)
     assert [(row.instance_id, row.outcome) for row in rows] == [
         (run.instance_id, "would_retry") for run in reversed(schedule.runs().items)
     ]
@@ -64,7 +65,7 @@ def test_filters_name_the_time_the_schedule_the_workflow_and_the_namespace(env: 
     failing(env, "b")
     failing(env, "c", namespace="other")
     last = present(newest(first).ended_at)
-    find = env.scheduler.retry_failed
+    find = env.scheduler.runs.retry_failed
     assert len(find(DAY, dry_run=True)) == 3
     assert [row.schedule_id for row in find(DAY, schedule_id="b", dry_run=True)] == ["b"]
     assert [row.schedule_id for row in find(DAY, namespace="other", dry_run=True)] == ["c"]
@@ -78,17 +79,17 @@ def test_filters_name_the_time_the_schedule_the_workflow_and_the_namespace(env: 
 def test_more_than_the_bound_retries_none(env: Env) -> None:
     schedule = failing(env, "a", 3)
     with pytest.raises(InvalidLimitError, match="more than 2 runs have failed"):
-        env.scheduler.retry_failed(DAY, bound=2)
+        env.scheduler.runs.retry_failed(DAY, bound=2)
     with pytest.raises(InvalidLimitError, match="at least 1"):
-        env.scheduler.retry_failed(DAY, bound=0)
+        env.scheduler.runs.retry_failed(DAY, bound=0)
     assert statuses(schedule) == ["failed"] * 3
 
 
 def test_naive_instants_are_refused(env: Env) -> None:
     with pytest.raises(InvalidInputError, match="naive"):
-        env.scheduler.retry_failed(datetime(2026, 1, 1))  # noqa: DTZ001
+        env.scheduler.runs.retry_failed(datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(InvalidInputError, match="naive"):
-        env.scheduler.retry_failed(DAY, until=datetime(2026, 1, 1))  # noqa: DTZ001
+        env.scheduler.runs.retry_failed(DAY, until=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_run_that_changed_meanwhile_is_skipped_with_the_reason(env: Env) -> None:
@@ -100,7 +101,7 @@ def test_run_that_changed_meanwhile_is_skipped_with_the_reason(env: Env) -> None
             schedule.delete()
         told.append(str(row))
 
-    rows = env.scheduler.retry_failed(DAY, progress=meanwhile)
+    rows = env.scheduler.runs.retry_failed(DAY, progress=meanwhile)
     assert [row.outcome for row in rows] == ["started", "skipped"]
     assert "schedule is deleted" in str(rows[1].reason)
     assert len(told) == 2
@@ -108,15 +109,15 @@ def test_run_that_changed_meanwhile_is_skipped_with_the_reason(env: Env) -> None
 
 def test_a_run_is_found_by_its_uid_in_its_namespace(env: Env) -> None:
     run = newest(failing(env, "a"))
-    assert env.scheduler.run(run.uid.lower()).instance_id == run.instance_id
+    assert env.scheduler.runs.get(run.uid.lower()).instance_id == run.instance_id
     with pytest.raises(RunNotFoundError):
-        env.scheduler.run(run.uid, namespace="other")
-    env.scheduler.run(run.uid).require_retryable()
+        env.scheduler.runs.get(run.uid, namespace="other")
+    require_retryable(env.runtime, run.uid)
     run.retry()
-    env.scheduler.run(run.uid).require_retryable()
+    require_retryable(env.runtime, run.uid)
     env.work()
     with pytest.raises(RunStateError):
-        env.scheduler.run(run.uid).require_retryable()
+        require_retryable(env.runtime, run.uid)
 
 
 def test_async_scheduler_retries_what_failed(env: Env) -> None:
@@ -124,8 +125,8 @@ def test_async_scheduler_retries_what_failed(env: Env) -> None:
 
     async def retry() -> list[str]:
         scheduler = AsyncScheduler(env.scheduler)
-        rows = await scheduler.retry_failed(timedelta(hours=3))
-        assert (await scheduler.run(rows[0].run_uid)).status == "pending"
+        rows = await scheduler.runs.retry_failed(timedelta(hours=3))
+        assert (await scheduler.runs.get(rows[0].run_uid)).status == "pending"
         return [row.outcome for row in rows]
 
     assert asyncio.run(retry()) == ["started"]
@@ -136,6 +137,6 @@ def test_note_that_is_too_long_is_refused_before_anything_is_written(env: Env) -
     with pytest.raises(InvalidInputError, match="reason"):
         newest(schedule).retry("x" * 5000)
     with pytest.raises(InvalidInputError, match="reason"):
-        env.scheduler.retry_failed(DAY, reason="x" * 5000)
+        env.scheduler.runs.retry_failed(DAY, reason="x" * 5000)
     env.advance(MINUTE)
     assert statuses(schedule) == ["failed"]

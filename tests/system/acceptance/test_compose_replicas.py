@@ -308,7 +308,7 @@ def wait_for_ticks(live: LiveEnv) -> None:
 def pause_and_check(live: LiveEnv, caller: Caller) -> None:
     for name in TICKS:
         caller.post(f"/schedules/{name}/pause/")
-    unfinished = partial(live.scheduler.runs, status=["pending", "running", "retrying"])
+    unfinished = partial(live.scheduler.runs.list, status=["pending", "running", "retrying"])
     wait_until(lambda: not unfinished().items, timeout=SOON, what="the end of every run")
     live.check()
 

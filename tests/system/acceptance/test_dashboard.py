@@ -495,7 +495,7 @@ def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Brow
         handle = scheduler.create(name, FAIL, "0 2 * * *", kwargs=log, retry=RetryPolicy(0), overlap="buffer_all")
         for _ in range(count):
             handle.trigger()
-    found = scheduler.runs
+    found = scheduler.runs.list
     wait_until(lambda: len(found(status="failed").items) == 5, timeout=60, what="the failures")
     worker.terminate()
     ada = CommandContext(principal="ada", source="cli", reason="the vendor moves")

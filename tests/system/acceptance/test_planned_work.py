@@ -83,7 +83,7 @@ def test_postgresql_is_moved_with_a_dump(
     moved = make_live(new)
     moved.start_worker("reports")
     moved.wait_for_successes(moved.scheduler.get("nightly"))
-    moved.wait_for_status(moved.scheduler.run(waits.uid), "succeeded")
+    moved.wait_for_status(moved.scheduler.runs.get(waits.uid), "succeeded")
     moved.check_each_ran_once()
 
 
@@ -163,7 +163,7 @@ def test_redis_is_moved_with_a_copy(
     moved = make_live(sqlite_url, redis_url=new_redis.url)
     assert Queue("mail", connection=moved.redis).count == 1
     moved.start_worker("reports")
-    moved.wait_for_status(moved.scheduler.run(waits.uid), "succeeded")
+    moved.wait_for_status(moved.scheduler.runs.get(waits.uid), "succeeded")
     moved.wait_for_successes(moved.scheduler.get("nightly"))
     moved.check_each_ran_once()
 
@@ -207,7 +207,7 @@ def test_a_clone_for_staging_fires_and_tells_nothing_by_itself(
         copy = make_live(url, redis_url=new_redis.url).scheduler
         copied = max(run.number for run in copy.get("nightly").runs().items)
         assert {one.status for one in copy.iter()} == {"paused"}
-        assert copy.run(executing.uid).status == "lost"
+        assert copy.runs.get(executing.uid).status == "lost"
         assert {run.status for run in copy.get("waits").runs().items} == {"cancelled"}
         book.step(2)
     copy.get("guarded").resume()

@@ -161,7 +161,7 @@ def test_of_many_who_let_their_schedules_grow_none_takes_bytes_that_are_not_left
     with crowd.scheduler() as scheduler:
         for number in range(STARTERS):
             scheduler.create(f"s{number}", "note", MINUTE)
-        room = scheduler.usage().bytes + 2_500
+        room = scheduler.namespaces.usage().bytes + 2_500
     limited = with_quotas(crowd, {"*": {"bytes": room}})
 
     def grow() -> int:
@@ -176,7 +176,7 @@ def test_of_many_who_let_their_schedules_grow_none_takes_bytes_that_are_not_left
     answers = in_children(STARTERS, grow)
 
     with crowd.scheduler() as scheduler:
-        assert scheduler.usage().bytes <= room
+        assert scheduler.namespaces.usage().bytes <= room
         grown = [one.schedule_id for one in scheduler.iter() if one.describe().memo]
     assert len(grown) == 2
     assert sum(answers) >= 2

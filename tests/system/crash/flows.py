@@ -669,7 +669,7 @@ RETRIES_ON_REQUEST = [
     Flow(
         "retry on request of all that failed",
         both_failed,
-        lambda env: env.scheduler.retry_failed(timedelta(hours=1)),
+        lambda env: env.scheduler.runs.retry_failed(timedelta(hours=1)),
         is_atomic=False,
     ),
     Flow(
@@ -781,7 +781,7 @@ LIMITS = [
     Flow(
         "the number of a group is raised",
         waiting_in_line,
-        lambda env: env.scheduler.set_limit("shop", 2),
+        lambda env: env.scheduler.limits.set("shop", 2),
         is_whole=False,
     ),
 ]

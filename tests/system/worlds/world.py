@@ -289,8 +289,8 @@ class World:
 
     def set_limit(self, actor: Actor) -> str:
         if self._has_rates and self.random.random() < 0.5:
-            return str(actor.scheduler.set_limit("shop", rate=self.random.choice(RATES)))
-        return str(actor.scheduler.set_limit("shop", self.random.choice((1, 1, 2, 3))))
+            return str(actor.scheduler.limits.set("shop", rate=self.random.choice(RATES)))
+        return str(actor.scheduler.limits.set("shop", self.random.choice((1, 1, 2, 3))))
 
     def freeze(self, actor: Actor) -> str:
         return str(actor.scheduler.freeze())
@@ -648,7 +648,7 @@ class World:
                 f"{waiting} wait for ever in line of a rate"
             )
         with suppress(LimitNotFoundError):
-            self._first.scheduler.set_limit("shop", rate="100000/s")
+            self._first.scheduler.limits.set("shop", rate="100000/s")
         self._work_off()
         assert not self._in_line(), "some wait in line of a rate that was raised"
         self._repair()
