@@ -219,7 +219,7 @@ def test_task_whose_worker_is_killed_is_executed_again_if_it_is_retried(
 ) -> None:
     retry = {"OPTIONS": {"retry": {"max_retries": 1, "base": "1s"}}} if retries else {}
     any_tasks.settings["TASKS"]["default"] |= retry
-    any_tasks.settings["RQSCHED"] |= {"RECONCILE_INTERVAL": 1, "HEARTBEAT_INTERVAL": 0.3, "GRACE": 0.5}
+    any_tasks.settings["RQSCHED"] |= {"RECONCILE_INTERVAL": 1, "HEARTBEAT_INTERVAL": 0.3, "REPAIR_GRACE": 0.5}
     path = tmp_path / "began"
     first = worker(any_tasks)
     print_id = f"print(json.dumps(tasks.hang.enqueue({str(path)!r}).id))"

@@ -28,7 +28,7 @@ _WITNESSED = "witnessed"
 _SETTINGS = {
     "RECONCILE_INTERVAL": "3",
     "HEARTBEAT_INTERVAL": "1",
-    "GRACE": "2",
+    "REPAIR_GRACE": "2",
     "IMPORTS": "tests.system.soak.workflows",
 }
 """Faster than the defaults, so that an hour's worth of repairing fits into minutes."""
