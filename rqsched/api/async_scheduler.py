@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, wraps
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rqsched.api.description import TriggerResult
@@ -266,17 +267,17 @@ class AsyncScheduler(_Async[Scheduler]):
     >>> nightly = await schedules.create("nightly", "invoice-sync", Cron("0 2 * * *"))  # doctest: +SKIP
     """
 
-    runs = Grouped(AsyncRuns, lambda schedules: schedules.scheduler.runs)
+    runs = Grouped(AsyncRuns, attrgetter("scheduler.runs"))
     """The runs of all schedules."""
-    backfills = Grouped(AsyncBackfills, lambda schedules: schedules.scheduler.backfills)
+    backfills = Grouped(AsyncBackfills, attrgetter("scheduler.backfills"))
     """The backfills of all schedules."""
-    bulk = Grouped(AsyncBulkOperations, lambda schedules: schedules.scheduler.bulk)
+    bulk = Grouped(AsyncBulkOperations, attrgetter("scheduler.bulk"))
     """The operations on every schedule that matches filters."""
-    calendars = Grouped(AsyncCalendars, lambda schedules: schedules.scheduler.calendars)
+    calendars = Grouped(AsyncCalendars, attrgetter("scheduler.calendars"))
     """Named exclusions that many schedules use."""
-    limits = Grouped(AsyncLimits, lambda schedules: schedules.scheduler.limits)
+    limits = Grouped(AsyncLimits, attrgetter("scheduler.limits"))
     """The groups of runs of which only some run at once, or start in a time."""
-    namespaces = Grouped(AsyncNamespaces, lambda schedules: schedules.scheduler.namespaces)
+    namespaces = Grouped(AsyncNamespaces, attrgetter("scheduler.namespaces"))
     """Whole namespaces: their usage, and their deletion."""
 
     @property

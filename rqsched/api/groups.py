@@ -31,7 +31,7 @@ def _itself(owner: object) -> object:
 
 
 class Grouped(Generic[G]):
-    """The attribute that is a group. Of the class it is the group's class, so `Scheduler.limits.set` is a function."""
+    """An attribute that is a group. On the class it is the group's class: `Scheduler.limits.set` is a function."""
 
     def __init__(self, kind: type[G], basis: Callable[[Any], object] = _itself) -> None:
         """`basis` returns, for a scheduler or client, the argument with which its group is made: default, itself."""
