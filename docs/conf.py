@@ -18,7 +18,7 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 import reference  # noqa: E402 - beside this file
 
-from rqsched.kernel.decide.shown import Shown  # noqa: E402 - as the page before it
+from rqsched.api.shown import Shown  # noqa: E402 - as the page before it
 
 project = "rqsched"
 author = "rqsched contributors"

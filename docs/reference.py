@@ -21,6 +21,7 @@ import typer.main
 from fastapi.routing import APIRoute, APIRouter
 
 from rqsched import Scheduler, errors
+from rqsched.api.gauges import DatabaseGauges, Memory, RedisGauges
 from rqsched.cli.app import app
 from rqsched.config import Settings, secrets
 from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER
@@ -28,7 +29,6 @@ from rqsched.errors import RqschedError
 from rqsched.http import create_app, dependencies, openapi
 from rqsched.http import errors as http_errors
 from rqsched.kernel.decide import audit
-from rqsched.kernel.transport.telemetry import Memory
 from rqsched.metrics import exposition
 from rqsched.metrics.counters import Counts
 
@@ -431,13 +431,13 @@ def observed() -> str:
 
 
 def _metrics() -> str:
-    gauges: dict[str, Any] = {name: [] for name in exposition.DatabaseGauges._fields}
-    nothing = exposition.DatabaseGauges(**gauges | {"went_back": set(), "refusals": 0})
+    gauges: dict[str, Any] = {name: [] for name in DatabaseGauges._fields}
+    nothing = DatabaseGauges(**gauges | {"went_back": set(), "refusals": 0})
     families = [
         *exposition.counter_families(Counts(), bool),
         *exposition.database_families(nothing, str, bool),
         *exposition.queues(nothing, str),
-        *exposition.redis_families(exposition.RedisGauges(0, 0, Memory(0, 1, ""), {})),
+        *exposition.redis_families(RedisGauges(0, 0, Memory(0, 1, ""), {})),
         exposition.went_back(set()),
         *exposition.refused(nothing),
         exposition.up({}),

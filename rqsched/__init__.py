@@ -113,14 +113,16 @@ _MODULES = frozenset(
 """Public modules that `import rqsched` alone offers; each is imported at its first use."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name and keep the name, so that this happens once."""
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    return value
+if not TYPE_CHECKING:  # with it, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Import the module of a public name and keep the name, so that this happens once."""
+        if name in _MODULES:
+            return import_module(f".{name}", __name__)
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from rqsched.features.fan_out.progress import TargetDescription as TargetDescription
     from rqsched.features.fan_out.progress import TargetProgress as TargetProgress
     from rqsched.features.limits.api import Limits as Limits
+    from rqsched.features.limits.decide import Bounds as Bounds
     from rqsched.features.namespaces.api import Namespaces as Namespaces
+    from rqsched.features.notifications.decide import DeliveryStatus as DeliveryStatus
     from rqsched.features.pruning.chain import Pruned as Pruned
     from rqsched.features.quotas.decide import Usage as Usage
     from rqsched.kernel.decide.audit import AuditRecord as AuditRecord
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
     from rqsched.kernel.decide.hold import Hold as Hold
     from rqsched.kernel.decide.hold import Released as Released
     from rqsched.kernel.decide.hold import ReleasePreview as ReleasePreview
+    from rqsched.kernel.decide.model import LastOutcome as LastOutcome
+    from rqsched.kernel.decide.model import Run as Run
+    from rqsched.kernel.decide.model import RunKind as RunKind
+    from rqsched.kernel.decide.model import RunStatus as RunStatus
+    from rqsched.kernel.decide.model import Schedule as Schedule
+    from rqsched.kernel.decide.model import ScheduleStatus as ScheduleStatus
+    from rqsched.kernel.decide.model import TargetStatus as TargetStatus
+    from rqsched.kernel.decide.notifications import Notifications as Notifications
     from rqsched.kernel.decide.option_table import Options as Options
     from rqsched.kernel.decide.policy import ErrorsLike as ErrorsLike
     from rqsched.kernel.decide.results import Answer as Answer
@@ -83,10 +93,14 @@ _NAMES = {
     "features.fan_out.progress": "TargetDescription TargetProgress",
     "features.limits.api": "Limits",
     "features.namespaces.api": "Namespaces",
+    "features.limits.decide": "Bounds",
+    "features.notifications.decide": "DeliveryStatus",
     "features.pruning.chain": "Pruned",
     "features.quotas.decide": "Usage",
     "kernel.decide.audit": "AuditRecord",
     "kernel.decide.hold": "HeldRun HeldSchedule Hold ReleasePreview Released",
+    "kernel.decide.model": "LastOutcome Run RunKind RunStatus Schedule ScheduleStatus TargetStatus",
+    "kernel.decide.notifications": "Notifications",
     "kernel.decide.option_table": "Options",
     "kernel.decide.policy": "ErrorsLike",
     "kernel.decide.results": "Answer BackfillRow BulkProgress BulkRow LimitDescription Load NamespaceData Page Peak "
@@ -106,12 +120,14 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [name for names in _NAMES.values() for name in names.split()]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module of a name and keep the name, so that this happens once."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"rqsched.{_HOMES[name]}"), name)
-    return value
+if not TYPE_CHECKING:  # with it, a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Import the module of a name and keep the name, so that this happens once."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"rqsched.{_HOMES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from rqsched.api.groups import Grouped
 from rqsched.api.run_handle import RunHandle, Runs, RunView
 from rqsched.api.schedule_handle import ScheduleHandle, ScheduleView
 from rqsched.api.scheduler import Scheduler
+from rqsched.api.waiting import looks
 from rqsched.features.backfill.api import Backfills
 from rqsched.features.bulk.api import BulkOperations
 from rqsched.features.calendars.api import Calendars
@@ -28,7 +29,6 @@ from rqsched.features.namespaces.api import Namespaces
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.model import Run, Schedule
 from rqsched.kernel.decide.results import Page
-from rqsched.kernel.patience import looks
 from rqsched.kernel.store.caller_transaction import is_async
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from rqsched.api.shown import Shown
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.results import BackfillRow
-from rqsched.kernel.decide.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from rqsched.errors import RqschedError
 from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.queries.reconcile import count_to_compare as count_to_compare
 
 _log = logging.getLogger(__name__)
 

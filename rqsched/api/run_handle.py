@@ -12,6 +12,7 @@ from typing import Any
 from rqsched.api.description import RunFields, TriggerResult
 from rqsched.api.groups import Group
 from rqsched.api.list_filters import to_run_filters
+from rqsched.api.waiting import looks
 from rqsched.errors import RunNotFoundError
 from rqsched.features.fan_out.dispatch import read_progress, read_targets
 from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
@@ -25,7 +26,6 @@ from rqsched.kernel.decide.overlap import StartResult
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.results import MAX_PAGE, Page, RetryRow, pages
 from rqsched.kernel.decide.settle_decision import AttemptOutcome
-from rqsched.kernel.patience import looks
 from rqsched.kernel.queries import run_pages
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries.runs import FailedRuns

@@ -24,6 +24,7 @@ from rqsched.api.build_description import (
 )
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, ScheduleFields, TriggerResult
 from rqsched.api.run_handle import RunHandle, trigger_result
+from rqsched.api.shown import Shown
 from rqsched.errors import InvalidInputError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.features.backfill import chain as backfill
 from rqsched.features.backfill.chain import DEFAULT_BOUND, BackfillRange
@@ -41,7 +42,6 @@ from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy, Rerun
 from rqsched.kernel.decide.results import MAX_PAGE, BackfillRow, Page, Why, pages
 from rqsched.kernel.decide.schedule_options import define, require_known
-from rqsched.kernel.decide.shown import Shown
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries

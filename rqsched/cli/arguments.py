@@ -18,22 +18,15 @@ from typing import Annotated, Any
 
 import typer
 
+from rqsched import OnResume, OverlapPolicy
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
+from rqsched.api.options import METADATA, POLICY
+from rqsched.api.values import MAX_PAGE
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import InvalidDurationError, InvalidInputError, InvalidPayloadError, RqschedError
-from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
-from rqsched.kernel.decide.option_table import METADATA, POLICY
-from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
-from rqsched.kernel.decide.results import MAX_PAGE
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.store.database import (
-    Connection,
-    Database,
-    DatabaseError,
-    Patience,
-    sqlite_path,
-    with_connect_timeout,
-)
+from rqsched.types import LastOutcome, ScheduleStatus
 from rqsched.when.duration import parse_span
 
 _MOST = 100
@@ -54,7 +47,7 @@ def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 def workflow_names(incomplete: str) -> list[str]:
     """Offer the workflows, registered by any process, whose names begin with the text."""
-    from rqsched.kernel.store import registered_workflows  # noqa: PLC0415 - for completion only
+    from rqsched.api import workflows as registered_workflows  # noqa: PLC0415 - for completion only
 
     names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
     return [name for name in names if name.startswith(incomplete)]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from rqsched import CommandContext
+from rqsched.api import schema
+from rqsched.api.database import Database, DatabaseError
 from rqsched.cli.output import Output, Writer, dump, notice, shown
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import BackendUnavailableError, ConflictError, InvalidInputError, RqschedError
-from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.store import schema_version
-from rqsched.kernel.store.database import Database, DatabaseError
 from rqsched.run.logs import TEXT
 from rqsched.when.words import clock_warnings
 
@@ -92,10 +92,10 @@ class Session:
         database = Database(database_url(self.settings), pooler=self.settings.database_pooler)
         try:
             if self.settings.is_sqlite:
-                schema_version.upgrade(database)
+                schema.upgrade(database)
             else:
                 database.require_accepted()
-                schema_version.require_current(database)
+                schema.require_current(database)
         except Exception:
             database.close()
             raise
@@ -109,7 +109,7 @@ class Session:
         scheduler = Scheduler.from_env()
         scheduler.runtime.imports.require()
         if not scheduler.has_checked_schema:
-            schema_version.require_current(scheduler.runtime.database)
+            schema.require_current(scheduler.runtime.database)
         return scheduler
 
     @property
@@ -253,8 +253,7 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
     except Exception as error:
         from redis.exceptions import RedisError  # noqa: PLC0415 - as in `Session.scheduler`
 
-        from rqsched.kernel.chain.error_text import explain  # noqa: PLC0415 - as in `Session.scheduler`
-        from rqsched.kernel.transport.refusal import advice_for  # noqa: PLC0415 - as in `Session.scheduler`
+        from rqsched.api.outages import advice_for, explain  # noqa: PLC0415 - as in `Session.scheduler`
 
         if not isinstance(error, RqschedError | RedisError | DatabaseError):
             raise

@@ -9,13 +9,13 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
+from rqsched.api.options import NOTIFICATION_TARGETS, OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Part, help_of
 from rqsched.cli import arguments
 from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts, workflow_names
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import notice
 from rqsched.errors import InvalidInputError, InvalidPayloadError
-from rqsched.kernel.decide.notifications import TARGETS, Notifications
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS, WHAT, WHEN, Kind, Option, Options, Part, help_of
+from rqsched.types import Notifications, Options
 from rqsched.when.members import ENDS
 from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 
@@ -197,7 +197,8 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
         if self.input_file is not None:
             found |= _arguments_in(self.input_file, found)
         if current is not None and "notifications" in found:
-            found["notifications"] = {name: getattr(current, name) for name in TARGETS} | found["notifications"]
+            kept = {name: getattr(current, name) for name in NOTIFICATION_TARGETS}
+            found["notifications"] = kept | found["notifications"]
         return cast("Options", found)
 
     def _said(self, field: str, option: Option | Part, flag: str) -> Any:

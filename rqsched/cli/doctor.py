@@ -13,16 +13,14 @@ import typer
 
 import rqsched
 from rqsched.api import health
+from rqsched.api.database import Database, Patience, with_connect_timeout
 from rqsched.api.health import Finding, Level
+from rqsched.api.outages import explain
+from rqsched.api.runtime import Runtime, import_workflows, make_runtime
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
 from rqsched.errors import ConfigError, in_words
-from rqsched.features.list import make_runtime
-from rqsched.kernel.chain.error_text import explain
-from rqsched.kernel.chain.imports import import_workflows
-from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.store.database import Database, Patience, with_connect_timeout
 
 app = typer.Typer(add_completion=False)
 

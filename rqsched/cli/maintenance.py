@@ -8,6 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from rqsched.api import schema
+from rqsched.api.database import Database
+from rqsched.api.identity import renew_identity
+from rqsched.api.recovering import count_to_compare
+from rqsched.api.schema import HEAD
+from rqsched.api.values import new_uid
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
@@ -15,12 +21,6 @@ from rqsched.clock import SystemClock
 from rqsched.config import Settings
 from rqsched.embedded import database_url
 from rqsched.errors import in_words
-from rqsched.features.notifications import store as deliveries
-from rqsched.kernel.decide.ids import new_uid
-from rqsched.kernel.queries import reconcile as reconcile_queries
-from rqsched.kernel.store import metadata, schema_version
-from rqsched.kernel.store.database import Connection, Database
-from rqsched.kernel.store.migrations import HEAD
 
 app = typer.Typer(add_completion=False)
 db = typer.Typer(
@@ -67,7 +67,7 @@ def recover(
     """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
     scheduler.runtime.transport.redis.ping()  # a pass waits until an outage ends; this command reports the outage
-    total = scheduler.runtime.database.read(reconcile_queries.count_to_compare) if deep else None
+    total = scheduler.runtime.database.read(count_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
     counts = asdict(recovered)
@@ -81,7 +81,7 @@ def recover(
 def upgrade(session: Session) -> None:
     """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
     with closing(_open(session.settings)) as database:
-        revision = schema_version.upgrade(database)
+        revision = schema.upgrade(database)
     text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
@@ -90,7 +90,7 @@ def upgrade(session: Session) -> None:
 def status(session: Session) -> None:
     """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
     with closing(_open(session.settings)) as database:
-        found = schema_version.status(database)
+        found = schema.status(database)
     fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else in_words("; run `rqsched db upgrade`")
     text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."
@@ -124,17 +124,11 @@ def new_identity(session: Session, yes: Yes = False) -> None:
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:
         drawn = new_uid(SystemClock().now())
-        before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
-        dropped = database.transact(lambda connection: _renew(connection, drawn))
+        before, dropped = renew_identity(database, drawn)
     needs = "give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own"
     told = f"; {dropped} notification(s) that waited are deleted" if dropped else ""
     text = f"The database's id is {drawn} now; {needs}{told}."
     session.writer.record({"database_id": drawn, "before": before, "notifications_deleted": dropped}, text)
-
-
-def _renew(connection: Connection, database_id: str) -> int:
-    metadata.renew_id(connection, database_id)
-    return deliveries.drop_open(connection)
 
 
 def _open(settings: Settings) -> Database:

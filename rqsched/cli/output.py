@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import tone_of
+from rqsched.api.states import tone_of
+from rqsched.api.values import iso_utc
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rqsched.kernel.decide.results import BulkRow, RetryRow
+    from rqsched.types import BulkRow, RetryRow
 
 _WIDE = 100_000
 """The width of an output that is not a terminal: no line is wrapped."""

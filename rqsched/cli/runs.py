@@ -15,6 +15,9 @@ import typer
 
 from rqsched.api.build_description import describe_run
 from rqsched.api.run_handle import RunHandle
+from rqsched.api.states import BLOCKED, EXCLUDED, EXPIRED, MISSED, OPEN
+from rqsched.api.values import iso_utc
+from rqsched.api.words import miss_in_words
 from rqsched.cli.arguments import (
     Limit,
     PageToken,
@@ -30,13 +33,7 @@ from rqsched.cli.arguments import (
 from rqsched.cli.command import CONFLICT, Session, command
 from rqsched.cli.output import Writer, dump, progress_bar
 from rqsched.errors import error_line
-from rqsched.features.fan_out.progress import TargetProgress
-from rqsched.features.notifications.decide import DeliveryStatus
-from rqsched.kernel.decide.audit import EXCLUDED, MISSED, AuditRecord
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import BLOCKED, EXPIRED, OPEN, Run, RunStatus, TargetStatus
-from rqsched.kernel.decide.reasons import miss_in_words
-from rqsched.kernel.decide.results import Page
+from rqsched.types import AuditRecord, DeliveryStatus, Page, Run, RunStatus, TargetProgress, TargetStatus
 
 app = typer.Typer(add_completion=False)
 of_run = typer.Typer(

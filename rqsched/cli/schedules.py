@@ -13,7 +13,11 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from rqsched import OnResume
 from rqsched.api.list_filters import read_page
+from rqsched.api.options import Policies
+from rqsched.api.states import NOT_TRIGGERABLE
+from rqsched.api.values import MAX_PAGE, pages
 from rqsched.cli import arguments
 from rqsched.cli.arguments import (
     IdempotencyKey,
@@ -29,10 +33,7 @@ from rqsched.cli.arguments import (
 from rqsched.cli.command import CONFLICT, Session, command, confirm
 from rqsched.cli.output import notice, shown
 from rqsched.errors import error_line
-from rqsched.kernel.decide.audit import NOT_TRIGGERABLE
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.policy import OnResume, Policies
-from rqsched.kernel.decide.results import MAX_PAGE, pages
+from rqsched.types import Schedule
 from rqsched.when.words import in_words
 
 app = typer.Typer(add_completion=False)

@@ -20,6 +20,8 @@ import tenacity
 
 from rqsched.api.description import Description, RunDescription, TriggerResult
 from rqsched.api.groups import Grouped
+from rqsched.api.values import MAX_PAGE
+from rqsched.api.waiting import looks
 from rqsched.client import http, requests, sync
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
@@ -27,12 +29,13 @@ from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.errors import RqschedError
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, Page, Synced
-from rqsched.kernel.patience import looks
+from rqsched.types import AuditRecord, BulkProgress, Page, Synced
 
 if TYPE_CHECKING:
-    from rqsched.features.declarations.declarations import Declaration
+    from rqsched import Declaration
+
+if TYPE_CHECKING:
+    from rqsched import Declaration
 
 P = ParamSpec("P")
 T = TypeVar("T")

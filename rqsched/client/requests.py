@@ -11,19 +11,18 @@ from urllib.parse import quote
 
 import httpx
 
+from rqsched import RetryPolicy
+from rqsched.api.values import MAX_PAGE, MEMO_BYTES, iso_utc, json_text
 from rqsched.client import responses
 from rqsched.client.responses import EventRecord
 from rqsched.errors import InvalidInputError
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
-from rqsched.kernel.decide.policy import RetryPolicy
-from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, Page, Synced
+from rqsched.types import BulkProgress, Page, Synced
 from rqsched.when.exclusion import require_exclusions
 
 if TYPE_CHECKING:
+    from rqsched import Declaration
     from rqsched.api.list_filters import ListFilters
-    from rqsched.features.declarations.declarations import Declaration
-    from rqsched.kernel.decide.option_table import Options
+    from rqsched.types import Options
     from rqsched.when.spec import SpecLike
 
 T = TypeVar("T")

@@ -10,14 +10,12 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import httpx
 
+from rqsched import Quota
 from rqsched.api.description import RunDescription
-from rqsched.features.quotas.decide import Usage
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
-from rqsched.kernel.decide.quota_options import RESOURCES, Quota
-from rqsched.kernel.decide.results import Page
+from rqsched.types import AuditRecord, Hold, Page, Released, ReleasePreview, Usage
 from rqsched.when.calendars import Calendar
 
+_RESOURCES = tuple(field.name for field in fields(Quota))
 T = TypeVar("T")
 
 
@@ -149,5 +147,5 @@ def released(response: httpx.Response) -> Released:
 def usage(response: httpx.Response) -> Usage:
     """Read the usage and the quota of a namespace."""
     json = response.json()
-    used, limits = ({name: json[name][part] for name in RESOURCES} for part in ("used", "limit"))
+    used, limits = ({name: json[name][part] for name in _RESOURCES} for part in ("used", "limit"))
     return Usage(json["namespace"], **used, limits=Quota(**limits))

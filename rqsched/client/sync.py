@@ -16,6 +16,8 @@ import tenacity
 
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.groups import Grouped
+from rqsched.api.values import MAX_PAGE, pages
+from rqsched.api.waiting import looks
 from rqsched.client import http, requests, responses
 from rqsched.client.event_stream import EventStream
 from rqsched.client.http import Retries
@@ -23,29 +25,29 @@ from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.errors import RqschedError
-from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
-from rqsched.features.quotas.decide import Usage
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
-from rqsched.kernel.decide.results import (
-    MAX_PAGE,
+from rqsched.types import (
+    AuditRecord,
     BulkProgress,
+    Hold,
     LimitDescription,
     Load,
     NamespaceData,
     Page,
+    Released,
+    ReleasePreview,
     RetryRow,
     Synced,
+    TargetDescription,
+    TargetProgress,
+    Usage,
     Why,
-    pages,
 )
-from rqsched.kernel.patience import looks
 from rqsched.when.calendars import Calendar, require_entries
 
 if TYPE_CHECKING:
+    from rqsched import Declaration
     from rqsched.api.list_filters import ListFilters
-    from rqsched.features.declarations.declarations import Declaration
-    from rqsched.kernel.decide.option_table import Options
+    from rqsched.types import Options
     from rqsched.when.exclusion import ExcludeLike
     from rqsched.when.spec import SpecLike
 

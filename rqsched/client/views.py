@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Self
 
 from rqsched.api.description import Description, RunDescription, RunFields, ScheduleFields
+from rqsched.api.shown import Shown
 from rqsched.client import responses
 from rqsched.client.requests import Request, given, path_of
-from rqsched.kernel.decide.shown import Shown
 
 
 class RunView(RunFields):

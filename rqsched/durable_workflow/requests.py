@@ -19,19 +19,17 @@ from fastapi import Depends, Header
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
+from rqsched import CommandContext, FailurePolicy, OverlapPolicy, RetryPolicy
+from rqsched.api.cursors import read_cursor
 from rqsched.api.list_filters import narrowed
+from rqsched.api.schedules import Filters
+from rqsched.api.values import MEMO_BYTES, iso_utc, json_text
 from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER, PageTokenError, ReasonError
 from rqsched.durable_workflow.responses import arguments_of
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError, InvalidSpecError
 from rqsched.http.dependencies import Call, SignedIn
 from rqsched.http.middleware import tag_of
-from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import ScheduleStatus
-from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
-from rqsched.kernel.decide.policy import FailurePolicy, OverlapPolicy, RetryPolicy
-from rqsched.kernel.queries.pages import read_cursor
-from rqsched.kernel.queries.schedules import Filters
+from rqsched.types import ScheduleStatus
 from rqsched.when.spec import Spec, require_no_place
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")

@@ -10,12 +10,10 @@ from pydantic import Field
 
 from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle
+from rqsched.api.states import TRIGGERED
+from rqsched.api.values import loads
 from rqsched.http.openapi import Refusals, Schema
-from rqsched.kernel.decide import audit
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.results import BackfillRow
+from rqsched.types import AuditRecord, BackfillRow, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 
 
 def status_of(schedule: Schedule) -> str:
@@ -161,7 +159,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
 
 def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
     """Return an event's payload; the outcome of a start says how the run came to start, as its instance id does."""
-    if record.event_type != audit.TRIGGERED or record.payload.get("outcome") != "triggered":
+    if record.event_type != TRIGGERED or record.payload.get("outcome") != "triggered":
         return record.payload
     named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
     is_asked = named.startswith("manual:")

@@ -12,27 +12,24 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 import rqsched
+from rqsched import BackfillRange, CommandContext, OverlapPolicy
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.backfills import continue_later
+from rqsched.api.cursors import PAGE_CHARACTERS
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.values import MAX_PAGE, loads, new_uid, uid_to_uuid
+from rqsched.api.workflows import is_registered
 from rqsched.durable_workflow import requests, responses
 from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER, ReasonError, TriggerFailedError
 from rqsched.durable_workflow.requests import Versioned, command_context
 from rqsched.durable_workflow.responses import REFUSED
 from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
-from rqsched.features.backfill.chain import BackfillRange, continue_later
 from rqsched.http import openapi
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.errors import EXPECTED
 from rqsched.http.openapi import Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.kernel.chain import option_checks
-from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.ids import new_uid, uid_to_uuid
-from rqsched.kernel.decide.model import ScheduleStatus
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.policy import OverlapPolicy
-from rqsched.kernel.decide.results import MAX_PAGE
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.pages import PAGE_CHARACTERS
+from rqsched.types import ScheduleStatus
 
 _log = logging.getLogger(__name__)
 _schedules = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
@@ -114,7 +111,7 @@ def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
 
 def _executor(call: Call, workflow: str) -> str:
     """Return the executor: `external` for a type that no process has registered, because a type is never imported."""
-    return "rq" if option_checks.is_registered(call.scheduler.runtime, workflow) else "external"
+    return "rq" if is_registered(call.scheduler.runtime, workflow) else "external"
 
 
 @_schedules.get("/{schedule_id}", response_model=responses.DetailResponse)

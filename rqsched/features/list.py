@@ -1,8 +1,13 @@
-"""The features behind the points of `feature`, and the tracer: the kernel meets these features only here."""
+"""The features behind the points of `feature`, and the tracer: the kernel meets these features only here.
+
+Surfaces find the parts that features add to them here, too.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install
@@ -54,6 +59,27 @@ def tracer_of(settings: Settings) -> Tracer | None:
             "or turn RQSCHED_OTEL off."
         ) from error
     return Tracing(settings.default_queue)
+
+
+_PARTS = {
+    "http": (
+        "features.quotas.http",
+        "features.limits.http",
+        "features.namespaces.http",
+        "simulate.http",
+        "features.freeze.http",
+        "features.calendars.http",
+    ),
+    "page": ("features.bulk.page", "features.calendars.page"),
+}
+
+
+def parts_of(surface: str) -> list[ModuleType]:
+    """Import the modules that features add to a surface: `http` has their routers, `page` their pages.
+
+    The module of a command is named by its entry in `rqsched.cli.app`, which imports it when the command is used.
+    """
+    return [import_module(f"rqsched.{name}") for name in _PARTS[surface]]
 
 
 make_runtime = partial(Runtime, features=features_of, tracer=tracer_of)

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 import rqsched
 from rqsched import durable_workflow, ojs
 from rqsched.api.async_scheduler import run
+from rqsched.api.database import Patience
 from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
@@ -32,7 +33,6 @@ from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.root_path import SERVE_ELSEWHERE, collides
 from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
-from rqsched.kernel.store.database import Patience
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 """uvicorn's own access log has the query of each request, which may hold a secret."""

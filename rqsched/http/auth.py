@@ -22,12 +22,12 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from rqsched.api.options import is_id
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError
 from rqsched.http.limits import TokenBuckets
 from rqsched.http.root_path import collides, is_below
-from rqsched.kernel.decide.option_table import is_id
 
 PRINCIPAL = "rqsched.principal"
 """The key of a request's scope for its principal, once it is known."""

@@ -16,8 +16,14 @@ from fastapi import Depends, Header, Query
 from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
+from rqsched import CommandContext
+from rqsched.api import schedules
+from rqsched.api.database import Connection
+from rqsched.api.options import is_id, refused_url, require_id
+from rqsched.api.runs import LastRun, last_runs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
+from rqsched.api.values import parse_traceparent
 from rqsched.errors import InvalidInputError, NamespaceNotFoundError, ScheduleNotFoundError
 from rqsched.http.auth import Authenticator, Principal, Role
 from rqsched.http.ended_sessions import EndedSessions
@@ -27,15 +33,8 @@ from rqsched.http.heavy_reads import HeavyReads
 from rqsched.http.limits import Limits, TokenBuckets
 from rqsched.http.middleware import ADDED_HEADERS, tag_of
 from rqsched.http.readiness import Readiness
-from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.notifications import refused_url
-from rqsched.kernel.decide.option_table import is_id, require_id
-from rqsched.kernel.decide.traceparent import parse_traceparent
-from rqsched.kernel.queries.runs import LastRun, last_runs
-from rqsched.kernel.store import changes
-from rqsched.kernel.store.database import Connection
 from rqsched.metrics.meter import Meter
+from rqsched.types import Schedule
 
 T = TypeVar("T")
 
@@ -109,7 +108,7 @@ class Call:
         """Read a schedule that is not deleted, and its newest run, at once; raises ScheduleNotFoundError."""
 
         def look(connection: Connection) -> tuple[Schedule, LastRun | None] | None:
-            schedule = changes.find_named(connection, self.namespace, schedule_id)
+            schedule = schedules.find_named(connection, self.namespace, schedule_id)
             if schedule is None:
                 return None
             return schedule, last_runs(connection, [schedule]).get(schedule.uid)

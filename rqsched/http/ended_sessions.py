@@ -10,9 +10,16 @@ from __future__ import annotations
 import secrets
 from datetime import datetime, timedelta
 
-from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.store.database import Connection
-from rqsched.kernel.store.metadata import SESSION_KEY, claim_value, find_value, remove_values, set_value, values_under
+from rqsched.api.database import (
+    SESSION_KEY,
+    Connection,
+    claim_value,
+    find_value,
+    remove_values,
+    set_value,
+    values_under,
+)
+from rqsched.api.runtime import Runtime
 
 FRESH = timedelta(seconds=2)
 """How long the rows are cached. Cache and read together take less than 5 s, within which a log-out is obeyed."""

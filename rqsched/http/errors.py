@@ -22,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
+from rqsched.api.outages import UNREACHABLE, briefly, is_refusal
 from rqsched.errors import (
     DatabaseLimitError,
     DatabasePrivilegeError,
@@ -30,8 +31,6 @@ from rqsched.errors import (
     InvalidInputError,
     RqschedError,
 )
-from rqsched.kernel.store.database import UNREACHABLE
-from rqsched.kernel.transport.refusal import briefly, is_refusal
 
 MOST_ERRORS = 20
 """Errors of fields that a response lists; the others are counted."""

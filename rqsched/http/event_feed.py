@@ -18,14 +18,14 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
+from rqsched.api import events as event_queries
+from rqsched.api.database import Connection, DatabaseError
+from rqsched.api.events import SETTLING, FoundEvent, Position
+from rqsched.api.runtime import Runtime
 from rqsched.errors import RqschedError
 from rqsched.http.errors import TooManyStreamsError
 from rqsched.http.limits import Limits
-from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide.results import Page
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries.events import SETTLING, FoundEvent, Position
-from rqsched.kernel.store.database import Connection, DatabaseError
+from rqsched.types import Page
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -19,16 +19,15 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rqsched.api import events as event_queries
+from rqsched.api.cursors import PAGE_CHARACTERS
+from rqsched.api.database import Connection, DatabaseError
+from rqsched.api.events import SETTLING, FoundEvent
+from rqsched.api.values import iso_utc
 from rqsched.errors import RqschedError
 from rqsched.http.event_feed import PAGE, EventFeed, Reader
 from rqsched.http.middleware import IS_HEAD
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.results import Page
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries.events import SETTLING, FoundEvent
-from rqsched.kernel.queries.pages import PAGE_CHARACTERS
-from rqsched.kernel.store.database import Connection, DatabaseError
+from rqsched.types import AuditRecord, Page
 
 _log = logging.getLogger(__name__)
 MEDIA_TYPE = "text/event-stream"

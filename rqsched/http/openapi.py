@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from rqsched.kernel.decide.ids import iso_utc
+from rqsched.api.values import iso_utc
 
 _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 
 from rqsched.api.health import BACKEND_ERRORS, backend_questions
-from rqsched.kernel.chain.error_text import explain
-from rqsched.kernel.chain.runtime import Runtime
+from rqsched.api.outages import explain
+from rqsched.api.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 

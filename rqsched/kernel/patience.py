@@ -1,16 +1,14 @@
-"""Patience: repeats a call while its failure may pass, and says when to read a run again until it has ended."""
+"""Patience: repeats a call while its failure may pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
 import tenacity
 
 T = TypeVar("T")
-FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
-"""Seconds between two reads of a run; they double from the first to the longest."""
 
 
 def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
@@ -31,14 +29,3 @@ def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Ca
                 raise failures.pop()  # removed from the list, because its frames hold open connections
             return (again or call)()
     raise AssertionError("the loop raises the last error")  # pragma: no cover
-
-
-def looks(timeout: float | None, now: Callable[[], float]) -> Iterator[float]:
-    """Yield the seconds to sleep before each further read of a run; raises TimeoutError after `timeout` seconds."""
-    until, pause = None if timeout is None else now() + timeout, FIRST_LOOK
-    while True:
-        left = pause if until is None else until - now()
-        if left <= 0:
-            raise TimeoutError(f"the run has not ended within {timeout} s; it continues.")
-        yield min(pause, left)
-        pause = min(2 * pause, LONGEST_LOOK)

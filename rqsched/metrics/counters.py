@@ -16,14 +16,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeAlias
 
-from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide import audit
-from rqsched.kernel.decide.chunks import chunks
-from rqsched.kernel.decide.model import OPEN, RunKind
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries import system as system_queries
-from rqsched.kernel.queries.events import RecordedEvent
-from rqsched.kernel.queries.system import EndedRun
+from rqsched.api import events, runs, states
+from rqsched.api.events import RecordedEvent
+from rqsched.api.runs import EndedRun
+from rqsched.api.runtime import Runtime
+from rqsched.api.states import OPEN
+from rqsched.types import RunKind
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the lateness of fires, in seconds."""
@@ -44,7 +42,7 @@ _PAGE, _MAX_PAGES = 10_000, 20
 """Events of one query, and queries of one update."""
 _CHUNK, _MAX_OPEN = 1_000, 100_000
 """Runs of one query, and runs watched at once."""
-_FIRES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKIPPED: "skipped"}
+_FIRES = {states.TRIGGERED: "triggered", states.BUFFERED: "buffered", states.SKIPPED: "skipped"}
 
 
 Key: TypeAlias = tuple[str, ...]
@@ -139,7 +137,7 @@ class Follower:
         if self._started_at is None:
             self._read_until = self._started_at = self._runtime.now()
             self._open = self._runtime.database.read(
-                lambda connection: system_queries.namespaces_of_open_runs(connection, _MAX_OPEN)
+                lambda connection: runs.namespaces_of_open_runs(connection, _MAX_OPEN)
             )
             return
         for row in self._new_events(max(self._read_until - _OVERLAP, self._started_at)):
@@ -150,9 +148,9 @@ class Follower:
         self._count_ended_runs()
 
     def _new_events(self, since: datetime) -> Iterator[RecordedEvent]:
-        position = event_queries.position_before(since)
+        position = events.position_before(since)
         for _ in range(_MAX_PAGES):
-            rows = self._runtime.database.read(partial(event_queries.read_recorded, position=position, limit=_PAGE))
+            rows = self._runtime.database.read(partial(events.read_recorded, position=position, limit=_PAGE))
             for row in rows:
                 if (row.schedule_uid, row.sequence) not in self._seen:
                     self._seen[row.schedule_uid, row.sequence] = row.recorded_at
@@ -169,18 +167,18 @@ class Follower:
         if row.event_type in _FIRES and payload.get("outcome") != "drained":
             self.counts.fires[namespace, _FIRES[row.event_type]] += 1
             self._measure(namespace, row)
-        if row.event_type == audit.SKIPPED:
+        if row.event_type == states.SKIPPED:
             self.counts.skips[namespace, payload["reason"]] += 1
-        elif row.event_type == audit.MISSED:
+        elif row.event_type == states.MISSED:
             self.counts.missed[namespace,] += payload["count"]
-        elif row.event_type == audit.FIRE_FAILED:
+        elif row.event_type == states.FIRE_FAILED:
             self.counts.fire_failures[namespace,] += 1
-        elif row.event_type == audit.FAN_OUT_ENDED:
+        elif row.event_type == states.FAN_OUT_ENDED:
             for status, count in payload["targets"].items():
                 self.counts.targets[namespace, status] += count
-        elif row.event_type == audit.RUN_EXPIRED:
+        elif row.event_type == states.RUN_EXPIRED:
             self.counts.expired[namespace,] += 1
-        elif row.event_type == audit.DIED:
+        elif row.event_type == states.DIED:
             self.counts.died[namespace,] += 1
 
     def _measure(self, namespace: str, row: RecordedEvent) -> None:
@@ -189,11 +187,12 @@ class Follower:
 
     def _count_ended_runs(self) -> None:
         """Count the watched runs that have ended; a purged run is no longer watched."""
-        for chunk in chunks(list(self._open), _CHUNK):
-            found = self._runtime.database.read(partial(system_queries.statuses_of_runs, uids=chunk))
+        watched = list(self._open)
+        for chunk in (watched[start : start + _CHUNK] for start in range(0, len(watched), _CHUNK)):
+            found = self._runtime.database.read(partial(runs.statuses_of_runs, uids=chunk))
             over = [uid for uid in chunk if found.get(uid) not in OPEN]
             ended = [uid for uid in over if uid in found]
-            read = partial(system_queries.ended_runs, uids=ended)
+            read = partial(runs.ended_runs, uids=ended)
             for run in self._runtime.database.read(read) if ended else ():
                 self._count_ended(self.label(self._open[run.uid]), run)
             for uid in over:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import accumulate
-from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from rqsched.features.limits.decide import Bounds
-from rqsched.features.quotas.decide import Usage
-from rqsched.kernel.decide.marks import WentBack
-from rqsched.kernel.decide.quota_options import RESOURCES
-from rqsched.kernel.decide.results import LimitDescription
-from rqsched.kernel.transport.telemetry import LAST_SECONDS, PASSES, PRUNED, SECONDS, Memory
+from rqsched import Quota
+from rqsched.api.gauges import LAST_SECONDS, PASSES, PRUNED, SECONDS, DatabaseGauges, RedisGauges, WentBack
 from rqsched.metrics.counters import Counts, Histogram, Key
+from rqsched.types import Bounds, LimitDescription, Usage
 
 Sees = Callable[[str], bool]
 """Returns whether the caller may see a namespace."""
 Label = Callable[[str], str]
 """Returns the label of a namespace."""
+_RESOURCES = tuple(field.name for field in fields(Quota))
 _REARMED = {"links": "main", "retries": "retry"}
 _REPAIRED = (
     "next_times",
@@ -82,43 +80,6 @@ def _histogram(
     return family
 
 
-class DatabaseGauges(NamedTuple):
-    """The figures of one read of SQL."""
-
-    schedules: list[tuple[str, str, int]]
-    """All schedules, by namespace and status."""
-    runs: list[tuple[str, str, int]]
-    """Open runs, by namespace and status."""
-    targets: list[tuple[str, str, int]]
-    """Open targets of fan-outs, by namespace and status."""
-    blocked: list[tuple[str, int]]
-    """Pending runs whose code no worker had yet, by namespace."""
-    long: list[tuple[str, int]]
-    """Runs that take longer than their schedules expect, by namespace."""
-    late: list[tuple[str, int, float]]
-    """Active schedules that should have fired, by namespace, and seconds since the earliest was due."""
-    without_success: list[tuple[str, int]]
-    """Schedules without a success within their `expect_success_within`, by namespace."""
-    frozen: list[tuple[str, int]]
-    """The frozen namespaces, each with a 1."""
-    limits: list[LimitDescription]
-    """The groups with the most open runs."""
-    failing: list[tuple[str, int]]
-    """Active schedules whose newest runs all failed, by namespace."""
-    waiting: list[tuple[str, int, float]]
-    """Runs and targets that wait for a worker, by queue, and the seconds that the first has waited."""
-    usages: list[Usage]
-    """The usage of namespaces with a quota."""
-    notifications: list[tuple[str, str, int]]
-    """Waiting notifications, and those given up within a day, by namespace and status."""
-    went_back: set[WentBack]
-    """The sides that went back, as noticed within a day."""
-    refusals: int
-    """How often Redis has refused a write for good: a publish, or the taking of an entry."""
-    refused: list[str]
-    """The queues, and kinds of links, that Redis refuses now."""
-
-
 def database_families(found: DatabaseGauges, label: Label, sees: Sees) -> Iterator[Metric]:
     """Return the gauges from SQL of the visible namespaces."""
     yield _by_status("schedules", "Schedules, by status.", found.schedules, label, sees)
@@ -173,7 +134,7 @@ def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:
     used = GaugeMetricFamily("rqsched_quota_used", "What a namespace with a quota holds.", labels=labels)
     limit = GaugeMetricFamily("rqsched_quota_limit", "What it may hold.", labels=labels)
     for one in usages:
-        for resource in RESOURCES:
+        for resource in _RESOURCES:
             if (most := getattr(one.limits, resource)) is not None and label(one.namespace) == one.namespace:
                 used.add_metric((one.namespace, resource), getattr(one, resource))
                 limit.add_metric((one.namespace, resource), most)
@@ -241,19 +202,6 @@ def refused(found: DatabaseGauges) -> Iterator[Metric]:
     yield CounterMetricFamily("rqsched_refusals", text, value=found.refusals)
     text = "Queues, and kinds of links, of which Redis refuses for good what is published or taken."
     yield GaugeMetricFamily("rqsched_refused", text, value=len(found.refused))
-
-
-class RedisGauges(NamedTuple):
-    """The figures of one read of Redis."""
-
-    scheduled: int
-    """Links in the scheduled set."""
-    dispatchers: int | None
-    """Live dispatchers; None while Redis takes no writes, because none can report itself then."""
-    memory: Memory | None
-    """Its memory in use and its limit; None where Redis does not report them."""
-    reconcile: dict[str, float]
-    """The sums over all reconcile passes."""
 
 
 def redis_families(found: RedisGauges) -> Iterator[Metric]:

@@ -5,33 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from datetime import datetime
-from functools import partial
 from time import monotonic
 
 from prometheus_client.metrics_core import Metric
-from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from rqsched.api.health import GIVEN_UP_WITHIN, late_until, waiting_by_queue
+from rqsched.api.gauges import DatabaseGauges, RedisGauges, database_gauges, redis_gauges
+from rqsched.api.outages import told
+from rqsched.api.runtime import Runtime
 from rqsched.errors import RqschedError
-from rqsched.features.limits import store as limits
-from rqsched.features.quotas.chain import usages
 from rqsched.http.auth import Principal
-from rqsched.kernel.chain.marks import find_told
-from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.queries import system as system_queries
-from rqsched.kernel.store.database import Connection
-from rqsched.kernel.transport import refusal, telemetry
-from rqsched.kernel.transport.telemetry import Memory
 from rqsched.metrics import exposition
 from rqsched.metrics.counters import OTHER, Follower
-from rqsched.metrics.exposition import DatabaseGauges, RedisGauges
 
 _log = logging.getLogger(__name__)
 
-_MOST_LIMITS = 100
-"""The most groups that are reported: those with the most runs."""
 _MAX_AGE = 5.0
 """Seconds for which the gauges are reused."""
 
@@ -58,56 +46,19 @@ class Meter:
 
     def _read_database(self) -> DatabaseGauges | None:
         try:
-            self._runtime.hold.look()
             self._follower.update()
-            # The times first: inside a transaction the clock is never measured anew.
-            now, until = self._runtime.now(), late_until(self._runtime)
-            return self._runtime.database.read(partial(self._gauges, now=now, until=until))
+            return database_gauges(self._runtime)
         except RqschedError:
             return None
 
-    def _gauges(self, connection: Connection, *, now: datetime, until: datetime) -> DatabaseGauges:
-        frozen = self._runtime.hold.frozen
-        late = [] if self._runtime.hold.is_on else system_queries.count_late(connection, until)  # on hold none is late
-        overdue = system_queries.count_without_success(connection)
-        return DatabaseGauges(
-            schedules=system_queries.count_schedules_by_status(connection),
-            runs=system_queries.count_open_runs_by_status(connection),
-            targets=system_queries.count_open_targets_by_status(connection),
-            blocked=system_queries.count_blocked_runs(connection),
-            long=system_queries.count_long_runs(connection),
-            late=[
-                (namespace, count, (now - earliest).total_seconds())
-                for namespace, count, earliest in late
-                if namespace not in frozen
-            ],
-            without_success=[one for one in overdue if one[0] not in frozen],
-            frozen=[(namespace, 1) for namespace in frozen],
-            limits=limits.busiest(connection, _MOST_LIMITS, now),
-            failing=system_queries.count_failing(connection),
-            waiting=[
-                (name, one.number, 0.0 if one.since is None else (now - one.since).total_seconds())
-                for name, one in waiting_by_queue(self._runtime, connection, None).items()
-            ],
-            usages=usages(self._runtime, connection),
-            notifications=system_queries.count_notifications_by_status(connection, now - GIVEN_UP_WITHIN),
-            went_back={one.which for one in find_told(self._runtime, now, connection)},
-            refusals=self._runtime.refusals.count(connection),
-            refused=[one.what for one in self._runtime.refusals.find(connection, now)],
-        )
-
     def _read_redis(self) -> RedisGauges | None:
-        transport = self._runtime.transport
-        redis, queue = transport.redis, transport.control.name
         try:
-            live = telemetry.live_dispatchers(redis, queue)
-            passes = telemetry.read_passes(redis, queue)
-            found = RedisGauges(transport.count_armed(), len(live), _memory_of(redis), passes)
+            found = redis_gauges(self._runtime)
         except RedisError as error:
             _tell(error)
             return None
         try:
-            transport.try_write()
+            self._runtime.transport.try_write()
         except RedisError as error:  # no dispatcher can show that it is alive
             _tell(error)
             return found._replace(dispatchers=None)
@@ -136,12 +87,4 @@ class Meter:
 
 
 def _tell(error: RedisError) -> None:
-    _log.warning("Redis counts as away in /metrics: %s", refusal.told(error), extra={"action": "metrics_redis"})
-
-
-def _memory_of(redis: Redis) -> Memory | None:
-    """Return how full Redis is; None where a provider, or the rights of this user, hide it."""
-    try:
-        return telemetry.read_memory(redis)
-    except (ResponseError, KeyError):
-        return None
+    _log.warning("Redis counts as away in /metrics: %s", told(error), extra={"action": "metrics_redis"})

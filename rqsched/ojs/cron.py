@@ -8,20 +8,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.cursors import PAGE_CHARACTERS
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.schedules import Filters
+from rqsched.api.values import loads
+from rqsched.api.workflows import is_registered
 from rqsched.errors import ScheduleNotFoundError, ScheduleStateError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
-from rqsched.kernel.chain import option_checks
-from rqsched.kernel.decide.option_table import Options
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.pages import PAGE_CHARACTERS
-from rqsched.kernel.queries.schedules import Filters
 from rqsched.ojs import requests, responses
 from rqsched.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.ojs.requests import FIELDS, Body, Registration, body_schema
 from rqsched.ojs.responses import REFUSED
+from rqsched.types import Options
 from rqsched.when.spec import Cron, Spec, require_no_place
 
 CronName = Annotated[str, Path(description="The name of the cron job.")]
@@ -100,7 +100,7 @@ def _options(call: Call, name: str, registration: Registration) -> Any:
 
 def _executor(call: Call, job_type: str) -> str:
     """Return the executor: `external` for a type that no process has registered, because a type is never imported."""
-    return "rq" if option_checks.is_registered(call.scheduler.runtime, job_type) else "external"
+    return "rq" if is_registered(call.scheduler.runtime, job_type) else "external"
 
 
 @router.get("", response_model=responses.CronsResponse)

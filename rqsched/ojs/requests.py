@@ -13,10 +13,11 @@ from fastapi import Depends, Header
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from rqsched import FailurePolicy, RetryPolicy
+from rqsched.api.options import MAX_DELAY, MAX_ERROR_TYPES
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.openapi import request_body
 from rqsched.http.request_bodies import json_body
-from rqsched.kernel.decide.policy import MAX_DELAY, MAX_ERROR_TYPES, FailurePolicy, RetryPolicy
 from rqsched.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
 from rqsched.when.duration import parse_span
 from rqsched.when.zones import require_timezone

@@ -10,16 +10,15 @@ from uuid import UUID
 
 from pydantic import ConfigDict
 
+from rqsched import OverlapPolicy
+from rqsched.api.external import ClaimedRun, fence_of
+from rqsched.api.values import loads, uid_to_uuid
 from rqsched.config import Settings
 from rqsched.errors import InvalidSpecError
-from rqsched.features.external.chain import ClaimedRun
 from rqsched.http.openapi import Refusals, Schema
-from rqsched.kernel.decide.ids import uid_to_uuid
-from rqsched.kernel.decide.model import Run, RunStatus, Schedule, ScheduleStatus, fence_of
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.ojs.errors import MEDIA_TYPE
 from rqsched.ojs.requests import timeout_seconds
+from rqsched.types import Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.when.duration import format_short
 from rqsched.when.members import Cron as CronMember
 from rqsched.when.spec import Every, Spec

@@ -16,10 +16,10 @@ import pytest
 from rqsched import Cron, Every, errors
 from rqsched.api import run_handle, schedule_handle
 from rqsched.api.description import Description, RunFields, ScheduleFields
+from rqsched.api.shown import Shown
 from rqsched.client import Client, ResponseError, RunDescription
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.features.backfill.chain import BackfillRange
-from rqsched.kernel.decide.shown import Shown
 from rqsched.testing import execute_pending
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE

@@ -1,4 +1,8 @@
-"""The borders: the kernel imports no feature, `when` imports neither, and a feature says which others it needs."""
+"""The borders of the kernel, of `when`, of features and of surfaces.
+
+The kernel imports no feature, `when` imports neither, and a feature says which others it needs. Surfaces import neither
+the kernel nor features: they call `api`, and find the parts that features add to them through `features.list`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,16 @@ OF_OTHERS = {
     ("retry_on_request", "fan_out"): "a retry of a fan-out may run its failed targets only",
 }
 """(feature, feature that it imports): why. The others stand alone."""
+SURFACES = ("client", "metrics", "ojs", "durable_workflow", "http", "cli")
+BEHIND_API = ("kernel", "features", "run", "simulate", "importers")
+"""What surfaces reach through `api` only."""
+BESIDE_API = {
+    ("cli", "features.declarations.schedule_file"): "`rqsched import` writes the file that `rqsched sync` reads",
+    ("cli", "importers"): "`rqsched import` is its only user",
+    ("cli", "run"): "commands start the processes of a machine, and ask them",
+    ("http", "run"): "`rqsched web` supervises its processes",
+}
+"""(surface, module or folder that it imports): why."""
 
 
 def feature_of(module: str) -> str | None:
@@ -51,3 +65,21 @@ def test_a_feature_imports_another_one_only_for_a_reason_that_is_written_here() 
 def test_the_list_finds_each_feature_in_its_file_of_the_protocol() -> None:
     listed = {i.target for i in own_imports() if i.source == "rqsched.features.list" and feature_of(i.target)}
     assert {target.rpartition(".")[2] for target in listed} == {"chain"}
+
+
+def test_surfaces_import_what_is_behind_api_only_for_a_reason_that_is_written_here() -> None:
+    found = {
+        (i.source.split(".")[1], i.target.removeprefix("rqsched.")) for i in own_imports() if i.source != "rqsched"
+    }
+    crossing = {(source, target) for source, target in found if source in SURFACES and _is_behind_api(target)}
+    allowed = {(s, t, beside) for s, t in crossing for beside in BESIDE_API if s == beside[0] and _is_in(t, beside[1])}
+    assert crossing - {(source, target) for source, target, _ in allowed} == set()
+    assert {beside for _, _, beside in allowed} == set(BESIDE_API)
+
+
+def _is_behind_api(target: str) -> bool:
+    return target.split(".")[0] in BEHIND_API and target != "features.list"
+
+
+def _is_in(target: str, folder: str) -> bool:
+    return f"{target}.".startswith(f"{folder}.")

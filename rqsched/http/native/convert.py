@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from rqsched import OnResume
+from rqsched.api.options import OPTIONS
+from rqsched.api.values import loads
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import (
     DeclareRequest,
@@ -15,10 +18,7 @@ from rqsched.http.native.requests import (
     RetryRequest,
     TimingRequest,
 )
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.option_table import OPTIONS, Options
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.policy import OnResume
+from rqsched.types import Options, Schedule
 from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 
 _RETRIES = ("retry", "target_retry")

@@ -10,6 +10,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from rqsched.api import events as event_queries
+from rqsched.api.events import SETTLING
+from rqsched.api.states import CONTRACT
+from rqsched.api.values import is_uid
 from rqsched.errors import InvalidInputError
 from rqsched.http.dependencies import Read, wiring_of
 from rqsched.http.event_feed import Reader
@@ -17,10 +21,6 @@ from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCurso
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.kernel.decide.audit import CONTRACT
-from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries.events import SETTLING
 
 router = APIRouter(route_class=StrictRoute, tags=["events"])
 

@@ -24,12 +24,10 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from rqsched.api.definitions import MAX_SKIPS
+from rqsched.api.options import MAX_ERROR_TYPES, MAX_NUMBER, OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.api.values import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
-from rqsched.kernel.decide.lifecycle import MAX_SKIPS
-from rqsched.kernel.decide.limit_options import MAX_NUMBER
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, help_of
-from rqsched.kernel.decide.policy import MAX_ERROR_TYPES
-from rqsched.kernel.decide.results import MAX_PAGE
 from rqsched.when.duration import parse_span
 from rqsched.when.exclusion import MAX_EXCLUSIONS
 from rqsched.when.members import ENDS

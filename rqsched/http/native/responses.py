@@ -12,14 +12,24 @@ from pydantic import Field
 from rqsched.api.build_description import describe_plainly, describe_run
 from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
 from rqsched.api.run_handle import RunHandle
-from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
+from rqsched.api.runs import LastRun
+from rqsched.api.values import loads
 from rqsched.http.openapi import Schema, schema_of
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.hold import HeldRun, HeldSchedule
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.results import BackfillRow, BulkProgress, BulkRow, LimitDescription, RetryRow, Synced, Why
-from rqsched.kernel.queries.runs import LastRun
+from rqsched.types import (
+    AuditRecord,
+    BackfillRow,
+    BulkProgress,
+    BulkRow,
+    HeldRun,
+    HeldSchedule,
+    LimitDescription,
+    RetryRow,
+    Schedule,
+    Synced,
+    TargetDescription,
+    TargetProgress,
+    Why,
+)
 from rqsched.when.spec import Every
 
 

@@ -11,11 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rqsched.errors import InvalidInputError, ScheduleStateError, did_you_mean
-from rqsched.features.calendars import http as calendars
-from rqsched.features.freeze import http as holding
-from rqsched.features.limits import http as limits
-from rqsched.features.namespaces import http as namespace
-from rqsched.features.quotas import http as quotas
+from rqsched.features.list import parts_of
 from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
@@ -23,7 +19,6 @@ from rqsched.http.native import events, runs, schedules, workflows
 from rqsched.http.openapi import ANY, PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem
-from rqsched.simulate import http as load
 
 
 def _refuse_unknown_parameters(request: Request, principal: SignedIn) -> None:
@@ -74,12 +69,8 @@ router = APIRouter(
     dependencies=[Depends(_refuse_unknown_parameters)],
 )
 router.include_router(schedules.router)
-router.include_router(quotas.router)
-router.include_router(limits.router)
-router.include_router(namespace.router)
-router.include_router(load.router)
+for part in parts_of("http"):
+    router.include_router(part.router)
 router.include_router(workflows.router)
-router.include_router(holding.router)
-router.include_router(calendars.router)
 router.include_router(runs.router)
 router.include_router(events.router)

@@ -12,10 +12,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+from rqsched import BackfillRange, OverlapPolicy, Rerun
+from rqsched.api import backfills
+from rqsched.api import events as event_queries
+from rqsched.api import runs as run_queries
 from rqsched.api.build_description import describe_preview, describe_run
+from rqsched.api.cursors import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
 from rqsched.api.run_handle import RunHandle
-from rqsched.features.backfill import chain as backfill
-from rqsched.features.backfill.chain import BackfillRange
+from rqsched.api.runs import RunFilters
+from rqsched.api.states import RUN_FILTERS
 from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
@@ -46,13 +51,6 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.kernel.decide.model import RUN_FILTERS
-from rqsched.kernel.decide.policy import OverlapPolicy, Rerun
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries import run_pages
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries.pages import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
-from rqsched.kernel.queries.run_pages import RunFilters
 
 _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
@@ -207,7 +205,7 @@ def list_runs_of_all(
     """List the runs of all schedules of the namespace, the newest first."""
     filters = RunFilters(call.namespace, statuses_of(status, RUN_FILTERS), schedule_id, workflow, since, until, error)
     database, is_slim = call.scheduler.runtime.database, fields != "full"
-    page = run_pages.fill_runs(
+    page = run_queries.fill_runs(
         database, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim
     )
     items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) | {"schedule_id": name} for name, run in page.items]
@@ -273,12 +271,12 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
         BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
     )
     if body.dry_run:
-        chunks = backfill.preview(call.scheduler.runtime, handle.refresh().state, wanted)
-        return Json(describe_preview(handle.state, wanted, chunks, backfill.CHUNK))
+        chunks = backfills.preview(call.scheduler.runtime, handle.refresh().state, wanted)
+        return Json(describe_preview(handle.state, wanted, chunks, backfills.CHUNK))
     first = next(iter(handle.backfill_in_chunks(wanted)))
     if first.is_done or first.uid is None:
         return Json(first)
-    backfill.continue_later(call.scheduler.runtime, first.uid)
+    backfills.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
     return Json(replace(first, rows=[]), 202, {"Location": location})
 

@@ -13,13 +13,23 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
+import rqsched
+from rqsched.api import schedules as schedule_queries
 from rqsched.api.build_description import upstream_warnings
+from rqsched.api.bulk import Bulk
+from rqsched.api.bulk import begin as begin_bulk
+from rqsched.api.creation import Named, ScheduleRequest, create_once, define_new
+from rqsched.api.cursors import PAGE_CHARACTERS
+from rqsched.api.database import Connection
+from rqsched.api.definitions import dies_by_default
 from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.options import require_id, require_note
+from rqsched.api.runs import LastRun, last_runs
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.schedules import MOST_LOOKED_AT
+from rqsched.api.values import dumps, loads, new_uid, uid_to_uuid
+from rqsched.api.workflows import is_registered
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
-from rqsched.features.bulk.api import Bulk
-from rqsched.features.bulk.api import begin as begin_bulk
-from rqsched.features.declarations import declarations
 from rqsched.http.dependencies import (
     Admin,
     AdminAlways,
@@ -71,21 +81,7 @@ from rqsched.http.native.responses import (
 )
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.kernel.chain import create as creating
-from rqsched.kernel.chain import option_checks
-from rqsched.kernel.chain.create import Named, ScheduleRequest
-from rqsched.kernel.decide.ids import new_uid, uid_to_uuid
-from rqsched.kernel.decide.model import LastOutcome, Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import require_id, require_note
-from rqsched.kernel.decide.payload import dumps, loads
-from rqsched.kernel.decide.results import Page
-from rqsched.kernel.decide.schedule_options import dies_by_default
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.pages import PAGE_CHARACTERS
-from rqsched.kernel.queries.runs import LastRun, last_runs
-from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
-from rqsched.kernel.store import idempotency
-from rqsched.kernel.store.database import Connection
+from rqsched.types import LastOutcome, Page, Schedule, ScheduleStatus
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(route_class=StrictRoute, tags=["schedules"])
@@ -186,18 +182,15 @@ def create(
     options = dies_by_default(declaration.options) if body.is_in_pipelit_words else declaration.options
     asked = ScheduleRequest(
         Named(call.namespace, schedule_id),
-        option_checks.define_new(runtime, declaration.workflow or "", declaration.spec or {}, options),
+        define_new(runtime, declaration.workflow or "", declaration.spec or {}, options),
         require_note(body.note),
         bool(body.paused),
         call.context,
         key=idempotency_key,
         answer=lambda made: dumps({"version": made.version, "body": schedule_response(made)}),
     )
-    schedule = creating.create(runtime, asked)
-    answer = {"version": schedule.version, "body": None}
-    if (key := idempotency_key) is not None:
-        kept = call.read(lambda c: idempotency.answer_of(c, call.namespace, key, schedule.uid))
-        answer = loads(kept) if kept is not None else answer
+    schedule, kept = create_once(call.scheduler.runtime, asked)
+    answer = {"version": schedule.version, "body": None} if kept is None else loads(kept)
     headers = {
         "ETag": f'"{schedule.uid}.{answer["version"]}"',
         "Location": str(request.url_for("read", schedule_id=schedule.schedule_id)),
@@ -219,7 +212,7 @@ def require_registered(call: Call, declaration: Declaration) -> None:
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
     for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
-        if isinstance(name, str) and not option_checks.is_registered(call.scheduler.runtime, name):
+        if isinstance(name, str) and not is_registered(call.scheduler.runtime, name):
             reason = f"no workflow named {name!r} is registered; GET /api/v1/workflows/ lists those you may see."
             raise UnknownWorkflowError(name, reason)
     require_allowed_hosts(call.scheduler, options.get("notifications"))
@@ -476,14 +469,14 @@ def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
     return Json(done)
 
 
-def _declared(call: Call, body: SyncedScheduleRequest) -> declarations.Declaration:
+def _declared(call: Call, body: SyncedScheduleRequest) -> rqsched.Declaration:
     try:
         declaration = declaration_of(body)
         require_registered(call, declaration)
     except InvalidInputError as error:
         error.add_note(f"in the declaration of {body.schedule_id!r}")
         raise
-    return declarations.Declaration(
+    return rqsched.Declaration(
         body.schedule_id,
         declaration.workflow or "",
         declaration.spec or {},

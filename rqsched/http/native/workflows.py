@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from rqsched.api import workflows
+from rqsched.api.values import loads
 from rqsched.http.dependencies import Read
 from rqsched.http.native.responses import WorkflowResponse, WorkflowsResponse
 from rqsched.http.openapi import Json
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.store import registered_workflows
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -25,12 +25,12 @@ def list_workflows(call: Read) -> Response:
     A principal that sees only some namespaces gets the workflows that schedules of the namespace use.
     """
     runtime = call.scheduler.runtime
-    recorded = runtime.database.read(registered_workflows.read_all)
+    recorded = runtime.database.read(workflows.read_all)
     here = {known.name: {"name": known.name, **known.defaults} for known in runtime.imports.all()}
     merged = here | recorded
     shown = frozenset(merged)
     if call.principal.namespaces is not None:
-        shown = call.read(lambda connection: registered_workflows.names_in_use(connection, call.namespace))
+        shown = call.read(lambda connection: workflows.names_in_use(connection, call.namespace))
     return Json({"items": [_workflow(merged[name]) for name in sorted(merged) if name in shown]})
 
 

@@ -1,0 +1,8 @@
+"""Backfills, as surfaces start, continue and cancel them."""
+
+from rqsched.features.backfill.chain import CHUNK as CHUNK
+from rqsched.features.backfill.chain import DEFAULT_BOUND as DEFAULT_BOUND
+from rqsched.features.backfill.chain import cancel as cancel
+from rqsched.features.backfill.chain import continue_later as continue_later
+from rqsched.features.backfill.chain import get_backfill as get_backfill
+from rqsched.features.backfill.chain import preview as preview

@@ -1,0 +1,21 @@
+"""The identity of a database: a copy becomes a database of its own."""
+
+from __future__ import annotations
+
+from rqsched.features.notifications import store as deliveries
+from rqsched.kernel.store import metadata
+from rqsched.kernel.store.database import Connection, Database
+
+
+def renew_identity(database: Database, uid: str) -> tuple[str | None, int]:
+    """Make a copy a database of its own, whose waiting notifications are deleted: the original sends them.
+
+    Returns the id before, and how many notifications were deleted.
+    """
+    before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
+
+    def renew(connection: Connection) -> int:
+        metadata.renew_id(connection, uid)
+        return deliveries.drop_open(connection)
+
+    return before, database.transact(renew)

@@ -1,0 +1,33 @@
+"""Runs as surfaces read them. Each function takes an open transaction."""
+
+from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT as MOST_LOOKED_AT
+from rqsched.kernel.queries.run_pages import RunFilters as RunFilters
+from rqsched.kernel.queries.run_pages import fill_runs as fill_runs
+from rqsched.kernel.queries.run_pages import search_runs as search_runs
+from rqsched.kernel.queries.runs import BY_QUEUE as BY_QUEUE
+from rqsched.kernel.queries.runs import DeadLetters as DeadLetters
+from rqsched.kernel.queries.runs import FailedRun as FailedRun
+from rqsched.kernel.queries.runs import LastRun as LastRun
+from rqsched.kernel.queries.runs import Outcome as Outcome
+from rqsched.kernel.queries.runs import RunOutline as RunOutline
+from rqsched.kernel.queries.runs import count_backfilled as count_backfilled
+from rqsched.kernel.queries.runs import count_dead_letters as count_dead_letters
+from rqsched.kernel.queries.runs import failed_since as failed_since
+from rqsched.kernel.queries.runs import failures_of as failures_of
+from rqsched.kernel.queries.runs import find_dead_letter as find_dead_letter
+from rqsched.kernel.queries.runs import find_run_with_schedule as find_run_with_schedule
+from rqsched.kernel.queries.runs import forget_dead_letter as forget_dead_letter
+from rqsched.kernel.queries.runs import last_runs as last_runs
+from rqsched.kernel.queries.runs import list_runs as list_runs
+from rqsched.kernel.queries.runs import names_of_runs as names_of_runs
+from rqsched.kernel.queries.runs import neighbours as neighbours
+from rqsched.kernel.queries.runs import newest as newest
+from rqsched.kernel.queries.runs import newest_runs as newest_runs
+from rqsched.kernel.queries.runs import outcomes as outcomes
+from rqsched.kernel.queries.runs import page_of_dead_letters as page_of_dead_letters
+from rqsched.kernel.queries.runs import recent_runs as recent_runs
+from rqsched.kernel.queries.runs import slot_of_creation as slot_of_creation
+from rqsched.kernel.queries.system import EndedRun as EndedRun
+from rqsched.kernel.queries.system import ended_runs as ended_runs
+from rqsched.kernel.queries.system import namespaces_of_open_runs as namespaces_of_open_runs
+from rqsched.kernel.queries.system import statuses_of_runs as statuses_of_runs
