@@ -1,1 +1,1 @@
-"""Imports: the schedules of other systems, read from where these keep them and written as schedules of ours."""
+"""Imports: read the schedules of other systems, and write them as schedules of rqsched."""

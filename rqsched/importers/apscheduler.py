@@ -1,7 +1,7 @@
 """The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
 
-A job is stored as a pickle of its state, with the time at which it runs next. A job without this time is paused, so a
-job is disabled by removing its time. A running scheduler writes whole jobs back, so `disable` checks that they stay
+A job is stored as a pickle of its state, with its next time. APScheduler treats a job without a next time as paused, so
+`disable` removes the next time. A running scheduler writes whole jobs back, so `disable` checks that the jobs stay
 paused.
 """
 
@@ -36,13 +36,13 @@ from rqsched.kernel.transport.client import connect
 
 KIND = "apscheduler"
 TABLE = "apscheduler_jobs"
-"""The table of SQLAlchemyJobStore, unless its `tablename` says otherwise."""
+"""The default table of SQLAlchemyJobStore; its argument `tablename` names another one."""
 JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
-"""The keys of RedisJobStore, unless its `jobs_key` and `run_times_key` say otherwise."""
+"""The default keys of RedisJobStore; its arguments `jobs_key` and `run_times_key` name others."""
 _CHUNK = 500
 _NOTES = (
-    "What the application adds with replace_existing=True is scheduled again when it starts: take those add_job calls "
-    "out of it.",
+    "Jobs that the application adds with replace_existing=True are scheduled again when it starts: remove those "
+    "add_job calls.",
 )
 
 
@@ -56,13 +56,13 @@ def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
     if is_redis(url):
         jobs, _, run_times = (names or f"{JOBS},{RUN_TIMES}").partition(",")
         if not run_times:
-            raise InvalidInputError("SOURCE", f"names one key behind #; write both, as #{JOBS},{RUN_TIMES}")
+            raise InvalidInputError("SOURCE", f"names one key after #; write both, such as #{JOBS},{RUN_TIMES}")
         return RedisJobs(connect(url), reading, jobs=jobs, run_times=run_times)
     return SqlJobs(url, reading, table=names or TABLE)
 
 
 class _Kept(NamedTuple):
-    """A job as it is kept."""
+    """A stored job."""
 
     job_id: str
     state: bytes
@@ -71,7 +71,7 @@ class _Kept(NamedTuple):
 
 
 def _kept(row: Mapping[str, Any]) -> _Kept:
-    """Read a row. SQLite may have a number in any column, and `bytes` of a number would allocate that many bytes."""
+    """Read a row. In SQLite any column may hold a number; `bytes` is not called on it, as it would allocate memory."""
     state = row["job_state"]
     return _Kept(str(row["id"]), state if isinstance(state, bytes) else b"", row["next_run_time"] is None)
 
@@ -98,10 +98,10 @@ class SqlJobs:
         return _entries(map(_kept, rows), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Pause the jobs. Raises ConflictError when a scheduler writes them back again and again."""
+        """Pause the jobs. Raises ConflictError if a running scheduler writes them back each time."""
         ids = [entry.source_id for entry in entries]
         count = until_quiet(lambda: self._database.pause_jobs(self._table, ids))
-        return f"Paused {count} jobs of {self._table}; resume_job() of APScheduler resumes one."
+        return f"Paused {count} jobs of {self._table}; APScheduler's resume_job() resumes a job."
 
 
 class RedisJobs:
@@ -133,12 +133,12 @@ class RedisJobs:
         return _entries(sorted(self._read()), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Take the jobs out of the set of run times; raises ConflictError when a scheduler puts them back each time."""
+        """Remove the jobs from the set of run times. Raises ConflictError if a scheduler adds them each time."""
         ids = [entry.source_id for entry in entries]
         count = until_quiet(partial(self._disable, ids))
         return (
             f"Moved {count} of {self._run_times} to {self._backup}; ZUNIONSTORE {self._run_times} 2 {self._run_times} "
-            f"{self._backup} puts them back, and resume_job() of APScheduler resumes one."
+            f"{self._backup} puts all back, and APScheduler's resume_job() resumes a job."
         )
 
     def _read(self) -> Iterator[_Kept]:
@@ -169,13 +169,13 @@ def _entry(job: _Kept, unpickled: Mapping[bytes, Any], now: datetime) -> SourceE
     except InvalidInputError as error:
         reason = f"It cannot become a schedule: {error.reason}."
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        reason = f"It is not readable: it is not as APScheduler 3 writes it ({type(error).__name__})."
+        reason = f"It is not readable: APScheduler 3 writes jobs in another form ({type(error).__name__})."
     return SourceEntry(job.job_id, None, (reason,), not job.is_paused, is_taken=job.is_taken)
 
 
 def _read_entry(job: _Kept, state: Any, now: datetime) -> SourceEntry:
     if not isinstance(state, dict):
-        raise NotReadableError(f"it is {what_is(state)}, and a job is a dict")
+        raise NotReadableError(f"it is {what_is(state)}, but a job is a dict")
     next_at = state["next_run_time"]
     if next_at is not None and (not isinstance(next_at, datetime) or next_at.utcoffset() is None):
         raise NotReadableError(f"its next time is {what_is(next_at)}, or has no zone")
@@ -186,7 +186,7 @@ def _read_entry(job: _Kept, state: Any, now: datetime) -> SourceEntry:
         raise NotReadableError("its max_instances or misfire_grace_time is no number")
     is_too_late = next_at is not None and grace is not None and next_at + timedelta(seconds=grace) < now
     if is_too_late and "once" in timing.keys:
-        raise InvalidInputError("once", f"its time has passed, and it may be {grace} s late")
+        raise InvalidInputError("once", f"its time has passed, and APScheduler runs it at most {grace} s late")
     lost = [*call.lost, *timing.lost, *_lost(state)]
     entry = {
         "schedule_id": named_id(KIND, job.job_id),
@@ -206,12 +206,12 @@ def _path(func: object) -> str:
     """Return the dotted path of a textual reference `module:function`."""
     module, _, name = str(func).partition(":")
     if module == "__main__" or "." in name:
-        raise NotReadableError(f"it calls {func}, and a workflow is a function in a module: move it into one")
+        raise NotReadableError(f"it calls {func}, but a workflow must be a function in a module: move it into one")
     return f"{module}.{name}"
 
 
 def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that make a schedule treat overlaps and late times as APScheduler does, without retries."""
+    """Return options with which a schedule handles overlaps and late fires as APScheduler does, without retries."""
     policies: dict[str, Any] = {"overlap": "skip" if state["max_instances"] == 1 else "allow_all"}
     grace = state["misfire_grace_time"]
     if grace is not None:
@@ -224,10 +224,10 @@ def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
 def _lost(state: Mapping[str, Any]) -> Iterator[str]:
     grace, tolerance = state["misfire_grace_time"], int(SKIP_FIRE_WITHIN.total_seconds())
     if state["max_instances"] != 1:
-        yield f"Its max_instances of {state['max_instances']} becomes any number at once: overlap is allow_all."
+        yield f"Its max_instances of {state['max_instances']} becomes unlimited: overlap is allow_all."
     if grace is not None and grace < tolerance:
-        yield f"It fires when it is up to {tolerance} s late; its misfire_grace_time was {grace} s."
+        yield f"It fires if it is at most {tolerance} s late; its misfire_grace_time was {grace} s."
     if not state["coalesce"] and (grace is None or grace > tolerance):
-        yield "Of the times that it missed one fires; with coalesce=False APScheduler runs each: see missed='all'."
+        yield "Of several missed times one fires. With coalesce=False APScheduler runs each: see missed='all'."
     if state["executor"] != "default":
         yield f"Its executor {state['executor']} is lost: see queue."

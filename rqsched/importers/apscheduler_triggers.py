@@ -1,8 +1,8 @@
-"""Triggers of APScheduler 3, as its pickles keep them, and the timing of a schedule that fires at the same instants.
+"""Triggers of APScheduler 3 from its pickles, and the timing of a schedule that fires at the same instants.
 
-A trigger is an `Object`: its class and attributes, as reported by the process that loaded its pickle. APScheduler
-counts weekdays from Monday, and its crons fire when all their fields match. A trigger is refused if no spec of ours
-yields the same instants.
+A trigger is an `Object`: its class and attributes, from the process that loaded the pickle. APScheduler counts weekdays
+from Monday, and its crons fire when all their fields match. A trigger is refused if no spec of rqsched has the same
+instants.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, _AND, _OR}).union(
 """The classes whose attributes are read."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
 _COMPARED = ("month", "day", "day_of_week", "hour", "minute", "second")
-"""The fields that become a cron expression of ours. `year` becomes a window; a `week` that is restricted is refused."""
+"""The fields that become a cron expression. The field `year` becomes a window, and a restricted `week` is refused."""
 _POSITIONS = ("1st", "2nd", "3rd", "4th", "5th", "last")
 _MOST_EXPRESSIONS = 500
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
@@ -75,7 +75,7 @@ class Window(NamedTuple):
     start_at: datetime | None = None
     """The first instant that may be an occurrence; None is unlimited."""
     end_at: datetime | None = None
-    """The first instant that may no longer be an occurrence; None is unlimited."""
+    """No occurrence is at or after this instant; None is unlimited."""
 
     def within(self, other: Window) -> Window:
         """Return the window of the instants that both windows allow."""
@@ -91,8 +91,8 @@ class Window(NamedTuple):
 def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timing:
     """Return the timing of a job; `next_at` is when APScheduler runs it next, if that is known.
 
-    Raises NotReadableError if the object is no trigger of APScheduler, and InvalidSpecError if no spec of ours fires at
-    the same instants.
+    Raises NotReadableError if the object is no trigger of APScheduler, and InvalidSpecError if no spec has the same
+    instants.
     """
     if not isinstance(trigger, Object) or trigger.name not in OWN:
         raise NotReadableError(f"its trigger is {what_is(trigger)}")
@@ -120,7 +120,7 @@ class _Crons(NamedTuple):
     window: Window
     """The window in which each of the members fires."""
     clocks: Mapping[str, str]
-    """The options that say what happens when clocks change."""
+    """The options for clock changes."""
     lost: tuple[str, ...] = ()
     """A sentence for each thing that is lost or changes."""
     jitter: float = 0
@@ -130,7 +130,7 @@ class _Crons(NamedTuple):
 def _crons_of(trigger: Object, now: datetime) -> _Crons:
     state = _state_of(trigger)
     if trigger.name == _AND:
-        raise InvalidSpecError("spec", "its triggers are combined by and, which no spec here says: see exclude")
+        raise InvalidSpecError("spec", "it is an AndTrigger, which no spec can express: see exclude")
     if trigger.name == _OR:
         found = _any_of(state, now)
     elif trigger.name == _CRON:
@@ -141,23 +141,23 @@ def _crons_of(trigger: Object, now: datetime) -> _Crons:
 
 
 def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
-    """Read an OrTrigger: each of its triggers fires, and counts from the last fire of any of its triggers."""
+    """Read an OrTrigger. Each of its triggers fires, and counts from the last fire of any of them."""
     parts = [_part(name, kept) for name, kept in state["triggers"]]
     if any(one.name in {_INTERVAL, _CALENDAR} for one in parts):
-        text = "an interval among its triggers counts from each fire of the others, which no spec here does"
-        raise InvalidSpecError("spec", f"{text}: make a schedule of each")
+        text = "an interval among its triggers counts from each fire of the others, which no spec can express"
+        raise InvalidSpecError("spec", f"{text}: create a schedule for each trigger")
     # A date trigger fires only if its date comes before the first fire of all other triggers.
     dates = [_instant(_state_of(one)["run_date"]) for one in parts if one.name == _DATE]
     crons = [_crons_of(one, now) for one in parts if one.name != _DATE]
     if not crons:
-        raise InvalidSpecError("spec", "its triggers are dates, of which the first alone fires: make it a date")
+        raise InvalidSpecError("spec", "its triggers are dates, and only the first one fires: make it a single date")
     if len({(one.window, one.jitter) for one in crons}) > 1:
-        text = "its triggers differ in their start, end, years or jitter, which a spec here has once"
-        raise InvalidSpecError("spec", f"{text}: make a schedule of each")
+        text = "its triggers differ in start, end, years or jitter, but a spec has one value for each"
+        raise InvalidSpecError("spec", f"{text}: create a schedule for each trigger")
     members = tuple(member for one in crons for member in one.members)
     window, told = crons[0].window, {sentence: None for one in crons for sentence in one.lost}
     if window.start_at is not None and window.start_at > now:
-        raise InvalidSpecError("start_at", "a start_date that lies ahead counts for the first of its triggers alone")
+        raise InvalidSpecError("start_at", "a start_date in the future applies only to the first of its triggers")
     spec, firsts = Spec(members, **window._asdict()), [at for at in dates if at > now]
     following = spec.next_after(now)
     if firsts and (following is None or min(firsts) <= following):
@@ -167,7 +167,7 @@ def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
 
 
 def _part(name: str, state: Any) -> Object:
-    """Return a trigger of a combined trigger, in which APScheduler keeps the class name and the state of each."""
+    """Return a trigger of a combined trigger. APScheduler stores the class name and the state of each one."""
     part = Object(str(name).replace(":", "."), state)
     if part.name not in OWN:
         raise NotReadableError(f"one of its triggers is a {part.name}")
@@ -175,7 +175,7 @@ def _part(name: str, state: Any) -> Object:
 
 
 def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> Timing:
-    """Return the timing of crons that fire next at `next_at`, which an application can set to any time."""
+    """Return the timing of crons. `next_at` is their next fire, which an application can set to any time."""
     members, window, lost = crons.members, crons.window, [*crons.lost]
     if next_at is not None:
         earliest = next_at.astimezone(UTC) - timedelta(seconds=crons.jitter)
@@ -186,7 +186,7 @@ def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> 
         found = spec.next_after(earliest - _TICK)
         if found is None or found > next_at:
             told = "never" if found is None else f"at {iso_utc(found)}"
-            lost.append(f"APScheduler fires it next at {iso_utc(next_at)}, and here its trigger then fires {told}.")
+            lost.append(f"APScheduler fires it next at {iso_utc(next_at)}, but by its trigger rqsched fires it {told}.")
     if len(members) == 1 and isinstance(cron := members[0], Cron):
         keys: dict[str, Any] = {"cron": cron.expression, "timezone": cron.timezone, **window.keys()}
         if len(cron.expression.split()) == 6:
@@ -204,7 +204,7 @@ def _cron(state: Mapping[str, Any], now: datetime) -> _Crons:
     if sum(map(len, fields.values())) > _MOST_EXPRESSIONS:
         raise NotReadableError(f"its trigger has more than {_MOST_EXPRESSIONS} expressions")
     if set(_WEEKS) - _values(fields["week"], _WEEKS):
-        raise InvalidSpecError("cron", "it names weeks of the year, which no cron here does")
+        raise InvalidSpecError("cron", "it names weeks of the year, which no cron can express")
     zone = _zone(state["timezone"])
     start_date = state["start_date"]
     own = Window(None if start_date is None else _instant(start_date), _after(state["end_date"]))
@@ -233,7 +233,7 @@ def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options
 
 
 def _as_apscheduler(written: tuple[tuple[str, str], ...]) -> Following:
-    """Read the fields of a CronTrigger with APScheduler, which is installed because the trigger was loaded with it."""
+    """Read the fields of a CronTrigger with APScheduler. It is installed, because the trigger was loaded with it."""
     trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger(**dict(written), timezone=UTC)
     return lambda at: cast("datetime | None", trigger.get_next_fire_time(at, at))
 
@@ -254,11 +254,11 @@ def _text(expression: Object) -> str:
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
     is_hour_by_hour = changes.is_every_hour and cron.names_every_day
     if changes.go_forward and 0 in cron.hours and not is_hour_by_hour:
-        # APScheduler steps to the next day or month by a difference of local times, an hour too far at that change.
-        yield "When the clocks went forward, APScheduler may pass over the next midnight; rqsched does not."
+        # APScheduler computes the next day or month by a difference of local times. At that change it is an hour off.
+        yield "When the clocks went forward, APScheduler may skip the next midnight; rqsched does not."
     is_once_a_day = len({*cron.hours}) == len({*cron.minutes}) == len({*cron.seconds}) == 1
     if changes.skips and not changes.is_every_hour and not is_once_a_day:
-        yield "When the clocks go forward over its times, APScheduler may pass over some; rqsched runs each later."
+        yield "When the clocks go forward over its times, APScheduler may skip some; rqsched runs each of them later."
 
 
 def _calendar_interval(state: Mapping[str, Any], now: datetime) -> _Crons:
@@ -278,7 +278,9 @@ def _calendar_interval(state: Mapping[str, Any], now: datetime) -> _Crons:
     elif not months and days == 7:
         cron = cron._replace(weekdays=[_from_sunday(start.weekday())])
     elif months or days != 1:
-        raise InvalidSpecError("spec", "it counts days or months in a way that no cron says: make it an interval")
+        raise InvalidSpecError(
+            "spec", "it counts days or months in a way that no cron can express: make it an interval"
+        )
     zone = _zone(state["timezone"])
     end = state["end_date"]
     window = Window(_midnight(start, zone), _midnight(end + _DAY, zone) if end else None)
@@ -291,7 +293,9 @@ def _window_of_years(years: set[int], zone: str) -> Window:
         return Window()
     first, last = min(years, default=0), max(years, default=0)
     if years != set(range(first, last + 1)):
-        raise InvalidSpecError("cron", "it names years that do not follow each other: make a schedule of each")
+        raise InvalidSpecError(
+            "cron", "it names years with gaps between them: create a schedule for each span of years"
+        )
     until = _midnight(date(last + 1, 1, 1), zone) if last < _YEARS[-1] else None
     return Window(_midnight(date(first, 1, 1), zone), until)
 
@@ -301,7 +305,7 @@ def _midnight(day: date, zone: str) -> datetime:
 
 
 def _values(expressions: Iterable[Object], field: range) -> set[int]:
-    """Return the values that the expressions of a field name, without days that have names of their own."""
+    """Return the numbers that the expressions of a field name. Named days, such as the last one, are left out."""
     return {value for one in expressions for value in _values_of(one, field)}
 
 
@@ -332,12 +336,12 @@ def _name(expression: object) -> str:
 
 
 def _state_of(kept: object) -> Mapping[str, Any]:
-    """Return the attributes of an object; APScheduler 3.0 kept those of a trigger behind None."""
+    """Return the attributes of an object. APScheduler 3.0 stored those of a trigger as a pair after None."""
     state = kept.state if isinstance(kept, Object) else None
     if isinstance(state, tuple) and len(state) == 2:
         state = state[1]
     if not isinstance(state, dict):
-        raise NotReadableError(f"{what_is(kept)} is not as APScheduler writes it")
+        raise NotReadableError(f"{what_is(kept)} is not in the form that APScheduler writes")
     return state
 
 
@@ -348,7 +352,7 @@ def _instant(kept: object) -> datetime:
 
 
 def _after(end: object) -> datetime | None:
-    """Return the first instant after an end that may still be an occurrence."""
+    """Return the exclusive end of a window for APScheduler's inclusive end."""
     return None if end is None else _instant(end) + _TICK
 
 

@@ -1,6 +1,6 @@
 """The source `celery-beat`: tables of django-celery-beat, entries of RedBeat, or `beat_schedule` of an application.
 
-Tables and entries are data: neither Celery nor Django is imported. An application is code, which is run to be read.
+Tables and entries are data: neither Celery nor Django is imported. An application is code, so reading it runs it.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from rqsched.kernel.transport.client import connect
 from rqsched.workflows import import_failure
 
 PREFIX = "redbeat:"
-"""The prefix of RedBeat's keys, unless the setting redbeat_key_prefix names another one."""
+"""The default prefix of RedBeat's keys; its setting redbeat_key_prefix names another one."""
 _CHUNK = 500
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
-_BOUND = "Its task is bound (bind=True): here its self.request is empty, and self.retry() raises."
+_BOUND = "Its task is bound (bind=True): in rqsched its self.request is empty, and self.retry() raises."
 _NO_ZONE = (
-    "Celery reads crontabs in its setting timezone, which is not kept beside them; here they are in UTC, unless "
+    "Celery reads crontabs in its setting timezone, which is not stored with them. They are imported in UTC, unless "
     "--timezone names that zone."
 )
 
 
 def open_source(address: str, reading: Reading) -> DjangoCeleryBeat | RedBeat | CeleryApplication:
-    """Open the database of django-celery-beat, the Redis of RedBeat or a Celery application, by what the address is.
+    """Open the database of django-celery-beat, the Redis of RedBeat or a Celery application.
 
-    The URL of a Redis may end in `#` and the setting redbeat_key_prefix. Raises InvalidInputError or ConfigError for an
-    address that is not valid, and for an application that is not trusted.
+    The form of the address decides which. The URL of a Redis may end in `#` and the setting redbeat_key_prefix. Raises
+    InvalidInputError or ConfigError for an address that is not valid, and for an application that is not trusted.
     """
     if is_redis(address):
         url, _, prefix = address.partition("#")
@@ -81,7 +81,7 @@ class DjangoCeleryBeat:
         self._database.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every periodic task, in the order in which they were made."""
+        """Read every periodic task, in the order of creation."""
         now, rows = self._clock.now(), self._database.rows()
         self.notes = () if celery_crontab() else (not_compared("Celery", "Celery"),)
         timings = {kind: {row["id"]: read(row) for row in rows[table]} for table, (kind, read) in _TIMINGS.items()}
@@ -89,9 +89,9 @@ class DjangoCeleryBeat:
         return [task.becomes(now, self._timezone) for task in tasks]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Disable the tasks and tell a running beat of it, in one transaction.
+        """Disable the tasks and notify a running beat, in one transaction.
 
-        Raises ConflictError when a beat enables them again and again.
+        Raises ConflictError if a running beat enables them each time.
         """
         names = [entry.source_id for entry in entries]
         count = until_quiet(lambda: self._database.disable_tasks(names, self._clock.now()))
@@ -115,10 +115,10 @@ _TIMINGS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], When]]] = {
     "django_celery_beat_clockedschedule": ("clocked", lambda row: Clocked(aware(row["clocked_time"]))),
     "django_celery_beat_solarschedule": (
         "solar",
-        lambda row: Unknown(f"it follows the sun ({row['event']}), and no schedule here does"),
+        lambda row: Unknown(f"it follows the sun ({row['event']}), which no schedule can do"),
     ),
 }
-"""For each table of schedules, the prefix of the column by which a task names a row, and the reader of the row."""
+"""For each table of schedules: the prefix of a task's column that refers to a row of it, and the reader of the row."""
 
 
 def _timing_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When]]) -> When:
@@ -141,7 +141,7 @@ def _task_of_row(row: Mapping[str, Any], when: When) -> PeriodicTask:
         kwargs=_decoded(row["kwargs"] or "{}"),
         options=options,
         is_enabled=bool(row["enabled"]),
-        # Beat counts a task that never ran from its start, and without one from its last change.
+        # If a task never ran, beat counts from its start, or without a start from its last change.
         last_run_at=last_run_at or (None if start_at else changed_at),
         start_at=start_at,
         end_at=end_at,
@@ -162,7 +162,7 @@ def _decoded(text: str | bytes) -> Any:
 class RedBeat:
     """The entries of RedBeat in one Redis.
 
-    A running beat writes when an entry ran last, but never its definition, so `enabled` in a definition is not reset.
+    A running beat writes the last run of an entry, but never its definition. So `enabled` in a definition stays false.
     """
 
     kind = KIND
@@ -180,7 +180,7 @@ class RedBeat:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every entry that beat knows, by name."""
+        """Read every entry of beat, in the order of names."""
         now, kept = self._clock.now(), [*self._read()]
         zones = {zone for one in kept if (zone := one.zone) is not None}
         zone = self._timezone or (zones.pop() if len(zones) == 1 else None)
@@ -193,9 +193,9 @@ class RedBeat:
         return [replace(one, is_taken=not one.enabled and one.source_id in taken) for one in found]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Set `enabled` of each definition to false; store its previous value in a hash, by the key of the entry."""
+        """Set `enabled` of each definition to false. A hash stores the previous definitions, by the keys of entries."""
         count = sum(self._disable(self._prefix + entry.source_id) for entry in entries)
-        return f"Disabled {count} entries of RedBeat; the hash {self._backup} has what they were."
+        return f"Disabled {count} entries of RedBeat; the hash {self._backup} has their previous definitions."
 
     def _read(self) -> Iterator[_Kept]:
         kept = cast("list[bytes]", self._redis.zrange(f"{self._prefix}:schedule", 0, -1))
@@ -205,9 +205,9 @@ class RedBeat:
                     pipe.hmget(key, ["definition", "meta"])
                 found = pipe.execute(raise_on_error=False)
             for key, fields in zip(chunk, found, strict=True):
-                # A key of another type is an error of its own, and no hash.
+                # For a key of another type, the pipeline returns an error instead of a list.
                 definition, meta = fields if isinstance(fields, list) else (b"", None)
-                if definition is not None:  # beat drops a key without a definition
+                if definition is not None:  # beat ignores a key without a definition
                     yield _Kept(key.removeprefix(self._prefix), _decoded(definition), _decoded(meta or "{}"))
 
     def _disable(self, key: str) -> bool:
@@ -223,7 +223,7 @@ class RedBeat:
                     pipe.hset(self._backup, key, kept)
                     pipe.hset(key, "definition", json.dumps({**definition, "enabled": False}))
                     pipe.execute()
-                except WatchError:  # beat wrote when it ran
+                except WatchError:  # beat wrote a last run meanwhile
                     continue
                 return True
 
@@ -241,7 +241,7 @@ class _Kept(NamedTuple):
 
     @property
     def zone(self) -> str | None:
-        """The zone of the last run, which is that of Celery; None when it never ran."""
+        """The zone of the stored last run, which is Celery's zone; None if the entry never ran."""
         tzinfo = self.last_run_at.tzinfo if self.last_run_at else None
         return getattr(tzinfo, "key", "UTC" if tzinfo is UTC else None)
 
@@ -254,7 +254,7 @@ class _Kept(NamedTuple):
         if kind == "crontab":
             return Crontab.of(lambda name: schedule.get(name, "*"), None)
         if kind != "interval":
-            return Unknown(f"its schedule is a {kind}: write it as a cron or an interval")
+            return Unknown(f"its schedule is a {kind}: use a cron or an interval instead")
         try:
             return Interval(timedelta(seconds=schedule["every"]), bool(schedule.get("relative")))
         except (KeyError, TypeError, ValueError, OverflowError):
@@ -263,8 +263,8 @@ class _Kept(NamedTuple):
     def becomes(self, now: datetime, timezone: str, statics: set[str]) -> SourceEntry:
         kept = self.definition
         if not isinstance(kept, dict) or not isinstance(kept.get("task"), str):
-            return SourceEntry(self.name, None, ("It is not readable: it is not as RedBeat writes it.",))
-        declared = "It is declared in beat_schedule, and enabled again when beat restarts: take it out of there."
+            return SourceEntry(self.name, None, ("It is not readable: RedBeat writes entries in another form.",))
+        declared = "It is declared in beat_schedule, so a restart of beat enables it again: remove it from there."
         task = PeriodicTask(
             name=self.name,
             task=kept["task"],
@@ -284,7 +284,7 @@ def _text(value: bytes | str) -> str:
 
 
 def _instant_of(kept: Any) -> datetime | None:
-    """Read an instant as RedBeat writes it; None for anything else."""
+    """Read an instant in the form that RedBeat writes; None for anything else."""
     if not isinstance(kept, dict) or kept.get("__type__") != "datetime":
         return None
     zone = kept.get("timezone", "UTC")
@@ -298,11 +298,11 @@ def _instant_of(kept: Any) -> datetime | None:
 
 
 class CeleryApplication:
-    """The `beat_schedule` of a Celery application. The application is imported, and so are the modules it imports."""
+    """The `beat_schedule` of a Celery application. Reading it imports the application and all modules that it needs."""
 
     kind = KIND
     cannot_disable = (
-        "the schedule is in the application's code: take beat_schedule out of it, restart beat, and run this with "
+        "the schedule is in the application's code: remove beat_schedule from it, restart beat, and run this with "
         "--source-is-stopped"
     )
 
@@ -312,23 +312,23 @@ class CeleryApplication:
                 "SOURCE", "is neither the URL of a database or Redis nor the place of a Celery application, module:name"
             )
         if not reading.is_trusted:
-            raise InvalidInputError("--trust-source", f"is missing: {address} is code, and reading it is running it")
+            raise InvalidInputError("--trust-source", f"is missing: {address} is code, and reading it runs it")
         self._application = _imported(address)
         self._clock, self._timezone = clock or SystemClock(), reading.timezone
-        self.notes: Sequence[str] = ("When beat ran each last is not read: intervals begin anew.",)
+        self.notes: Sequence[str] = ("The last runs of beat are not read, so intervals count from the import.",)
         """The notes that hold for each of its entries."""
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
     def entries(self) -> list[SourceEntry]:
-        """Read every entry of `beat_schedule`, by name."""
+        """Read every entry of `beat_schedule`, in the order of names."""
         now, schedule = self._clock.now(), self._application.conf.beat_schedule
         zone = self._timezone or str(getattr(self._application.timezone, "key", "UTC"))
         return [self._with_function(_declared_entry(name, schedule[name], now, zone)) for name in sorted(schedule)]
 
     def _with_function(self, one: SourceEntry) -> SourceEntry:
-        """Return the entry with the path of the function that its task calls, which may have any name."""
+        """Return the entry with the dotted path of its task's function; the task's name may differ from it."""
         task = None if one.entry is None else self._application.tasks.get(one.entry["workflow"])
         if one.entry is None or task is None:
             return one
@@ -336,7 +336,7 @@ class CeleryApplication:
         return replace(one, lost=lost, function=_function_of(task))
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Raise InvalidInputError: code is not changed from here."""
+        """Raise InvalidInputError, because an import does not change code."""
         del entries
         raise InvalidInputError("--disable-source", self.cannot_disable)
 
@@ -352,20 +352,20 @@ def _imported(address: str) -> Any:
     if not hasattr(getattr(found, "conf", None), "beat_schedule"):
         raise InvalidInputError("SOURCE", f"{address} is a {type(found).__name__}, not a Celery application")
     try:
-        found.loader.import_default_modules()  # as a worker of Celery does, to know its tasks
+        found.loader.import_default_modules()  # a worker of Celery loads its tasks in the same way
     except Exception as error:  # a user's module may raise anything
         raise InvalidInputError("SOURCE", f"cannot import the tasks of {address}: {import_failure(error)}") from error
     return found
 
 
 def _function_of(task: Any) -> str | None:
-    """Return the path at which a worker finds the function of a task; None if it has none, as a task class."""
+    """Return the dotted path at which a worker finds the function of a task; None without one, as for a task class."""
     function = getattr(task, "__wrapped__", None)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", ".")
     if module in {None, "__main__"} or "." in name:
         return None
     found = getattr(sys.modules.get(module), name, None)
-    # Under the name stands the task itself, or the function as it is, which a bound task cannot do without its task.
+    # The path leads to the task, or to its plain function. The function of a bound task cannot run without the task.
     is_there = getattr(found, "name", None) == task.name or (found is function and not ismethod(task.run))
     return f"{module}.{name}" if is_there else None
 
@@ -374,7 +374,7 @@ def _declared_entry(name: str, declared: Any, now: datetime, zone: str) -> Sourc
     try:
         return _declared(name, declared).becomes(now, zone)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"It is not readable: Celery would not read it either ({type(error).__name__}: {error})."
+        reason = f"It is not readable: Celery refuses it too ({type(error).__name__}: {error})."
         return SourceEntry(name, None, (reason,))
 
 
@@ -391,22 +391,24 @@ def _declared(name: str, declared: Mapping[str, Any]) -> PeriodicTask:
 
 
 def _counts_otherwise(schedule: Any) -> bool:
-    """Return whether a class of the application, not one of Celery's, computes when a schedule is due."""
+    """Return whether a class of the application, and not one of Celery, computes when a schedule is due."""
     own = next((one for one in type(schedule).__mro__ if one.__module__ == "celery.schedules"), None)
     asked = ("is_due", "remaining_estimate", "remaining_delta")
     return any(getattr(type(schedule), name, None) is not getattr(own, name, None) for name in asked if own)
 
 
 def _declared_timing(schedule: Any, is_rounded: bool) -> When:
-    """Read a schedule of Celery by its attributes: a crontab has its fields as sets of numbers."""
+    """Read a schedule object of Celery by its attributes. A crontab has its fields as sets of numbers."""
     if isinstance(schedule, int | float):
         return Interval(timedelta(seconds=schedule), is_rounded)
     if isinstance(schedule, timedelta):
         return Interval(schedule, is_rounded)
     if _counts_otherwise(schedule):
-        return Unknown(f"its schedule is a {type(schedule).__name__}, whose own code says when it is due")
+        return Unknown(
+            f"its schedule is a {type(schedule).__name__}, and code of the application computes when it is due"
+        )
     if hasattr(schedule, "day_of_month"):
         return Crontab.of(lambda name: sorted(getattr(schedule, name)), None)
     if hasattr(schedule, "run_every"):
         return Interval(schedule.run_every, is_rounded or bool(schedule.relative))
-    return Unknown(f"its schedule is a {type(schedule).__name__}: write it as a cron or an interval")
+    return Unknown(f"its schedule is a {type(schedule).__name__}: use a cron or an interval instead")

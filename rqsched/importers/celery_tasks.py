@@ -1,7 +1,7 @@
-"""A periodic task of Celery beat, wherever it is kept, and the schedule that it becomes.
+"""A periodic task of Celery beat from any store, and the schedule that it becomes.
 
-Its crontabs are read by Celery's grammar, its intervals count from the last run as Celery's do. The times of two years
-are compared with those of Celery's class `crontab` if the package is installed.
+Crontabs are read by Celery's grammar. Intervals count from the last run, as in Celery. If Celery is installed, the
+times of two years are compared with those of its class `crontab`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSURE, _IMMINENT = timedelta(minutes=5), timedelta(minutes=1)
-"""Beat may have run a time of the last 5 minutes, because it stores its runs only every 3 minutes. It may be about to
-run a time of the next minute."""
+"""It is not known whether beat runs a time in this range around now. It stores its runs only every 3 minutes, so it may
+have run a time of the last 5 minutes, and it may be about to run a time of the next minute."""
 
 
 class Crontab(NamedTuple):
-    """A crontab of Celery, its fields as they are kept: texts, numbers or lists of numbers."""
+    """A crontab of Celery with its fields as stored: texts, numbers or lists of numbers."""
 
     minute: object
     """Minutes of the hour."""
@@ -66,12 +66,12 @@ class Crontab(NamedTuple):
 
     @classmethod
     def of(cls, kept: Callable[[str], object], timezone: str | None) -> Crontab:
-        """Return the crontab of a stored one; `kept` returns the value of a field by its name."""
+        """Return a crontab; `kept` returns the stored value of a field by its name."""
         days = kept("day_of_month"), kept("month_of_year"), kept("day_of_week")
         return cls(kept("minute"), kept("hour"), *days, timezone)
 
     def fields(self) -> CronFields:
-        """Read the fields; raises InvalidCronError for a field that Celery would refuse, too."""
+        """Read the fields; raises InvalidCronError for a field that Celery would refuse as well."""
         return CronFields(
             _values("minute", self.minute, MINUTES),
             _values("hour", self.hour, HOURS),
@@ -88,20 +88,20 @@ class Crontab(NamedTuple):
         )
 
     def ours(self) -> tuple[str, str]:
-        """Return the expression of ours and its zone; raises InvalidSpecError when there is none."""
+        """Return the expression for rqsched and its zone; raises InvalidSpecError if none has the same times."""
         return self.fields().expression(), zone_name(self.timezone or "UTC")
 
 
 @cache
 def celery_crontab() -> Callable[[tuple[str, ...]], Following] | None:
-    """Return what reads the fields of a `Crontab` as Celery does; None where Celery is not installed."""
+    """Return a function that reads the fields of a `Crontab` with Celery; None if Celery is not installed."""
     try:
         crontab = import_module("celery.schedules").crontab
     except ImportError:
         return None
 
     def read(written: tuple[str, ...]) -> Following:
-        # Without a clock it would ask an application.
+        # Without `nowfun`, a crontab of Celery asks an application for the time.
         kept = crontab(**dict(zip(Crontab._fields[:5], written, strict=True)), nowfun=SystemClock().now)
         return partial(_next_of, kept)
 
@@ -124,7 +124,7 @@ class Interval(NamedTuple):
 
     @property
     def resolution(self) -> timedelta:
-        """The longest of a day, an hour, a minute and a second that is not longer than it."""
+        """The largest unit (day, hour, minute or second) that is not longer than the interval."""
         return next((one for one in _RESOLUTIONS if one <= self.every), _RESOLUTIONS[-1])
 
 
@@ -136,10 +136,10 @@ class Clocked(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A timing that no schedule of ours can have."""
+    """A timing that no schedule can have."""
 
     reason: str
-    """Why, as a sentence."""
+    """The reason, as a sentence."""
 
 
 When: TypeAlias = Crontab | Interval | Clocked | Unknown
@@ -160,17 +160,17 @@ class PeriodicTask(NamedTuple):
     kwargs: object
     """Keyword arguments, decoded."""
     options: Mapping[str, Any]
-    """Further options of the message."""
+    """Further options of the task's message."""
     is_enabled: bool
     """Whether beat runs it."""
     last_run_at: datetime | None = None
-    """When beat last sent it, or what beat counts from instead."""
+    """When beat last sent the task, or the instant from which beat counts instead."""
     start_at: datetime | None = None
     """The first instant at which it may run."""
     end_at: datetime | None = None
-    """The first instant at which it may not run any more."""
+    """It may not run at or after this instant."""
     is_one_off: bool = False
-    """Whether it runs once only."""
+    """Whether it runs only once."""
     run_count: int = 0
     """How often it ran."""
     description: str = ""
@@ -192,7 +192,7 @@ class PeriodicTask(NamedTuple):
         try:
             entry, next_at = told._entry(now, timezone, lost), told._next_at(timezone)
         except (InvalidInputError, OverflowError) as error:
-            reason = error.reason if isinstance(error, InvalidInputError) else "its interval is longer than time lasts"
+            reason = error.reason if isinstance(error, InvalidInputError) else "its interval is too long"
             reason = f"It cannot become a schedule: {reason}."
             return SourceEntry(self.name, None, (reason, *self.remarks), self.is_enabled)
         is_open = next_at is not None and now - _UNSURE < next_at <= now
@@ -211,9 +211,9 @@ class PeriodicTask(NamedTuple):
 
     def _require_wanted(self, now: datetime) -> None:
         if self.task in _OWN_TASKS:
-            raise InvalidSpecError("workflow", "it is Celery's own housekeeping; leave it to Celery")
+            raise InvalidSpecError("workflow", "it is an internal task of Celery; leave it to Celery")
         if self.is_one_off and self.run_count:
-            raise InvalidSpecError("max_runs", "it was to run once, and has run")
+            raise InvalidSpecError("max_runs", "it is a one-off task that has run already")
         if self.end_at is not None and self.end_at <= now:
             raise InvalidSpecError("end_at", f"it expired at {iso_utc(self.end_at)}")
 
@@ -227,7 +227,7 @@ class PeriodicTask(NamedTuple):
         if isinstance(when, Clocked):
             if self.is_enabled and now - _UNSURE < when.at <= now + _IMMINENT:
                 raise InvalidSpecError(
-                    "once", f"beat may run it now ({iso_utc(when.at)}): run this again in a few minutes"
+                    "once", f"beat may be running it now ({iso_utc(when.at)}): run this again in a few minutes"
                 )
             return {"once": iso_utc(when.at), **window}
         if isinstance(when, Crontab):
@@ -267,7 +267,7 @@ class PeriodicTask(NamedTuple):
 
 
 def _rounded_down(at: datetime, resolution: timedelta, timezone: str) -> datetime:
-    """Return the last instant of the resolution: days begin in the zone, all else in UTC."""
+    """Round an instant down to the resolution. Days begin at midnight of the zone, other units are those of UTC."""
     if resolution < _DAY:
         return at - (at - _EPOCH) % resolution
     local = at.astimezone(ZoneInfo(zone_name(timezone)))
@@ -285,7 +285,7 @@ def _values(name: str, kept: object, field: range, names: Collection[str] = ()) 
     else:
         raise InvalidCronError("cron", f"its {name} is a {type(kept).__name__}")
     if wrong := sorted(found - set(field)):
-        raise InvalidCronError("cron", f"its {name} names {wrong[0]}, and Celery reads {field[0]}-{field[-1]}")
+        raise InvalidCronError("cron", f"its {name} names {wrong[0]}, but Celery allows {field[0]}-{field[-1]}")
     return found
 
 
@@ -307,7 +307,7 @@ def _number(name: str, text: str, field: range, names: tuple[str, ...]) -> int:
     if text[:3].lower() in names:
         return names.index(text[:3].lower()) + field[0]
     if not (text.isascii() and text.isdigit()) or int(text) not in field:
-        raise InvalidCronError("cron", f"its {name} has {text!r}, and Celery reads {field[0]}-{field[-1]}")
+        raise InvalidCronError("cron", f"its {name} has {text!r}, but Celery allows {field[0]}-{field[-1]}")
     return int(text)
 
 
@@ -322,7 +322,7 @@ def _arguments(args: object, kwargs: object) -> dict[str, Any]:
 
 
 def _refuse_typed(value: object) -> None:
-    """Refuse an object that Celery's JSON decodes to a date, a UUID or the like: a run of ours would get the object."""
+    """Refuse an object that Celery's JSON decodes to a date, a UUID or the like, because a run would get the object."""
     if isinstance(value, Mapping):
         if "__type__" in value:
             kind = value["__type__"]
@@ -334,7 +334,7 @@ def _refuse_typed(value: object) -> None:
 
 
 def _routing(options: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
-    """Return the queue as a key of an entry; add a sentence about every other option of the message to `lost`."""
+    """Return the queue as a key of an entry. For every other option of the message, add a sentence to `lost`."""
     given = {name: value for name, value in options.items() if value not in (None, "", {})}
     entry: dict[str, Any] = {}
     queue = given.pop("queue", None)
@@ -346,8 +346,8 @@ def _routing(options: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
             lost.append(f"Its queue is left out: {error.reason}.")
     if "priority" in given:
         lost.append(
-            f"Its priority {given.pop('priority')} is left out, for RabbitMQ and Redis read it in opposite ways; a "
-            "priority above 0 puts runs to the front of their queue."
+            f"Its priority {given.pop('priority')} is left out, because RabbitMQ and Redis order priorities in "
+            "opposite ways. In rqsched, a priority above 0 puts runs to the front of their queue."
         )
     if "expires" in given:
         lost.append(f"Its expires ({given.pop('expires')}) is left out: a run that waits in its queue does not expire.")

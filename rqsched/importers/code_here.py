@@ -1,4 +1,4 @@
-"""Finds out whether there is code at a dotted path, without importing it: an import could run anything."""
+"""Check whether there is code at a dotted path, without importing it, because an import could run anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|__getattr__|globals\(\)|setattr\(")
-"""Code that defines names which the text of its module does not contain."""
+"""Names in a module that show that it may define further names at run time."""
 
 
 def why_missing(path: str) -> str | None:
@@ -27,7 +27,7 @@ def why_missing(path: str) -> str | None:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Find a module as an import would, but without importing the packages that hold it."""
+    """Find a module as an import would, but without importing its parent packages."""
     names = module.split(".")
     places: Sequence[str] | None = None
     found: ModuleSpec | None = None
@@ -37,7 +37,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
             return None
         if found.submodule_search_locations is None and end < len(names):
             return None  # a module that is no package
-        if found.origin is None:  # a package without a file asks its parent, which is not imported, where it is
+        if found.origin is None:  # a namespace package gets its folders from its parent, which is not imported
             folders = (Path(place, name) for place in (sys.path if places is None else places))
             places = [str(folder) for folder in folders if folder.is_dir()]
         else:
@@ -50,14 +50,14 @@ def _find(module: str, places: Sequence[str] | None) -> ModuleSpec | None:
     found = (find(module, places) for find in finders if find is not None)
     try:
         return next((spec for spec in found if spec is not None), None)
-    except KeyError:  # of its parent, which a package without a file looks up among those that are imported
+    except KeyError:  # a namespace package looks for its parent in sys.modules
         return ModuleSpec(module, None, is_package=True)
 
 
 def _text_of(spec: ModuleSpec) -> str | None:
-    """Return the source of a module; None if it has none, as a namespace package."""
+    """Return the source of a module; None if it has none, such as a namespace package."""
     read = getattr(spec.loader, "get_source", None)
     try:
         return None if read is None else read(spec.name)
-    except (ImportError, OSError, SyntaxError, ValueError):  # it has no text, or not in an encoding of Python's
+    except (ImportError, OSError, SyntaxError, ValueError):  # no source, or in an unknown encoding
         return None

@@ -1,7 +1,7 @@
-"""Crons of other schedulers: fields that must all match, and the expression of ours that fires at the same instants.
+"""Crons of other schedulers: fields that must all match, and the rqsched expression that fires at the same instants.
 
-A cron of ours fires on days that match either day field (docs/cron.md); Celery and APScheduler fire on days that match
-both. Fields are refused if no single expression of ours fires at the same instants. This file knows no scheduler.
+An rqsched cron fires on days that match either day field (docs/cron.md). Celery and APScheduler fire on days that match
+both. Fields are refused if no single expression fires at the same instants. This file knows no scheduler.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MONTHDAYS, MONTHS, WEEKDAYS = range(1, 32), range(1, 13), range(7)
 WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LAST = 6
-"""The week of `Position` that is the last one of a month."""
+"""The value of `Position.week` for the last one of a month."""
 
 _WEEKS = (range(1, 8), range(8, 15), range(15, 22), range(22, 29), range(29, 32))
 _UTC = frozenset({"UTC", "GMT", "UCT", "Zulu", "Universal", "Greenwich"})
@@ -34,19 +34,19 @@ _COMPARED, _MOST_COMPARED = 2 * _YEAR, 1000
 _RANGE = re.compile(r"(?P<first>\w+)-(?P<last>\w+)(?:/(?P<step>[1-9]\d?))?")
 
 Following: TypeAlias = Callable[[datetime], datetime | None]
-"""Returns the first instant of a cron after another instant, both in UTC; None when there is none."""
+"""A function that returns the first instant of a cron after a given instant, both in UTC; None if there is none."""
 
 
 def not_compared(library: str, source: str) -> str:
     """Return the note on a source whose library is not installed here."""
     return (
-        f"{library} is not installed here, so the times of cron expressions were not compared with those of {source}, "
-        "only with the next times that it keeps. Where it is installed, two years are compared."
+        f"{library} is not installed here, so the times of cron expressions were compared only with the next times "
+        f"that {source} stores. If it is installed, the times of two years are compared."
     )
 
 
 def unwrapped(expression: str) -> str:
-    """Return an expression, seconds first, with a list for each range that runs over the end of its field.
+    """Return an expression, seconds first, with a list in place of each range that runs over the end of its field.
 
     `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. A range that cannot be read stays as it is.
     """
@@ -71,35 +71,33 @@ def _unwrapped(item: str, field: range) -> str:
         return item
     values = [*range(first, max(first + 1, field.stop)), *range(field.start, last + 1)][:: int(match["step"] or 1)]
     found = sorted({value % 7 for value in values} if field == WEEKDAYS else values)
-    # A star in one day field would leave the choice of days to the other day field.
+    # Never return a star for a full range: a star in one day field leaves the choice of days to the other day field.
     return ",".join(f"{one}-{end}" if end > one else str(one) for one, end in _runs(found))
 
 
 def require_same_times(
     expression: str, written: Hashable, library: Callable[[Any], Following], now: datetime, source: str
 ) -> None:
-    """Check that an expression of ours, seconds first, fires at the instants that the source's library finds.
+    """Check that an rqsched expression, seconds first, has the same instants as the source's library finds.
 
-    `written` is the cron as the library reads it. The first 1 000 instants of two years are compared, and after them
-    the first instant of each day. Both sides are read in UTC; `ClockChanges` reports the effect of changes of clocks.
-    Raises InvalidCronError, which names the first instant that differs.
+    `written` is the cron in the form that the library reads. Compared are the first 1 000 instants of two years, and
+    after them the first instant of each day. Both sides are read in UTC; `ClockChanges` reports the effect of clock
+    changes. Raises InvalidCronError, which names the first instant that differs.
     """
     today = datetime.combine(now.date(), time.min, UTC)
     if told := _difference(expression, written, library, today):
-        text = f"{source} fires it {told}: write an expression that both read alike (docs/cron.md)"
+        text = f"{source} fires it {told}: write an expression that both read in the same way (docs/cron.md)"
         raise InvalidCronError("cron", text)
 
 
 @lru_cache(maxsize=4096)
 def _difference(expression: str, written: Hashable, library: Callable[[Any], Following], start: datetime) -> str:
-    """Return in words the first instant that differs, or an empty text."""
+    """Return a text about the first instant that differs, or an empty text."""
     ours, theirs, at = Cron(expression, seconds="first").next_after, library(written), start - _SECOND
     for count in range(_MOST_COMPARED + _COMPARED.days):
         expected, found = theirs(at), ours(at)
         if expected != found:
-            return (
-                f"next at {_told(expected)} after {iso_utc(at)}, and {expression!r} would fire here at {_told(found)}"
-            )
+            return f"next at {_told(expected)} after {iso_utc(at)}, but rqsched fires {expression!r} at {_told(found)}"
         if expected is None or expected > start + _COMPARED:
             break
         at = expected if count < _MOST_COMPARED else datetime.combine(expected.date(), time.max, UTC)
@@ -137,7 +135,7 @@ class CronFields(NamedTuple):
     positions: Collection[Position] = ()
     """Further days, such as the second Friday."""
     has_last_day: bool = False
-    """Whether the last day of the month is a day of the month, too."""
+    """Whether the last day of the month is added to the days of the month."""
 
     @property
     def names_every_day(self) -> bool:
@@ -146,7 +144,7 @@ class CronFields(NamedTuple):
         return all(set(values) == set(field) for values, field in named)
 
     def expression(self) -> str:
-        """Return the expression of ours; raises InvalidCronError if none fires at the same instants."""
+        """Return the rqsched expression; raises InvalidCronError if none fires at the same instants."""
         monthday, weekday = self._days()
         texts = [_text(self.minutes, MINUTES), _text(self.hours, HOURS), monthday, _text(self.months, MONTHS), weekday]
         if set(self.seconds) != {0}:
@@ -168,7 +166,7 @@ class CronFields(NamedTuple):
             return "*", _names(self.weekdays)
         positions = self._positions_of_both()
         if not positions:
-            raise InvalidCronError("cron", "no day is both a day of the month and a day of the week that it names")
+            raise InvalidCronError("cron", "no day matches both its day of the month and its day of the week")
         return "*", ",".join(map(_position, sorted(positions)))
 
     def _positions_of_both(self) -> set[Position]:
@@ -181,15 +179,15 @@ class CronFields(NamedTuple):
         if self.has_last_day or covered != set(self.monthdays):
             raise InvalidCronError(
                 "cron",
-                "both of its day fields restrict the days, and a cron here fires on days that either names: schedule "
-                "the days of the month, and let the function return on other weekdays",
+                "both of its day fields restrict the days, but an rqsched cron fires on days that match either field: "
+                "schedule the days of the month, and let the function return on other weekdays",
             )
         own = {one for one in self.positions if one.weekday in self.weekdays}
         return own | {Position(week, weekday) for week in weeks for weekday in self.weekdays}
 
 
 def zone_name(name: str) -> str:
-    """Return the name that rqsched has for a zone; raises InvalidTimezoneError for an abbreviation or offset."""
+    """Return rqsched's name of a zone; raises InvalidTimezoneError for an abbreviation or offset."""
     if name.removeprefix("Etc/") in _UTC:
         return "UTC"
     require_timezone(name)
@@ -205,20 +203,20 @@ def fixed_offset(offset: timedelta | None) -> str:
 
 
 class ClockChanges(NamedTuple):
-    """The effect of a year's changes of clocks on the times of an expression."""
+    """The effect of the clock changes of a year on the times of an expression."""
 
     skips: int
-    """The most times of the expression that one change skips, counted up to two."""
+    """How many times of the expression one change skips at most, counted up to two."""
     repeats: bool
     """Whether a time of the expression occurs twice because the clocks go back."""
     is_every_hour: bool
     """Whether the expression fires in every hour of the day."""
     go_forward: bool = False
-    """Whether the clocks go forward within the year, over any time."""
+    """Whether the clocks go forward within the year, even if no time of the expression is affected."""
 
     @classmethod
     def of(cls, expression: str, timezone: str, now: datetime) -> ClockChanges:
-        """Look at the year after `now`."""
+        """Return the effect of the clock changes in the year after `now`."""
         parsed, zone, end = parse_cron(expression), require_timezone(timezone), now + _YEAR
         changes = []
         for span in spans_from(zone, now.replace(tzinfo=None)):
@@ -239,12 +237,12 @@ class ClockChanges(NamedTuple):
         return options if self.go_forward and not self.is_every_hour else {}
 
     def told_of(self, other: str) -> Iterator[str]:
-        """Yield a sentence for each difference from a scheduler that steps through local times, as all but APScheduler.
+        """Yield a sentence for each difference from a scheduler that steps through local times (all but APScheduler).
 
-        For such a scheduler a local time that does not exist is shifted, and a repeated one runs once.
+        Such a scheduler shifts a local time that does not exist, and runs a repeated one once.
         """
         if self.skips > 1 and not self.is_every_hour:
-            yield f"When the clocks go forward over several of its times, {other} runs one of them, and rqsched each."
+            yield f"When the clocks go forward over several of its times, {other} runs one of them; rqsched runs each."
         if self.repeats and self.is_every_hour:
             yield f"When the clocks go back, {other} runs nothing in the repeated hour; rqsched does."
 
@@ -263,7 +261,7 @@ def _text(values: Collection[int], field: range) -> str:
     """Return the shortest usual text: a star, steps, or a list of runs."""
     known = sorted(set(values))
     if not known:
-        raise InvalidCronError("cron", "a field of it names nothing")
+        raise InvalidCronError("cron", "one of its fields has no values")
     if known == list(field):
         return "*"
     step = known[1] - known[0] if len(known) > 2 else 1
@@ -274,7 +272,7 @@ def _text(values: Collection[int], field: range) -> str:
 
 
 def _runs(values: list[int]) -> list[tuple[int, int]]:
-    """Return first and last of each run of neighbours."""
+    """Return the first and last value of each run of consecutive values."""
     runs: list[tuple[int, int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""The tables of other schedulers, in databases that are not ours: reads their rows, and disables their entries.
+"""The tables of other schedulers in their own databases: read rows, and disable entries.
 
-Each operation is one transaction with bounded waits: this code does not wait without end for a server or a lock, nor
-others for its locks. The callers know the meaning of the values, not this file.
+Each operation is one transaction with bounded waits. So this code never waits forever for a server or a lock, and
+others never wait forever for its locks. This file does not know the meaning of the values.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rqsched.kernel.store.database import is_conflict, make_engine, reason_of, s
 T = TypeVar("T")
 
 PERIODIC_TASKS, CHANGES = "django_celery_beat_periodictask", "django_celery_beat_periodictasks"
-"""The tables of django-celery-beat's tasks, and of the time of their last change."""
+"""The tables of django-celery-beat: its tasks, and the time of their last change."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?://")
 _LOCK_SECONDS = 15
-"""How long a change waits for another one in SQLite."""
+"""How many seconds a change waits for another change in SQLite."""
 _TIMEOUTS: Mapping[str, Mapping[str, int]] = {
     "psycopg2": {"connect_timeout": 3, "tcp_user_timeout": 8_000},
     "pymysql": {"connect_timeout": 3, "read_timeout": 10, "write_timeout": 10},
@@ -34,7 +34,7 @@ _TIMEOUTS: Mapping[str, Mapping[str, int]] = {
     "mysqlconnector": {"connection_timeout": 10},
     "pysqlite": {"timeout": _LOCK_SECONDS},
 }
-"""The options that bound the waits of each driver, in seconds; the limits of PostgreSQL itself are in milliseconds."""
+"""The timeout options of each driver, in seconds. The limits of the PostgreSQL server are in milliseconds."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 
@@ -42,10 +42,9 @@ _TICK = timedelta(microseconds=1)
 class ForeignDatabase:
     """The database of another scheduler, by its SQLAlchemy URL; PostgreSQL is reached through psycopg 3.
 
-    Opening reads the columns of the tables. Raises InvalidInputError or ConfigError for a URL that cannot be used.
-    Raises InvalidInputError for a table that does not exist, before anything is created. Raises
-    DatabaseUnavailableError, after seconds, when the database does not answer or another session holds the locks of a
-    change.
+    Opening it reads the columns of the tables. Raises InvalidInputError or ConfigError for a URL that cannot be used,
+    and InvalidInputError for a table that does not exist. Raises DatabaseUnavailableError, within seconds, if the
+    database does not answer or another session holds a lock that a change needs.
     """
 
     def __init__(self, url: str, tables: Sequence[str], schema: str | None = None) -> None:
@@ -67,14 +66,14 @@ class ForeignDatabase:
         self._engine.dispose()
 
     def rows(self, key: str = "id") -> dict[str, list[dict[str, Any]]]:
-        """Read every row of each table, in the order of a key, as one snapshot if the database can."""
+        """Read every row of each table, in the order of a key, as one snapshot if the database supports it."""
         return self._transact(lambda connection: {name: self._rows(connection, name, key) for name in self._tables})
 
     def disable_tasks(self, names: Sequence[str], now: datetime) -> int:
-        """Disable tasks of django-celery-beat as its admin does; returns how many were enabled.
+        """Disable tasks of django-celery-beat as its admin page does; return how many were enabled.
 
-        As PeriodicTasks.update_changed() does, this advances the instant after whose change a running beat reads the
-        tasks again. The last run of each task stays, because ours continue from it.
+        This also sets the time of the last change, as PeriodicTasks.update_changed() does, so that a running beat reads
+        the tasks again. The last run of each task stays, because the imported schedule counts from it.
         """
         tasks = self._tables[PERIODIC_TASKS]
 
@@ -87,7 +86,7 @@ class ForeignDatabase:
         return self._transact(disable)
 
     def pause_jobs(self, table: str, ids: Sequence[str]) -> int:
-        """Pause jobs of APScheduler, whose next time then is NULL; returns how many were not paused."""
+        """Pause jobs of APScheduler by setting their next time to NULL; return how many were not paused before."""
         jobs = self._tables[table]
         has_time = jobs.c.next_run_time.is_not(None)
         return self._transact(
@@ -123,7 +122,7 @@ class ForeignDatabase:
 def _open_engine(url: str) -> sa.Engine:
     driver = sa.make_url(url).get_driver_name()
     if driver == "psycopg":
-        # Connect as to a pooler, which would refuse limits at the start: they are set in each transaction instead.
+        # The server may be a pooler, which refuses limits at the connect. So they are set in each transaction.
         return make_engine(url, "transaction", named="SOURCE")
     return sa.create_engine(url, connect_args=dict(_TIMEOUTS.get(driver, {})), hide_parameters=True)
 
@@ -154,8 +153,8 @@ def _translated() -> Iterator[None]:
     except SQLAlchemyError as error:
         if is_conflict(error):
             raise DatabaseUnavailableError(
-                f"SOURCE is locked by somebody else ({reason_of(error)}); nothing was changed there: run this again."
+                f"SOURCE is locked by another session ({reason_of(error)}); nothing was changed there: run this again."
             ) from error
         raise DatabaseUnavailableError(
-            f"SOURCE does not answer: {reason_of(error)}. Look whether it runs and the URL is right; run this again."
+            f"SOURCE does not answer: {reason_of(error)}. Check that it runs and that the URL is right; run this again."
         ) from error

@@ -1,12 +1,11 @@
-"""Hands the schedules of a source over: ours are written paused, the source is disabled, ours fire.
+"""Hand the schedules of a source over: write them paused, disable the source, let them fire.
 
-Each step is repeatable, and each run begins with the present state. A schedule that waits for its source has been
-paused since an import created it, and its note says so. Before an import disables an entry, it writes a second note,
-because somebody else may have disabled an entry without an import. The source itself stores which entries are disabled.
-So another run completes a run that died at any step. No entry fires both at its source and here, and an entry that was
-handed over does fire here.
+Every step may be repeated, and each import begins with the current state. So another import completes one that died at
+any step. The state is in two places. The note of a schedule tells that it waits for its source; before an import
+disables an entry, it writes another note, because a person may have disabled the entry. The source stores which entries
+are disabled. No entry fires both at its source and here, and an entry that was handed over fires here.
 
-An error of one entry is reported with the entry, and the other entries continue; an outage ends the run.
+An error of one entry is reported with that entry, and the others continue. An outage ends the import.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from rqsched.workflows import is_path
 _log = logging.getLogger(__name__)
 
 MANAGED_BY = "import"
-"""`managed_by` of the schedules an import made: no `sync --delete-removed` deletes them."""
+"""The value of `managed_by` for schedules that an import created: `sync --delete-removed` does not delete them."""
 LABEL = "imported_from"
-"""The label of everything imported, in files that an import writes, too; its value is the kind of the source."""
+"""The label of all imported schedules, also in files that an import writes. Its value is the kind of the source."""
 
 _MOST_NAMESPACES = 10_000
 
 Read = Callable[[Mapping[str, Any]], Declaration]
-"""Reads an entry as `rqsched sync` does; raises InvalidInputError."""
+"""A function that reads an entry as `rqsched sync` does; raises InvalidInputError."""
 
 
 class Outcome(StrEnum):
@@ -59,11 +58,11 @@ class Outcome(StrEnum):
     CREATED = "created"
     """Its schedule is new."""
     UPDATED = "updated"
-    """Its schedule was changed to what the source has now."""
+    """Its schedule was changed to the current entry of the source."""
     UNCHANGED = "unchanged"
     """Its schedule equals the entry of the source, or was handed over before."""
     TAKEN = "taken"
-    """Another schedule has its id, and is not changed."""
+    """Another schedule has its id; that schedule is not changed."""
     NOT_IMPORTED = "not imported"
     """The entry cannot become a schedule."""
     FAILED = "failed"
@@ -74,13 +73,13 @@ class Fires(StrEnum):
     """Where an entry fires now."""
 
     SOURCE = "source"
-    """Only at its source: our schedule is paused or does not exist."""
+    """Only at its source: the schedule here is paused or does not exist."""
     HERE = "here"
-    """Only here: our schedule fires, and the entry is disabled at its source."""
+    """Only here: the schedule fires, and the entry is disabled at its source."""
     BOTH = "both"
-    """At its source and here, so twice."""
+    """At its source and here: it fires twice."""
     NOWHERE = "nowhere"
-    """Neither: the entry is disabled at its source, and our schedule is paused or has ended."""
+    """Nowhere: the entry is disabled at its source, and the schedule here is paused or has ended."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Imported:
 
     @property
     def is_paused(self) -> bool:
-        """Whether ours is paused."""
+        """Whether the schedule is paused."""
         return self.schedule is not None and self.schedule.status is ScheduleStatus.PAUSED
 
     @property
@@ -138,16 +137,16 @@ class HandingOver:
         self._is_another = is_another
         self._context = context
         self._progress = progress
-        """Called with 1 for each entry that is looked at to fire here from now on."""
+        """A function that is called with 1 for each entry that was processed to fire here."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
-        """The note of schedules that are to fire once their source no longer fires."""
+        """The note of schedules that wait until their source is disabled."""
         self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
         self._rests = f"was disabled at {source.kind} when it was imported"
         self._came = f"came from {source.kind}"
         self._why_no_code = lru_cache(maxsize=None)(code_here.why_missing)
 
     def preview(self) -> list[Imported]:
-        """Return what `write` would do now; writes nothing."""
+        """Return the result that `write` would have, and write nothing."""
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
         outcomes: dict[str, str] = {}
@@ -161,10 +160,10 @@ class HandingOver:
         return [_with_outcome(one, outcomes, failed) for one in found]
 
     def write(self) -> list[Imported]:
-        """Write every entry as a schedule of ours, paused if it is new, and return the result for each.
+        """Write every entry as a schedule, paused if it is new, and return the result for each.
 
-        A schedule that waits takes over the changes of its source. A schedule that was handed over, or that somebody
-        resumed, stays as it is.
+        A waiting schedule takes over the changes of its entry. A schedule that was handed over, or that a person
+        resumed, stays unchanged.
         """
         found = self._found()
         requests = [one.request for one in found if one.request is not None]
@@ -176,17 +175,17 @@ class HandingOver:
         return [_with_outcome(one, outcomes, failed, written) for one in found]
 
     def hand_over(self) -> tuple[list[Imported], str]:
-        """Write schedules, paused; disable their entries at the source; let the schedules fire.
+        """Write the schedules paused, disable their entries at the source, and let the schedules fire.
 
-        Returns the entries and the source's report on the disabling. An entry stays enabled at the source if it is not
-        imported or if somebody has paused its schedule here. A schedule stays paused if somebody else has disabled its
-        entry at the source meanwhile.
+        Return the entries, and the source's report on the disabling. An entry stays enabled at the source if it is not
+        imported, or if a person paused its schedule here. A schedule stays paused if a person disabled its entry at the
+        source meanwhile.
         """
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}
         ours = self._marked([one for one in written if one.source.enabled and self._may_fire(one)])
         told, why = self._disable([one.source for one in ours])
-        # Read the source again: it may have fired since, and ours continue at its next times.
+        # Read the source again: it may have fired since, and the schedules here continue at its next times.
         found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
         if why is not None:
             wanted = {one.source.source_id for one in ours}
@@ -196,13 +195,13 @@ class HandingOver:
         return [_as_at_first(one, outcomes) for one in found], told
 
     def resume(self) -> list[Imported]:
-        """Write the schedules, and let the waiting ones fire; the caller knows that the source no longer fires."""
+        """Write the schedules, and let the waiting ones fire. The caller must have stopped the source."""
         return [_at_rest(self._taken_over(one)) for one in self.write()]
 
     def vanished(self, found: Iterable[Imported]) -> list[str]:
-        """Return the ids of schedules that wait for the source although their entries are gone; they stay paused.
+        """Return the ids of waiting schedules whose entries no longer exist at the source; they stay paused.
 
-        Their entries have fired for the last time at the source, or were cancelled there.
+        Such an entry has fired for the last time at the source, or was cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
         paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
@@ -231,19 +230,19 @@ class HandingOver:
         return _is_paused_since_created(schedule) and schedule.note in {self.waits, self._moves}
 
     def _marked(self, ours: Sequence[Imported]) -> list[Imported]:
-        """Write into each waiting schedule the note that its entry is being disabled from here.
+        """Write a note into each waiting schedule: an import is disabling its entry.
 
-        Another run, which completes this one, relies on the note. Returns the entries without those whose schedule
-        could not be written.
+        If this import dies, another import that completes it needs the note. Return the entries without those whose
+        schedule could not be written.
         """
         requests = [one.request._replace(note=self._moves) for one in ours if one.request and self.is_waiting(one)]
         failed = self._upsert(requests, {}, {})
         return [one for one in ours if one.schedule is None or one.schedule.schedule_id not in failed]
 
     def _disable(self, entries: Sequence[SourceEntry]) -> tuple[str, str | None]:
-        """Disable entries; return the source's report, and the reason if not all were disabled.
+        """Disable entries at the source. Return its report, and an error text if not all were disabled.
 
-        Raises the error of an outage.
+        Raises if the source or the database is unavailable.
         """
         try:
             return self._source.disable(entries), None
@@ -253,9 +252,9 @@ class HandingOver:
     def _upsert(
         self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
     ) -> dict[str, str]:
-        """Write schedules, and add them and their outcomes, by id, to `written` and `outcomes`.
+        """Write schedules; add them to `written`, and their outcomes to `outcomes`, by id.
 
-        Returns the error of each schedule that could not be written, by id.
+        Return the error of each schedule that could not be written, by id.
         """
 
         def report(schedule: Schedule, outcome: str) -> None:
@@ -266,8 +265,8 @@ class HandingOver:
     def _taken_over(self, one: Imported) -> Imported:
         """Let a waiting schedule fire.
 
-        An error is returned with the entry, so that the next entries continue: they are disabled at the source, too.
-        Raises the error of an outage.
+        An error is returned with the entry, so that the next entries continue, which are disabled at the source too.
+        Raises if the database or Redis is unavailable.
         """
         self._progress(1)
         if one.schedule is None or one.outcome is Outcome.FAILED or not self.is_waiting(one):
@@ -277,23 +276,23 @@ class HandingOver:
             self._let_fire(handle, one)
         except BackendUnavailableError:
             raise
-        except Exception as error:  # noqa: BLE001 - each is apart from the others
+        except Exception as error:  # noqa: BLE001 - a failing entry must not stop the others
             return _failed(one, _told(error, handle.schedule_id))
         return replace(one, schedule=handle.state)
 
     def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
-        """Let a schedule fire; first fire an occurrence that its source has not fired, once even if repeated."""
+        """Let a schedule fire. First trigger an occurrence that its source should have fired; a repeat does nothing."""
         version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
-            # Only if it still has this version: somebody who has paused it meanwhile wants it paused.
+            # Resume only if the version is the same: if a person paused it meanwhile, it must stay paused.
             handle.resume(on_resume="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
             self._fire_left_out(handle, next_at)
 
     def _fire_left_out(self, handle: ScheduleHandle, next_at: datetime) -> None:
-        """Fire `next_at` if it has passed since the check for owed occurrences, because resume skips it then."""
+        """Trigger `next_at` if it has passed since the check in `is_owed`, because the resume has skipped it then."""
         has_passed = next_at <= self._runtime.now()
         if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
             handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
@@ -310,7 +309,7 @@ class HandingOver:
         return wanted
 
     def _require_alone(self, requests: Sequence[ScheduleRequest]) -> None:
-        """Raise ConflictError if another namespace has schedules of this source, judged by their ids and functions."""
+        """Raise ConflictError if another namespace has schedules with the ids and functions of this source."""
         workflows = {one.named.schedule_id: one.definition.workflow for one in requests}
         for namespace in self._runtime.database.read(partial(schedule_queries.namespaces, most=_MOST_NAMESPACES)):
             if namespace == self._namespace:
@@ -320,7 +319,7 @@ class HandingOver:
             if same:
                 raise ConflictError(
                     f"namespace {namespace!r} has {len(same)} of these already, such as {same[0]}: both would fire. "
-                    "Import into that one, or delete them there; if they came from another source, say "
+                    "Import into that namespace, or delete them there. If they came from another source, add "
                     "--another-source."
                 )
 
@@ -336,7 +335,7 @@ class HandingOver:
         return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
 
     def _named(self, source: SourceEntry) -> SourceEntry:
-        """Return an entry whose workflow is the path of its function, unless its name is registered here."""
+        """Return an entry with the path of its function as workflow, unless the workflow's name is registered here."""
         if source.entry is None or source.function is None:
             return source
         if option_checks.is_registered(self._runtime, source.entry["workflow"]):
@@ -360,20 +359,20 @@ class HandingOver:
         return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
 
     def _without_code(self, workflow: str) -> Iterator[str]:
-        """Yield a sentence if there is no code at a dotted path; nothing is imported to find out."""
+        """Yield a sentence if there is no code at a dotted path. Nothing is imported to check it."""
         if why := self._why_no_code(workflow):
             yield (
-                f"{workflow} has no code here ({why}): unless the workers have it, its runs wait as blocked. Register "
-                "a workflow of this name, or see that the working directory is that of your application."
+                f"{workflow} has no code here ({why}): its runs stay blocked until workers have it. Register a "
+                "workflow with this name, or check that the working directory is that of your application."
             )
 
     def _define(self, declared: Declaration, is_known: bool) -> Definition:
         name = declared.workflow
         if not isinstance(name, str) or not (is_known or is_path(name)):
-            reason = "is neither registered here nor the dotted path of a function: register a workflow of this name"
+            reason = "is neither registered here nor the dotted path of a function: register a workflow with this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        # For a path, `new_definition` would import the function to read the options of its decorator.
+        # With `is_external`, `new_definition` does not import the function to read the options of its decorator.
         given = {**options, "managed_by": MANAGED_BY}
         return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 
@@ -386,18 +385,18 @@ class HandingOver:
         return found
 
     def _beside(self, one: Imported, known: Mapping[str, Schedule]) -> Imported:
-        """Return an entry with what to write for it, given the schedules that already exist here."""
+        """Return an entry with its outcome and request, given the schedules that already exist here."""
         if one.request is None or (here := known.get(one.request.named.schedule_id)) is None:
             return one
         if not self._came_from_here(here):
-            text = f"Schedule {here.schedule_id} was made otherwise and is left as it is: rename or delete it."
+            text = f"Schedule {here.schedule_id} was not made by an import and is not changed: rename or delete it."
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
         request = None
         if self._waits(here) or (_is_paused_since_created(here) and here.note == self._rests):
             request = one.request._replace(note=self.waits if one.source.enabled else None, paused=None)
         elif one.source.enabled and (does := _does_otherwise(here.definition, one.request.definition)):
             text = (
-                f"Schedule {here.schedule_id} calls {does} and is left as it is: rename or delete it, or bring this "
+                f"Schedule {here.schedule_id} calls {does} and is not changed: rename or delete it, or import this "
                 "source into another namespace."
             )
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
@@ -405,7 +404,7 @@ class HandingOver:
 
 
 def _at_rest(one: Imported) -> Imported:
-    """Return the entry as disabled at its source."""
+    """Return the entry marked as disabled at its source."""
     return replace(one, source=replace(one.source, enabled=False))
 
 
@@ -415,14 +414,14 @@ def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _does_otherwise(ours: Definition, theirs: Definition) -> str:
-    """Return in words what our schedule calls if the source calls something else, or an empty text."""
+    """Return a text about what our schedule calls if the source calls something else, or an empty text."""
     if ours.workflow != theirs.workflow:
         return ours.workflow
     return f"{ours.workflow} with other arguments" if ours.action != theirs.action else ""
 
 
 def _is_paused_since_created(schedule: Schedule) -> bool:
-    """Return whether a schedule is paused because an import created it so, not because somebody paused it later."""
+    """Return whether a schedule is paused since its creation by an import, so no person paused it."""
     return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
 
 
@@ -431,16 +430,16 @@ def _in_batches(
     requests: Sequence[ScheduleRequest],
     done: Container[str],
 ) -> dict[str, str]:
-    """Do `work` on requests in batches; if a batch fails, do it on each request that is not `done`, one by one.
+    """Do `work` on requests in batches. If a batch fails, do it one by one on its requests that are not in `done`.
 
-    Returns the error of each request that fails alone, too, by schedule id. Raises the error of an outage.
+    Return the error of each request that also fails alone, by schedule id. Raises if the database is unavailable.
     """
     failed: dict[str, str] = {}
     try:
         work(batches(requests))
     except BackendUnavailableError:
         raise
-    except Exception:  # noqa: BLE001 - one of them may be at fault, and the others are written
+    except Exception:  # noqa: BLE001 - one bad request must not stop the others
         for one in requests:
             if one.named.schedule_id in done:
                 continue
@@ -454,18 +453,18 @@ def _in_batches(
 
 
 def _told(error: Exception, schedule_id: str) -> str:
-    """Log the error of one entry, and return it as a line."""
+    """Log the error of one entry, and return it as one line."""
     about = {"action": "import_entry_failed", "schedule_id": schedule_id}
-    _log.warning("schedule %s is not imported whole", schedule_id, exc_info=error, extra=about)
+    _log.warning("the import of schedule %s is not complete", schedule_id, exc_info=error, extra=about)
     return explain(error) or type(error).__name__
 
 
 def _failed(one: Imported, why: str) -> Imported:
-    return replace(one, outcome=Outcome.FAILED, lost=(f"It failed, and another import continues: {why}", *one.lost))
+    return replace(one, outcome=Outcome.FAILED, lost=(f"It failed; import again to continue: {why}", *one.lost))
 
 
 def _as_at_first(one: Imported, outcomes: Mapping[str, Outcome]) -> Imported:
-    """Return an entry with its first outcome, unless it failed then or since."""
+    """Return an entry with its outcome from the first step, unless one of the steps failed."""
     if one.outcome is Outcome.FAILED:
         return one
     first = outcomes.get(one.source.source_id, one.outcome)

@@ -1,7 +1,7 @@
 """The source `rq-cron`: the jobs that a configuration file of RQ's own cron registers.
 
-The file is code, and reading it runs it, which needs the user's trust. Redis stores nothing that could be disabled, so
-the user must stop `rq cron`.
+The file is code, and reading it runs it, so the user must trust it. The jobs exist only in the process of `rq cron`, so
+the user must stop it; an import cannot disable them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from rqsched.workflows import import_failure
 
 KIND = "rq-cron"
 _FILE_MODULE = "rq_cron_config_"
-"""How RQ names the module of a file that is given by its whole path; no worker can import it."""
+"""The module name that RQ gives to a file with a path. No worker can import this module."""
 _LOST = {
-    "ttl": "Its ttl is lost: runs wait as long as it takes.",
-    "failure_ttl": "Its failure_ttl is lost: RQSCHED_RETENTION says how long runs are kept.",
+    "ttl": "Its ttl is lost: runs wait in their queue without a limit.",
+    "failure_ttl": "Its failure_ttl is lost: RQSCHED_RETENTION sets how long runs are kept.",
     "webhooks": "Its webhooks are lost: see the option notifications.",
 }
 
 
 def open_source(address: str, reading: Reading) -> RqCron:
-    """Run a configuration file, given by its path or as a dotted module, and read the jobs that it registers.
+    """Run a configuration file, given as a path or a dotted module, and read the jobs that it registers.
 
     Raises InvalidInputError if the file is not trusted, and ConfigError if it cannot be run.
     """
     if not reading.is_trusted:
         raise InvalidInputError(
-            "--trust-source", f"is missing: {address} is code, and to read it is to run it as `rq cron` does"
+            "--trust-source", f"is missing: {address} is code, and reading it runs it, as `rq cron` does"
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -63,10 +63,12 @@ def _why(error: BaseException) -> str:
 
 
 class _Registered(CronScheduler):
-    """Keeps every job that a file registers. RQ itself logs a job that it refuses, and drops it."""
+    """Keep every job that a file registers. RQ itself drops a job that it refuses, and logs it."""
 
     def __init__(self) -> None:
-        logging.getLogger("rq.cron").addHandler(logging.NullHandler())  # else it adds one that writes to stdout
+        logging.getLogger("rq.cron").addHandler(
+            logging.NullHandler()
+        )  # otherwise RQ adds a handler that writes to stdout
         super().__init__(connection=Redis())  # never connects
         self.given: list[dict[str, Any]] = []
 
@@ -79,7 +81,7 @@ class RqCron:
 
     kind = KIND
     cannot_disable = (
-        "`rq cron` reads a file, in which nothing can be disabled from here: stop `rq cron`, then run this with "
+        "an import cannot disable jobs of `rq cron`, which are in its file: stop `rq cron`, then run this with "
         "--source-is-stopped"
     )
 
@@ -99,13 +101,13 @@ class RqCron:
         self.notes = []
         if self._reading.timezone is None and any(one.entry and "cron" in one.entry for one in found):
             self.notes.append(
-                "RQ reads cron expressions by the clock of the host of `rq cron`; here they are in UTC, unless "
-                "--timezone names the zone of that host."
+                "RQ reads cron expressions in the zone of the host of `rq cron`. They are imported in UTC, unless "
+                "--timezone names that zone."
             )
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Raise InvalidInputError, which says what to do."""
+        """Raise InvalidInputError, whose text tells what to do instead."""
         del entries
         raise InvalidInputError("--disable-source", self.cannot_disable)
 
@@ -130,10 +132,10 @@ class RqCron:
     def _when(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         interval, cron = given.get("interval"), given.get("cron")
         if bool(interval) == bool(cron):
-            raise NotReadableError("it has neither an interval nor a cron expression, or both, and RQ ignores it")
+            raise NotReadableError("it needs either an interval or a cron expression; RQ ignores it")
         if interval:
             told = (
-                f"RQ fires it at each start of `rq cron`, and then every {interval} s; here it counts from the import."
+                f"RQ fires it at each start of `rq cron`, and then every {interval} s; rqsched counts from the import."
             )
             return {"interval": interval}, [told]
         zone = self._reading.timezone or "UTC"
@@ -150,7 +152,7 @@ class RqCron:
 
 
 def _by_croniter(written: str) -> Following:
-    """Read an expression as RQ does, which asks croniter anew after each time."""
+    """Read an expression as RQ does: with a new croniter for each time."""
 
     def following(at: datetime) -> datetime | None:
         try:
@@ -166,7 +168,7 @@ def _require_of_module(function: object, path: str) -> None:
     if path.startswith(_FILE_MODULE):
         raise NotReadableError("its function is defined in the configuration file itself: move it into a module")
     if "." in getattr(function, "__qualname__", "."):
-        raise NotReadableError(f"it calls {path}, and a workflow is a function in a module: move it into one")
+        raise NotReadableError(f"it calls {path}, but a workflow must be a function in a module: move it into one")
 
 
 def _derived(call: Call, when: Mapping[str, Any]) -> str:
@@ -179,6 +181,6 @@ def _lost(given: Mapping[str, Any]) -> Iterator[str]:
         if given.get(name):
             yield sentence
     if given.get("result_ttl", DEFAULT_RESULT_TTL) != DEFAULT_RESULT_TTL:
-        yield "Its result_ttl is lost: RQSCHED_RETENTION says how long runs are kept, with their results."
+        yield "Its result_ttl is lost: RQSCHED_RETENTION sets how long runs and their results are kept."
     if given.get("meta"):
         yield f"Its meta is lost ({', '.join(sorted(map(str, given['meta'])))}): pass it as arguments."

@@ -1,6 +1,6 @@
-"""Reads a job of RQ: its function, its arguments and its timeout, as far as a schedule can have them.
+"""Read a job of RQ from its hash in Redis: its function, arguments and timeout.
 
-A job's hash is read in the form in which RQ writes it, but without RQ; `unpickle` loads the pickles in it.
+The hash is read without the code of RQ. `unpickle` loads the pickles in it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rqsched.importers.unpickle import NotReadableError, loaded, what_is
 from rqsched.kernel.decide.option_table import MAX_TIMEOUT
 from rqsched.workflows import is_path
 
-NO_TIMEOUT = "It has no timeout of its own: in place of its queue's (RQ's is 180 s) it has RQSCHED_RUN_TIMEOUT."
+NO_TIMEOUT = "It has no timeout of its own: it gets RQSCHED_RUN_TIMEOUT instead of its queue's (RQ's default is 180 s)."
 _MOST_BYTES = 1024 * 1024
-"""The largest size of a decompressed field of a job: four times the limit of a schedule's arguments."""
+"""The maximum size of a decompressed field of a job: four times the limit of a schedule's arguments."""
 
 
 class Call(NamedTuple):
@@ -26,15 +26,15 @@ class Call(NamedTuple):
     workflow: str
     """The dotted path of the function."""
     args: list[Any]
-    """Its positional arguments, of JSON."""
+    """Its positional arguments as JSON values."""
     kwargs: dict[str, Any]
-    """Its keyword arguments, of JSON."""
+    """Its keyword arguments as JSON values."""
     lost: tuple[str, ...] = ()
-    """A sentence for each thing that changes."""
+    """A sentence for each thing that is lost or changes."""
 
 
 def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the pickles in a job's hash; there are none if RQ wrote it with its serializer of JSON."""
+    """Yield the pickles in a job's hash; none if RQ wrote it with its JSON serializer."""
     for name in ("data", "meta"):
         try:
             data = _field(fields, name)
@@ -45,9 +45,9 @@ def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def read_field(fields: Mapping[str, bytes], name: str, unpickled: Mapping[bytes, Any]) -> Any:
-    """Return the value that one of RQ's serializers wrote into `data` or `meta`; raises NotReadableError.
+    """Return the value of the field `data` or `meta`, from any serializer of RQ; raises NotReadableError.
 
-    `unpickled` has the values of the pickles that `pickles_in` yields.
+    `unpickled` holds the values of the pickles from `pickles_in`.
     """
     data = _field(fields, name)
     if not data:
@@ -57,15 +57,15 @@ def read_field(fields: Mapping[str, bytes], name: str, unpickled: Mapping[bytes,
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise NotReadableError(f"its {name} is not whole JSON") from None
+        raise NotReadableError(f"its {name} is not valid JSON") from None
 
 
 def _is_json(data: bytes) -> bool:
-    return data[:1] in {b"[", b"{"}  # with which no pickle begins
+    return data[:1] in {b"[", b"{"}  # no pickle begins with these
 
 
 def _field(fields: Mapping[str, bytes], name: str) -> bytes:
-    """Return a field, decompressed if it is compressed; raises NotReadableError if it unpacks to too much."""
+    """Return a field, decompressed if needed; raises NotReadableError if it is too large then."""
     data = fields.get(name, b"")
     inflater = zlib.decompressobj()
     try:
@@ -73,23 +73,27 @@ def _field(fields: Mapping[str, bytes], name: str) -> bytes:
     except zlib.error:  # it is not compressed
         return data
     if inflater.unconsumed_tail:
-        raise NotReadableError(f"its {name} has more than {_MOST_BYTES} bytes, which is as much as is read")
+        raise NotReadableError(f"its {name} has more than {_MOST_BYTES} bytes, which is the limit")
     return found
 
 
 def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -> Call:
-    """Check that a workflow can make a call; raises NotReadableError, which says why it cannot."""
+    """Return a call that a workflow can make; raises NotReadableError with the reason if none can."""
     if instance is not None:
-        raise NotReadableError(f"it calls a method of {what_is(instance)}, and a workflow is a function: write one")
+        raise NotReadableError(
+            f"it calls a method of {what_is(instance)}, but a workflow must be a function: write one"
+        )
     if not isinstance(function, str) or not is_path(function):
-        raise NotReadableError(f"it calls {function!r}, and a workflow is a function in a module: move it into one")
+        raise NotReadableError(
+            f"it calls {function!r}, but a workflow must be a function in a module: move it into one"
+        )
     given = list(args or ()), dict(kwargs or {})
     named = _checked("an argument", given[0]), _checked("a keyword argument", given[1])
     lost = ["A tuple among its arguments becomes a list."] if named != given else []
     owner = function.split(".")[-2]
     if owner[:1].isupper():
         lost.append(
-            f"{owner} of {function} looks like a class: a worker finds functions of modules only, so write one."
+            f"{owner} of {function} looks like a class: a workflow must be a function in a module, so write one."
         )
     return Call(function, *named, tuple(lost))
 
@@ -101,11 +105,11 @@ def _checked(what: str, values: Any) -> Any:
         reason = "is nested too deeply"
     except NotReadableError as error:
         reason = str(error)
-    raise NotReadableError(f"{what} {reason}: docs/arguments.md says what to pass")
+    raise NotReadableError(f"{what} {reason}: see docs/arguments.md for allowed values")
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON has it, tuples as lists; raises NotReadableError for anything else."""
+    """Return a value as JSON value, with tuples as lists; raises NotReadableError for anything else."""
     kind = type(value)
     if kind in {str, int, float, bool, type(None)}:
         return value
@@ -122,7 +126,7 @@ def call_in(fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> Call
     """Return the call of the job in a hash; raises NotReadableError."""
     found = read_field(fields, "data", unpickled)
     if not isinstance(found, list | tuple) or len(found) != 4:
-        raise NotReadableError("it does not say function, instance and arguments, as RQ's jobs do")
+        raise NotReadableError("it lacks the function, instance and arguments that RQ's jobs have")
     function, instance, args, kwargs = found
     if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
         raise NotReadableError("its arguments are not a list and a dict")
@@ -146,11 +150,11 @@ def lost_timeout(timeout: int | None) -> Iterator[str]:
     if timeout is None:
         yield NO_TIMEOUT
     elif not 0 < timeout <= MAX_TIMEOUT:
-        yield f"It may take for ever: here at most {MAX_TIMEOUT // 86_400} days."
+        yield f"It has no timeout; in rqsched it may take at most {MAX_TIMEOUT // 86_400} days."
 
 
 def described(text: str | None, call: Call) -> dict[str, Any]:
-    """Return a job's description as an option, unless RQ made it from the call."""
+    """Return a job's description as an option; nothing if RQ made the description from the call."""
     if not text or text.startswith(f"{call.workflow}("):
         return {}
     return {"description": text[:MOST_DESCRIBED]}

@@ -1,9 +1,9 @@
-"""The source `rq-scheduler`: the jobs that the package rq-scheduler keeps in Redis, read without the package.
+"""The source `rq-scheduler`: the jobs that the package rq-scheduler stores in Redis, read without the package.
 
-One sorted set has the ids of jobs, by the time at which they are enqueued. Each job has RQ's own hash, whose `meta`
-says the interval, the cron expression and how many repeats are left. `rqscheduler` looks for due jobs every 60 s (its
-interval), and holds a lock while it enqueues. A job is disabled by moving its id into a set of ours under that lock.
-Its hash stays, so one command of Redis puts everything back.
+A sorted set has the ids of jobs, by the time at which they are enqueued. Each job is a normal hash of RQ; its `meta`
+has the interval, the cron expression and the number of repeats left. `rqscheduler` looks for due jobs every 60 s (its
+interval), and holds a lock while it enqueues. To disable a job, an import takes that lock and moves the id into a set
+of its own. The hash stays, so one command of Redis puts everything back.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ KIND = "rq-scheduler"
 SCHEDULED = "rq:scheduler:scheduled_jobs"
 """The sorted set of rq-scheduler."""
 LOCK = "rq:scheduler_lock"
-"""The lock that an rqscheduler holds while it enqueues."""
+"""The lock that rqscheduler holds while it enqueues."""
 _INSTANCES = "rq:scheduler_instance:*"
 _LOCK_SECONDS, _WAIT_SECONDS, _LOOK_SECONDS = 10, 15, 0.1
 _OWN_META = frozenset({"interval", "repeat", "cron_string", "use_local_timezone"})
 _LOST_FIELDS = {
-    "ttl": "Its ttl is lost: runs wait as long as it takes.",
-    "failure_ttl": "Its failure_ttl is lost: RQSCHED_RETENTION says how long runs are kept.",
-    "dependency_ids": "That it depends on other jobs is lost, as rq-scheduler loses it, too.",
+    "ttl": "Its ttl is lost: runs wait in their queue without a limit.",
+    "failure_ttl": "Its failure_ttl is lost: RQSCHED_RETENTION sets how long runs are kept.",
+    "dependency_ids": "Its dependency on other jobs is lost; rq-scheduler ignores it too.",
     "success_callback_name": "Its on_success callback is lost: see on_recovery, or call it in the function.",
     "failure_callback_name": "Its on_failure callback is lost: see the option on_failure.",
     "stopped_callback_name": "Its on_stopped callback is lost.",
     "webhooks": "Its webhooks are lost: see the option notifications.",
     "group_id": "Its group is lost.",
 }
-"""Fields of a job's hash that a schedule does not have."""
+"""Fields of a job's hash that a schedule cannot have, each with a sentence for the report."""
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end"
 
 
@@ -66,7 +66,7 @@ class _Job(NamedTuple):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The fields of an entry that do not depend on the job's hash."""
+        """The fields of a SourceEntry that do not depend on the job's hash."""
         return {"enabled": self.enabled, "next_at": self.next_at, "is_taken": not self.enabled}
 
 
@@ -102,9 +102,9 @@ class RqScheduler:
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Move jobs from rq-scheduler's set to ours, in one step, while no rqscheduler enqueues.
+        """Move jobs from rq-scheduler's set to the import's set, in one step, under the lock of rqscheduler.
 
-        Raises ConflictError, with nothing moved, if an rqscheduler holds its lock all the time.
+        Raises ConflictError, with nothing moved, if rqscheduler does not release the lock.
         """
         if not entries:
             return "There was nothing to disable."
@@ -116,7 +116,9 @@ class RqScheduler:
         finally:
             self._redis.eval(_RELEASE, 1, LOCK, token)
         if moved < 0:
-            raise ConflictError(f"the lock {LOCK} was lost while jobs were moved; nothing was moved, run this again.")
+            raise ConflictError(
+                f"the lock {LOCK} expired before the jobs were moved; nothing was moved, run this again."
+            )
         back = f"ZUNIONSTORE {SCHEDULED} 2 {SCHEDULED} {self._backup}"
         return f"{moved} jobs were moved from {SCHEDULED} to {self._backup}; {back} puts them back."
 
@@ -127,8 +129,8 @@ class RqScheduler:
                 return
             if time.monotonic() > until:
                 raise ConflictError(
-                    f"an rqscheduler holds its lock ({LOCK}) for longer than {_WAIT_SECONDS} s: it enqueues, or died "
-                    "while it did. Stop rqscheduler, or wait until the lock expires, and run this again."
+                    f"rqscheduler has held its lock ({LOCK}) for more than {_WAIT_SECONDS} s: it is enqueuing jobs, or "
+                    "it died while it did. Stop rqscheduler, or wait until the lock expires, and run this again."
                 )
             time.sleep(_LOOK_SECONDS)
 
@@ -154,12 +156,12 @@ class RqScheduler:
             return SourceEntry(job.job_id, None, (reason,), **job.state)
 
         if "data" not in fields:
-            return refused("Its job is not in Redis any more: rq-scheduler will drop it, too.")
+            return refused("Its job is not in Redis any more; rq-scheduler will drop it too.")
         try:
             return self._read(job, fields, unpickled)
         except NotReadableError as error:
             return refused(f"It is not readable: {error}.")
-        except (ValueError, TypeError, OverflowError) as error:  # of InvalidInputError, and of what is not a number
+        except (ValueError, TypeError, OverflowError) as error:  # an InvalidInputError, or a value that is no number
             return refused(f"It cannot become a schedule: {error}.")
 
     def _read(self, job: _Job, fields: Mapping[str, bytes], unpickled: Mapping[bytes, Any]) -> SourceEntry:
@@ -168,7 +170,7 @@ class RqScheduler:
         if not isinstance(meta, dict):
             raise NotReadableError("its meta is not a dict")
         if job.next_at is None:
-            raise NotReadableError("its time is not one of this calendar")
+            raise NotReadableError("its time is outside the supported years")
         timeout = int(fields["timeout"]) if fields.get("timeout") else None
         when, does, changed = self._when(meta, job.next_at)
         entry = {
@@ -183,13 +185,13 @@ class RqScheduler:
         return SourceEntry(job.job_id, entry, tuple(lost), **job.state)
 
     def _when(self, meta: Mapping[str, Any], next_at: datetime) -> tuple[dict[str, Any], object, list[str]]:
-        """Return the timing of a job as keys of an entry, the part of it that never changes, and what is lost."""
+        """Return the timing of a job as keys of an entry, its part that never changes, and the losses."""
         now = self._clock.now()
         repeat, interval, cron = meta.get("repeat"), meta.get("interval"), meta.get("cron_string")
         bound = {} if repeat is None else {"max_runs": max(int(repeat), 1)}
         if interval:
             every = int(interval)
-            lost = ["Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts."]
+            lost = ["Its interval counts from its next time. rq-scheduler counts from each fire, so its times drift."]
             return {"interval": every, "anchor": iso_utc(next_at), **not_before(next_at, now), **bound}, every, lost
         if cron:
             expression = unwrapped(_cron(str(cron)))
@@ -199,7 +201,7 @@ class RqScheduler:
             changes = ClockChanges.of(expression, zone, next_at)
             when = {"cron": expression, "timezone": zone, **changes.keys(dst_gap="shift")}
             ours = Cron(expression, timezone=zone, seconds="first").next_after(now)
-            if ours is not None and ours < next_at:  # its next time was set to a later one
+            if ours is not None and ours < next_at:  # the application set a later next time
                 when |= not_before(next_at, now)
             if len(expression.split()) == 6:
                 when["cron_seconds"] = "first"
@@ -212,8 +214,8 @@ class RqScheduler:
         alive = [name for name in names if not self._redis.hexists(name, "death")]
         if alive:
             yield (
-                f"{len(alive)} rqscheduler run: they may run on, and fire what is left in {SCHEDULED}; what your "
-                "application schedules with rq_scheduler.Scheduler from now on fires there, too."
+                f"{len(alive)} rqscheduler processes run. They may continue, and fire the jobs left in {SCHEDULED} "
+                "and jobs that your application schedules with rq_scheduler.Scheduler from now on."
             )
         if taken := sum(one.is_taken for one in found):
             yield f"{taken} were disabled by an import: they are in {self._backup}."
@@ -222,8 +224,8 @@ class RqScheduler:
             yield not_compared("The package crontab", KIND)
         if has_cron and self._reading.timezone is None:
             yield (
-                "rq-scheduler reads cron expressions by the clock of its host, with or without use_local_timezone; "
-                "here they are in UTC, unless --timezone names the zone of that host."
+                "rq-scheduler reads cron expressions in the zone of its host, with or without use_local_timezone. They "
+                "are imported in UTC, unless --timezone names that zone."
             )
 
 
@@ -235,9 +237,9 @@ def _instant(score: float) -> datetime | None:
 
 
 def _schedule_id(job_id: str, call: Call, does: object) -> str:
-    """Return the schedule id of a job: from the job's id, or, if that is random, from what the job does.
+    """Return the schedule id of a job: from the job's id, or if that is random, from the job's call and timing.
 
-    A restart of the application may give the same job another random id.
+    The same job may have another random id after a restart of the application.
     """
     return (
         derived_id(KIND, call.workflow, call.args, call.kwargs, does) if _is_drawn(job_id) else named_id(KIND, job_id)
@@ -253,12 +255,12 @@ def _is_drawn(job_id: str) -> bool:
 
 @cache
 def crontab_expressions() -> Callable[[str], Following] | None:
-    """Return a reader of expressions as rq-scheduler reads them, or None if the package crontab is not installed."""
+    """Return a function that reads expressions as rq-scheduler does; None without the package crontab."""
     try:
         parse = import_module("crontab").CronTab
     except (ImportError, AttributeError):
         return None
-    # The package python-crontab has a module and a class of these names, which read the host's crontab.
+    # The package python-crontab has a module and a class with the same names, but they read the host's crontab.
     return (lambda written: partial(_next_of, parse(written))) if hasattr(parse, "next") else None
 
 
@@ -267,7 +269,7 @@ def _next_of(read: Any, at: datetime) -> datetime | None:
 
 
 def _cron(written: str) -> str:
-    """Return an expression of the package crontab as ours; raises InvalidCronError if none has the same meaning."""
+    """Translate an expression of the package crontab; raises InvalidCronError if rqsched has none with its meaning."""
     fields = written.split()
     if len(fields) in {6, 7} and fields.pop() != "*":
         raise InvalidCronError("cron", f"{written!r} names a year; use start_at and end_at")
@@ -276,8 +278,8 @@ def _cron(written: str) -> str:
         if not {day, weekday} & {"*", "?"}:
             raise InvalidCronError(
                 "cron",
-                f"{written!r} means the days that both fields name, and here those that either names; leave one "
-                "field *, and let the function return on other days",
+                f"{written!r} fires on days that match both day fields, but in rqsched on days that match either; "
+                "leave one field *, and let the function return on other days",
             )
     return " ".join(fields)
 
@@ -288,8 +290,8 @@ def _other_times(expression: str, zone: str, next_at: datetime) -> Iterator[str]
     if ours != next_at:
         told = "never" if ours is None else iso_utc(ours)
         yield (
-            f"rq-scheduler fires it at {iso_utc(next_at)} and the expression says {told} in {zone}: name the zone of "
-            "rqscheduler's host with --timezone."
+            f"rq-scheduler fires it next at {iso_utc(next_at)}, but the expression gives {told} in {zone}: name the "
+            "zone of rqscheduler's host with --timezone."
         )
 
 
@@ -298,6 +300,6 @@ def _lost(fields: Mapping[str, bytes], meta: Mapping[str, Any]) -> Iterator[str]
         if fields.get(name) not in {None, b"", b"[]"}:
             yield sentence
     if fields.get("result_ttl") not in {None, b"", b"-1"}:
-        yield "Its result_ttl is lost: RQSCHED_RETENTION says how long runs are kept, with their results."
+        yield "Its result_ttl is lost: RQSCHED_RETENTION sets how long runs and their results are kept."
     if others := sorted(str(name) for name in meta if name not in _OWN_META):
         yield f"Its meta is lost ({', '.join(others)}): pass it as arguments."

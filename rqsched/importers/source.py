@@ -1,6 +1,6 @@
-"""Sources of schedules: another system's entries, each in the form that `rqsched sync` reads, and what each loses.
+"""Sources of schedules: the entries of another system, each in the form that `rqsched sync` reads, with its losses.
 
-Neither this file nor a source writes schedules of ours; `handing_over` does.
+Sources do not write schedules of rqsched; `handing_over` does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rqsched.kernel.decide.option_table import OPTIONS
 from rqsched.kernel.decide.payload import dumps
 
 _MOST_CHARACTERS = 200
-"""The longest part of a source's name in an id: an id has at most 255 characters."""
+"""The longest part of an entry's name in a schedule id, which has at most 255 characters."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 _REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _MOVE = """
@@ -41,37 +41,37 @@ return moved
 """
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 MOST_DESCRIBED = OPTIONS["description"].most_characters
-"""The longest description that an entry takes over."""
+"""The longest description that an entry keeps."""
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
-"""The options of an entry whose source starts each fire, even beside a running one, and repeats no failed job."""
+"""The options that match a source that starts each fire, even beside a running job, and never retries a job."""
 
 
-_TWIN = "The source has another one that does the same: one of them may be a mistake."
+_TWIN = "The source has another entry that does the same: one of them may be a mistake."
 
 
 class Reading(NamedTuple):
     """How a source is read."""
 
     is_trusted: bool = False
-    """Whether code of the source may run here: its classes are imported, a configuration file is executed."""
+    """Whether code of the source may run here: reading may import its classes or execute its configuration file."""
     timezone: str | None = None
-    """The zone of expressions that name none: that of the source's host. None takes UTC."""
+    """The zone of expressions that name none, which is the zone of the source's host. None means UTC."""
 
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """One thing that the source fires."""
+    """One schedule of the source."""
 
     source_id: str
-    """Its id at the source, the same at each reading."""
+    """Its id at the source. It is the same each time the source is read."""
     entry: Mapping[str, Any] | None
-    """The entry as `rqsched sync` reads it, without `paused`; None if it cannot become a schedule."""
+    """The entry in the form that `rqsched sync` reads, without `paused`; None if it cannot become a schedule."""
     lost: tuple[str, ...] = ()
     """A plain sentence for each thing that is lost or changes, or the reason why it cannot become a schedule."""
     enabled: bool = True
     """Whether the source fires it."""
     next_at: datetime | None = None
-    """The next fire at the source, aware; None if unknown. If it has passed, ours fires once in its place."""
+    """The next fire at the source, aware; None if unknown. If it has passed, the schedule here fires once instead."""
     is_taken: bool = False
     """Whether an import has disabled it. It is not written again if its schedule was deleted here."""
     function: str | None = None
@@ -79,7 +79,7 @@ class SourceEntry:
 
 
 class Source(Protocol):
-    """Another system's schedules, where it keeps them."""
+    """The store of another system's schedules."""
 
     @property
     def kind(self) -> str:
@@ -88,12 +88,12 @@ class Source(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """A plain sentence for each fact that holds for all entries; complete once `entries` was called."""
+        """A plain sentence for each fact about all entries; complete after a call of `entries`."""
         ...
 
     @property
     def cannot_disable(self) -> str | None:
-        """Why the source cannot be disabled from here, and what to do instead; None if it can be disabled."""
+        """Why an import cannot disable the source, and what to do instead; None if it can."""
         ...
 
     def entries(self) -> list[SourceEntry]:
@@ -101,20 +101,20 @@ class Source(Protocol):
         ...
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Disable entries at the source; return a sentence that says what was done and where a copy is.
+        """Disable entries at the source; return a sentence that tells what was done, and where a copy is.
 
-        An entry that the source has fired for the last time meanwhile is left alone. Repeatable: from then on `entries`
-        returns the disabled ones with `enabled=False`, in every process.
+        If the source has fired an entry for the last time meanwhile, it is skipped. A call may be repeated. Afterwards
+        `entries` returns the disabled entries with `enabled=False`, in every process.
         """
         ...
 
     def close(self) -> None:
-        """Close what it opened."""
+        """Close the connections of the source."""
         ...
 
 
 def named_id(kind: str, name: str) -> str:
-    """Return the schedule id of an entry with a name. If characters must be replaced, a digest is added."""
+    """Return the schedule id of an entry with a name. A digest is added if characters of the name must be replaced."""
     plain = _REFUSED.sub("-", name).strip("-")
     if plain == name and len(name) <= _MOST_CHARACTERS:
         return f"{kind}:{name}"
@@ -122,14 +122,14 @@ def named_id(kind: str, name: str) -> str:
 
 
 def derived_id(kind: str, workflow: str, *does: object) -> str:
-    """Return the schedule id of an entry without a lasting name: a digest of what it does, as JSON."""
+    """Return the schedule id of an entry without a lasting name: a digest of its workflow and of `does`, as JSON."""
     return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
 
 
 def not_before(first: datetime, now: datetime) -> dict[str, str]:
-    """Return the key of an entry that lets nothing fire before `first`, which may be several intervals from now.
+    """Return the key of an entry that prevents fires before `first`, which may be several intervals from now.
 
-    Without it, if `first` has passed: an occurrence that the source has not fired is fired separately.
+    Return nothing if `first` has passed: then `handing_over` fires the occurrence that the source has not fired.
     """
     return {"start_at": iso_utc(first)} if first > now else {}
 
@@ -137,9 +137,9 @@ def not_before(first: datetime, now: datetime) -> dict[str, str]:
 def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
     """Return entries with distinct schedule ids, ordered by their ids at the source.
 
-    If several entries would have the same id, the second and later ones get a number. Enabled and disabled entries are
-    numbered separately: an entry that an import has disabled, and that the application has scheduled again since, keeps
-    its schedule id.
+    If several entries have the same id, the second and later ones get a number. Enabled and disabled entries are
+    numbered separately. So if an import disabled an entry, and the application scheduled it again since, it keeps its
+    schedule id.
     """
     found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
     fired = {one.entry["schedule_id"] for one in found[True] if one.entry}
@@ -170,9 +170,9 @@ def is_redis(address: str) -> bool:
 def move_scored(
     redis: Redis, source: str, target: str, members: Sequence[Any], lock: tuple[str, str] = ("", "")
 ) -> int:
-    """Move members of a sorted set into another one, with their scores, in one step; returns how many were there.
+    """Move members of a sorted set into another one, with their scores, in one step; return how many were moved.
 
-    `lock` is the key of a lock and its expected value. If the lock has another value, nothing is moved and this is -1.
+    `lock` is the key of a lock and its expected value. If the lock has another value, move nothing and return -1.
     """
     key, token = lock
     keys = (source, target, key) if key else (source, target)
@@ -180,7 +180,7 @@ def move_scored(
 
 
 def until_quiet(disable: Callable[[], int]) -> int:
-    """Repeat `disable` until no entry is enabled: a running scheduler may write back entries that it read before.
+    """Repeat `disable` until it finds no enabled entry, because a running scheduler may write back old entries.
 
     `disable` returns how many entries it disabled. Raises ConflictError if entries are enabled again each time.
     """

@@ -1,8 +1,8 @@
-"""Loads pickles of trusted sources in a separate process, which answers in JSON.
+"""Load pickles of trusted sources in a separate process, which answers in JSON.
 
-Loading a pickle runs the code that it names, so `unpickle` loads pickles only of a trusted source. The process has
-limits, so that endless loops, memory bombs and crashes do not stop the import. It is no sandbox: loaded code has the
-rights of the command.
+Loading a pickle can run any code, so `unpickle` loads pickles only of a trusted source. The process has limits, so that
+endless loops, memory bombs and crashes do not stop the import. It is no sandbox: loaded code has the rights of the
+command.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import IO, Any, NamedTuple
 from rqsched.errors import ConfigError, InvalidInputError
 
 _MOST_CHARACTERS = 1024 * 1024
-"""The longest answer about one pickle: four times as much as a schedule's arguments may have."""
+"""The longest answer about one pickle: four times the limit of a schedule's arguments."""
 _LOOK_SECONDS = 1
 _TAG = "\0"
-"""The key that marks an object of Python in JSON. No argument of a workflow can have it: payloads refuse NUL."""
+"""The key that marks a Python object in JSON. Arguments of a workflow cannot have it, because payloads refuse NUL."""
 
 
 class NotReadableError(Exception):
@@ -38,12 +38,12 @@ class NotReadableError(Exception):
 
 
 class Object(NamedTuple):
-    """A value that JSON does not have, as the process that loaded it describes it."""
+    """A value that JSON does not have, as described by the process that loaded it."""
 
     name: str
-    """The dotted name of its class; for a class or function, the words `class` or `function` and its own name."""
+    """The dotted name of its class. For a class or function, `class` or `function` and its own name."""
     state: Any = None
-    """The attributes of an object that the caller asked about; the name or offset of a time zone."""
+    """The attributes, if the class is one that the caller named; for a time zone, its name or offset."""
 
 
 class Limits(NamedTuple):
@@ -63,19 +63,19 @@ _LIMITS = Limits()
 def unpickle(
     pickles: Iterable[bytes], own: Collection[str] = (), *, is_trusted: bool, limits: Limits = _LIMITS
 ) -> Mapping[bytes, Any]:
-    """Load pickles, and return for each its value, or the NotReadableError that says why it cannot be read.
+    """Load pickles; return the value of each one, or a NotReadableError with the reason why it cannot be read.
 
-    A value consists of JSON values, tuples, dates, times and spans; anything else is an `Object`, with its attributes
-    if its class is one of `own`. One process loads all pickles; if a pickle ends it, another process continues.
-    Raises InvalidInputError if there are pickles and the source is not trusted.
+    A value consists of JSON values, tuples, dates, times and spans. Anything else is an `Object`; it has attributes if
+    its class is in `own`. One process loads all pickles; if a pickle ends the process, another one continues. Raises
+    InvalidInputError if there are pickles and the source is not trusted.
     """
     left, found = [*dict.fromkeys(pickles)], dict[bytes, Any]()
     if left and not is_trusted:
         raise InvalidInputError(
             "--trust-source",
-            "is missing: the source keeps jobs as pickles, and loading a pickle can run any code. With this option a "
-            "separate process loads them, with your rights and limits of time and memory. Give it if you would run any "
-            "code of those who can write to the source",
+            "is missing: the source stores jobs as pickles, and loading a pickle can run any code. With this option a "
+            "separate process loads them, with your rights and with limits of time and memory. Give it only if you "
+            "trust everybody who can write to the source",
         )
     while left:
         answers, why_ended = _ask(left, own, limits)
@@ -87,7 +87,7 @@ def unpickle(
 
 
 def loaded(found: Mapping[bytes, Any], data: bytes) -> Any:
-    """Return the value that `unpickle` found in a pickle; raises its NotReadableError."""
+    """Return the value of a pickle from the result of `unpickle`; raises its NotReadableError."""
     value = found[data]
     if isinstance(value, NotReadableError):
         raise value
@@ -95,17 +95,17 @@ def loaded(found: Mapping[bytes, Any], data: bytes) -> Any:
 
 
 def what_is(value: Any) -> str:
-    """Return the kind of a value in words: `a datetime`, `an app.models.User`."""
+    """Return the type of a value with an article: `a datetime`, `an app.models.User`."""
     name = value.name if isinstance(value, Object) else type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tuple[list[Any], str]:
-    """Return the answers of one process, and why it ended before the last. Raises ConfigError if it does not start."""
+    """Return the answers of one process, and why it ended early, if it did. Raises ConfigError if it does not start."""
     path = sys.path if "" in sys.path else ["", *sys.path]
     call = f"answer({sorted(own)!r}, Limits(*{tuple(limits)!r}))"
     code = f"import sys; sys.path[:] = {path!r}; from {__name__} import Limits, answer; {call}"
-    # Files instead of pipes: neither side waits for the other, nor for a process that inherited an end of a pipe.
+    # Use files instead of pipes: with pipes, one side could wait for the other, or for a process that inherited an end.
     with TemporaryFile() as asked, TemporaryFile() as answered:
         asked.writelines(b64encode(data) + b"\n" for data in pickles)
         asked.seek(0)
@@ -116,31 +116,29 @@ def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tupl
             why_ended = _wait(process, answered, limits, most=(len(pickles) + 1) * _MOST_CHARACTERS)
         finally:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # and what it forked
+                os.killpg(process.pid, signal.SIGKILL)  # kills its child processes too
             process.wait()
         answered.seek(0)
         if not answered.readline(_MOST_CHARACTERS).endswith(b"\n"):
-            raise ConfigError(
-                f"The process that loads pickles does not start: {why_ended}. What it wrote above says more."
-            )
+            raise ConfigError(f"The process that loads pickles does not start: {why_ended}. See its output above.")
         answers = list[Any]()
         while len(answers) < len(pickles) and (line := answered.readline(_MOST_CHARACTERS)).endswith(b"\n"):
             try:
                 answers.append(_read(line, len(answers)))
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-                return answers, "the process that loaded it wrote something else than an answer"
+                return answers, "the process that loaded it wrote an invalid answer"
     return answers, why_ended
 
 
 def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits, most: int) -> str:
-    """Wait until the process ends, stops answering or answers too much; return which of the three happened."""
+    """Wait until the process ends, stops answering or answers too much; return a text about which it was."""
     size, until = 0, time.monotonic() + limits.seconds
     while True:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(min(_LOOK_SECONDS, limits.seconds))
             if code == -signal.SIGXCPU:
                 return f"loading it took more than {limits.cpu_seconds} s of processor time"
-            return f"loading it ended the process that did ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+            return f"loading it ended the loading process ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
         last, size = size, os.fstat(answered.fileno()).st_size
         if size > most:
             return "the process that loaded it wrote too much"
@@ -151,7 +149,7 @@ def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits,
 
 
 def _read(line: bytes, number: int) -> Any:
-    """Return the value of an answer, or the NotReadableError that it stands for; an invalid answer raises any error."""
+    """Return the value of an answer, or the NotReadableError that it reports. An invalid answer raises any error."""
     answered, value, error = json.loads(line, object_hook=made)
     if answered != number:
         raise ValueError(answered)
@@ -167,7 +165,7 @@ _MAKERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def made(found: dict[str, Any]) -> Any:
-    """Return the value that `told` has put under the tag; the object hook of a JSON decoder."""
+    """Return the Python value of a JSON object that `told` made. This is the object hook of a JSON decoder."""
     if _TAG not in found:
         return found
     name, state = found[_TAG], found["state"]
@@ -178,18 +176,18 @@ def answer(own: Sequence[str], limits: Limits) -> None:
     """Run as the separate process: read pickles from stdin, one a line, and write a line of JSON about each."""
     pickles = [b64decode(line) for line in sys.stdin.buffer.read().splitlines()]
     answers, pid = os.fdopen(os.dup(1), "wb", buffering=0), os.getpid()
-    os.dup2(2, 1)  # what loaded code prints is no answer
+    os.dup2(2, 1)  # output of loaded code goes to stderr, and is no answer
     _limit(resource.RLIMIT_AS, limits.memory)
     _limit(resource.RLIMIT_CORE, 0)
     answers.write(b"\n")
     for number, data in enumerate(pickles):
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
-        signal.alarm(math.ceil(2 * limits.seconds))  # for an import that was killed, and so does not end a hang
+        signal.alarm(math.ceil(2 * limits.seconds))  # ends a hang if the import was killed
         value, error = _answer(data, own, limits.memory)
-        if os.getpid() != pid:  # loading it forked
+        if os.getpid() != pid:  # this is a process that loading the pickle forked
             break
         answers.write(f"[{number}, {value}, {json.dumps(error)}]\n".encode())
-    os._exit(0)  # without waiting for threads of loaded code
+    os._exit(0)  # do not wait for threads of loaded code
 
 
 def _limit(kind: int, most: int) -> None:
@@ -199,21 +197,21 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _answer(data: bytes, own: Collection[str], memory: int) -> tuple[str, str | None]:
-    """Return the value of a pickle as JSON, and why there is none."""
+    """Return the value of a pickle as JSON, or `null` and the reason why it cannot be read."""
     try:
         text = json.dumps(told(pickle.loads(data), own))  # noqa: S301 - the user trusts the source
     except MemoryError:
         return "null", f"loading it takes more than {memory >> 20} MiB of memory"
-    except BaseException as error:  # noqa: BLE001 - also SystemExit: the next pickle is another job
+    except BaseException as error:  # noqa: BLE001 - even SystemExit must not stop the next pickle
         why = traceback.format_exception_only(error)[-1].strip()
         return "null", f"loading it raised {why[:500]}"
-    if len(text) > _MOST_CHARACTERS - 100:  # the rest of the line has less
+    if len(text) > _MOST_CHARACTERS - 100:  # the rest of the line has fewer than 100
         return "null", f"it has more than {_MOST_CHARACTERS} characters as JSON"
     return text, None
 
 
 def told(value: Any, own: Collection[str] = ()) -> Any:
-    """Return a value as JSON has it; a value that JSON lacks becomes an object that names its class under a tag."""
+    """Return a value as JSON value. A value that JSON lacks becomes an object that names its class under a tag."""
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:
         return value

@@ -116,7 +116,9 @@ def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, 
         raise InvalidSpecError(field, f"holds {len(texts)} entries; give at most {most}")
     found = tuple(sorted(texts))
     if _covers_every_week(_weekly(found)):
-        raise InvalidSpecError(field, "covers every minute of the week, so nothing would ever happen; exclude less")
+        raise InvalidSpecError(
+            field, "covers every minute of the week, so nothing would ever happen; remove some of it"
+        )
     return found
 
 

@@ -71,7 +71,7 @@ def test_programs_get_the_same_as_json(cli: Cli, words: tuple[str, ...]) -> None
         "fires": "source",
         "next_at_source": FROM,
         "lost": [
-            "Its interval counts on from its next time; rq-scheduler counts from each fire, and drifts.",
+            "Its interval counts from its next time. rq-scheduler counts from each fire, so its times drift.",
             "Its meta is lost (who): pass it as arguments.",
         ],
     }
@@ -140,7 +140,7 @@ def test_pickles_are_refused_without_trust_before_anything_is_written(
     cli: Cli, words: tuple[str, ...], option: tuple[str, ...]
 ) -> None:
     told = cli(*words[:-1], *option, code=2).err
-    assert "--trust-source: is missing: the source keeps jobs as pickles" in told
+    assert "--trust-source: is missing: the source stores jobs as pickles" in told
     assert cli.ids() == []
     assert cli.scheduler.runtime.transport.redis.zcard(SCHEDULED) == 2
 

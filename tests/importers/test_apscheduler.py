@@ -30,7 +30,7 @@ from tests.support.rows import every_row
 FUNCTION = "tests.importers.jobs:note"
 AT = datetime(2099, 1, 15, 12, tzinfo=UTC)
 AS_BEFORE = {"overlap": "skip", "missed": "skip", "retry": {"max_retries": 0}}
-LATENESS = "It fires when it is up to 60 s late; its misfire_grace_time was 1 s."
+LATENESS = "It fires if it is at most 60 s late; its misfire_grace_time was 1 s."
 
 
 class Store:
@@ -115,7 +115,7 @@ def test_jobs_are_read_as_apscheduler_wrote_them(store: Store) -> None:
             "args": ["eu", 2],
             "kwargs": {"a": None},
         },
-        ("Its max_instances of 3 becomes any number at once: overlap is allow_all.", LATENESS),
+        ("Its max_instances of 3 becomes unlimited: overlap is allow_all.", LATENESS),
         next_at=AT,
     )
     nightly = found["nightly"].entry or {}
@@ -135,7 +135,7 @@ def test_jobs_are_read_as_apscheduler_wrote_them(store: Store) -> None:
     patient = found["patient"]
     assert [(patient.entry or {})[name] for name in ("missed", "fire_within")] == ["skip", 3600]
     assert patient.lost == (
-        "Of the times that it missed one fires; with coalesce=False APScheduler runs each: see missed='all'.",
+        "Of several missed times one fires. With coalesce=False APScheduler runs each: see missed='all'.",
         "Its executor processes is lost: see queue.",
     )
     paused = found["paused"]
@@ -214,14 +214,16 @@ def test_what_was_to_run_and_may_not_be_so_late_is_not_owed(store: Store) -> Non
         "patient": late,
         "any": late,
     }
-    assert found["once"].lost == ("It cannot become a schedule: its time has passed, and it may be 1 s late.",)
+    assert found["once"].lost == (
+        "It cannot become a schedule: its time has passed, and APScheduler runs it at most 1 s late.",
+    )
 
 
 def test_calls_that_no_workflow_is_are_refused(store: Store) -> None:
     table: dict[str, dict[str, Any]] = {
         "an argument holds a tests.importers.jobs.Shop, which is not JSON": {"args": [jobs.Shop()]},
         "an argument holds a datetime, which is not JSON": {"args": [AT]},
-        "a workflow is a function in a module": {"func": "tests.importers.jobs:Shop.open", "args": [1]},
+        "a workflow must be a function in a module": {"func": "tests.importers.jobs:Shop.open", "args": [1]},
         "an interval among its triggers": {"trigger": OrTrigger([IntervalTrigger(hours=1)])},
     }
     for index, others in enumerate(table.values()):

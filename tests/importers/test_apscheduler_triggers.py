@@ -25,7 +25,7 @@ from tests.importers.test_celery_times import timing_in, touched
 from tests.support.rows import every_row
 
 _ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Sao_Paulo")
-MIDNIGHT = "When the clocks went forward, APScheduler may pass over the next midnight; rqsched does not."
+MIDNIGHT = "When the clocks went forward, APScheduler may skip the next midnight; rqsched does not."
 _STARTS = (datetime(2026, 3, 5, tzinfo=UTC), datetime(2026, 10, 22, 21, tzinfo=UTC), datetime(2027, 2, 26, tzinfo=UTC))
 """Before clocks go forward in the north, before they go back, and before the end of a February."""
 _CRONS: tuple[dict[str, Any], ...] = (
@@ -126,7 +126,7 @@ def test_what_differs_is_said_where_the_clocks_change() -> None:
     assert datetime(2026, 3, 8, 7, 30, tzinfo=UTC) in ours(becomes(later, spring), spring)
     for fields in ({"hour": 2, "minute": "*/15"}, {"hour": "1,2"}):
         assert becomes(CronTrigger(**fields, timezone=zone), spring).lost == (
-            "When the clocks go forward over its times, APScheduler may pass over some; rqsched runs each later.",
+            "When the clocks go forward over its times, APScheduler may skip some; rqsched runs each of them later.",
         )
     twice = CronTrigger(hour=1, minute=30, timezone=zone)
     assert (becomes(twice, autumn).lost, becomes(twice, autumn).keys["dst_fold"]) == ((), "both")
@@ -288,7 +288,7 @@ def test_next_time_that_an_application_set_is_the_first_one() -> None:
         with row("a time that its trigger does not name"):
             odd = becomes(CronTrigger(hour=9, **utc), now, in_ten_days + timedelta(hours=3))
             assert odd.lost == (
-                "APScheduler fires it next at 2026-05-14T12:00:00Z, and here its trigger then fires at "
+                "APScheduler fires it next at 2026-05-14T12:00:00Z, but by its trigger rqsched fires it at "
                 "2026-05-15T09:00:00Z.",
             )
 
@@ -298,17 +298,17 @@ def test_triggers_that_no_spec_says_are_refused() -> None:
     table: dict[str, BaseTrigger] = {
         "weeks of the year": CronTrigger(week="1-10", **utc),
         "both of its day fields": CronTrigger(day=13, day_of_week="fri", **utc),
-        "on days that either names": CronTrigger(day="last", day_of_week="fri", **utc),
-        "do not follow each other": CronTrigger(year="2026,2028", **utc),
+        "on days that match either field": CronTrigger(day="last", day_of_week="fri", **utc),
+        "with gaps between them": CronTrigger(year="2026,2028", **utc),
         "never fires": CronTrigger(month=2, day=30, **utc),
         "counts from each fire of the others": OrTrigger([CronTrigger(hour=1, **utc), IntervalTrigger(hours=1, **utc)]),
-        "differ in their start": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, end_date=now, **utc)]),
-        "for the first of its triggers": OrTrigger([CronTrigger(hour=1, start_date=now + timedelta(1), **utc)]),
-        "the first alone fires": OrTrigger([DateTrigger(now, "UTC"), DateTrigger(now + timedelta(1), "UTC")]),
-        "no cron here does": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(week=3, **utc)]),
-        "combined by and": AndTrigger([CronTrigger(hour=1, **utc), CronTrigger(day_of_week=2, **utc)]),
+        "differ in start": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(hour=2, end_date=now, **utc)]),
+        "only to the first of its triggers": OrTrigger([CronTrigger(hour=1, start_date=now + timedelta(1), **utc)]),
+        "only the first one fires": OrTrigger([DateTrigger(now, "UTC"), DateTrigger(now + timedelta(1), "UTC")]),
+        "names weeks of the year": OrTrigger([CronTrigger(hour=1, **utc), CronTrigger(week=3, **utc)]),
+        "an AndTrigger": AndTrigger([CronTrigger(hour=1, **utc), CronTrigger(day_of_week=2, **utc)]),
         "at least one second": IntervalTrigger(seconds=0.5, **utc),
-        "no cron says": CalendarIntervalTrigger(days=2, **utc),
+        "counts days or months": CalendarIntervalTrigger(days=2, **utc),
         "a way that no cron": CalendarIntervalTrigger(months=5, **utc),
         "make it an interval": CalendarIntervalTrigger(months=1, days=1, **utc),
     }

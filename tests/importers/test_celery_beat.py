@@ -126,7 +126,7 @@ def test_tables_are_read_as_django_wrote_them(project: DjangoBeat, foreign_url: 
     ]
     refused = {name: found[name].lost[0] for name in ("sun", "nothing", "broken") if found[name].entry is None}
     assert refused == {
-        "sun": "It cannot become a schedule: it follows the sun (sunset), and no schedule here does.",
+        "sun": "It cannot become a schedule: it follows the sun (sunset), which no schedule can do.",
         "nothing": "It cannot become a schedule: an argument is a date; pass text instead (docs/arguments.md).",
         "broken": "It cannot become a schedule: its arguments are not a list and an object.",
     }
@@ -227,7 +227,7 @@ def test_source_whose_rows_somebody_else_has_locked_is_an_outage(
     engine = sa.create_engine(foreign_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as somebody:
         somebody.exec_driver_sql("UPDATE django_celery_beat_periodictask SET queue = 'x'")
-        with pytest.raises(DatabaseUnavailableError, match="SOURCE is locked by somebody else"):
+        with pytest.raises(DatabaseUnavailableError, match="SOURCE is locked by another session"):
             source.disable([SourceEntry("a", {})])
     engine.dispose()
     assert source.disable([SourceEntry("a", {})]).startswith("Disabled 1 ")
@@ -312,8 +312,8 @@ def test_entries_of_redbeat_are_read_as_redbeat_wrote_them(celery: Celery, redis
     refused = {name: one.lost[0] for name, one in found.items() if one.entry is None}
     assert refused == {
         "dated": "It cannot become a schedule: an argument is a datetime; pass text instead (docs/arguments.md).",
-        "odd": "It is not readable: it is not as RedBeat writes it.",
-        "rule": "It cannot become a schedule: its schedule is a rrule: write it as a cron or an interval.",
+        "odd": "It is not readable: RedBeat writes entries in another form.",
+        "rule": "It cannot become a schedule: its schedule is a rrule: use a cron or an interval instead.",
     }
 
 
@@ -329,7 +329,7 @@ def test_hostile_entries_of_redbeat_are_not_imported_and_hide_no_other(celery: C
         "no schedule": {**good, "schedule": None},
         "not a number": {**good, "schedule": {**interval, "every": float("nan")}},
         "negative": {**good, "schedule": {**interval, "every": -60}},
-        "longer than time": {**good, "schedule": {**interval, "every": 1e300}},
+        "too long": {**good, "schedule": {**interval, "every": 1e300}},
         "no length": {**good, "schedule": {"__type__": "interval"}},
         "of no crontab": {**good, "schedule": {"__type__": "crontab", "minute": {"a": 1}}},
         "a number of very many digits": {**good, "schedule": {"__type__": "crontab", "minute": "9" * 5_000}},
@@ -382,7 +382,7 @@ def test_running_redbeat_sends_no_more_what_was_disabled(celery: Celery, redis: 
     source = RedBeat(redis, Reading())
     entries = [entry for entry in source.entries() if entry.source_id == "ours"]
     assert source.disable(entries) == (
-        "Disabled 1 entries of RedBeat; the hash rqsched:disabled:celery-beat:redbeat: has what they were."
+        "Disabled 1 entries of RedBeat; the hash rqsched:disabled:celery-beat:redbeat: has their previous definitions."
     )
     assert source.disable(entries).startswith("Disabled 0")
     beat.tick()
@@ -409,7 +409,7 @@ def test_entry_that_the_application_declares_is_said_to_come_back(celery: Celery
     RedBeatScheduler(celery).setup_schedule()
     (entry,) = RedBeat(redis, Reading()).entries()
     assert entry.lost == (
-        "It is declared in beat_schedule, and enabled again when beat restarts: take it out of there.",
+        "It is declared in beat_schedule, so a restart of beat enables it again: remove it from there.",
     )
 
 
@@ -464,7 +464,7 @@ def test_application_is_read_where_it_is_trusted(tmp_path: Path, monkeypatch: py
     }
     assert [found[name].lost[0].partition(":")[0] for name in "fg"] == ["It is not readable"] * 2
     assert "--source-is-stopped" in (source.cannot_disable or "")
-    with pytest.raises(InvalidInputError, match="take beat_schedule out of it"):
+    with pytest.raises(InvalidInputError, match="remove beat_schedule from it"):
         source.disable([])
     source.close()
 
@@ -547,6 +547,6 @@ def test_application_says_which_function_has_the_name_of_a_task(env: Env, tmp_pa
         assert {name: one.outcome for name, one in found.items() if one.schedule is None} == dict.fromkeys(
             ("sweep", "unknown", "odd"), Outcome.NOT_IMPORTED
         )
-        assert "whose own code says when it is due" in found["odd"].lost[0]
+        assert "code of the application computes when it is due" in found["odd"].lost[0]
         handle = env.create("bound", workflow="undotted.post", args=["x"])
         assert env.run_next(handle).result == ["mail", "x"]

@@ -133,7 +133,7 @@ def test_what_differs_is_said_where_the_clocks_change(celery: Celery) -> None:
 
     quarters = becomes(Crontab("*/15", "2", "*", "*", "*", zone), spring)
     assert quarters.lost == (
-        "When the clocks go forward over several of its times, Celery runs one of them, and rqsched each.",
+        "When the clocks go forward over several of its times, Celery runs one of them; rqsched runs each.",
     )
     real = TzAwareCrontab(minute="*/15", hour="2", tz=ZoneInfo(zone), app=celery)
     first, night = datetime(2026, 3, 8, 7, tzinfo=UTC), datetime(2026, 3, 8, 12, tzinfo=UTC)
@@ -194,7 +194,7 @@ def test_one_off_runs_once_and_never_when_it_has_run() -> None:
     assert once.entry is not None
     assert once.entry["max_runs"] == 1
     assert becomes(hourly, now, is_one_off=True, run_count=1).lost == (
-        "It cannot become a schedule: it was to run once, and has run.",
+        "It cannot become a schedule: it is a one-off task that has run already.",
     )
 
 
@@ -269,4 +269,4 @@ def test_housekeeping_of_celery_and_what_has_no_length_are_refused() -> None:
     assert "at least one second" in becomes(Interval(timedelta(milliseconds=1)), now).lost[0]
     far = becomes(Interval(timedelta.max), now, last_run_at=now)
     assert far.entry is None
-    assert "longer than time lasts" in far.lost[0]
+    assert "its interval is too long" in far.lost[0]

@@ -60,10 +60,10 @@ def test_days_that_both_fields_name_become_places_in_the_month_where_they_are_wh
 def test_days_that_no_cron_of_ours_names_are_refused() -> None:
     table = {
         "both of its day fields": _DAILY._replace(monthdays=[13], weekdays=[5]),
-        "on days that either names": _DAILY._replace(monthdays=[], has_last_day=True, weekdays=[5]),
-        "no day is both": _DAILY._replace(monthdays=[], weekdays=[5], positions=[Position(2, 1)]),
+        "on days that match either field": _DAILY._replace(monthdays=[], has_last_day=True, weekdays=[5]),
+        "no day matches both": _DAILY._replace(monthdays=[], weekdays=[5], positions=[Position(2, 1)]),
         "never fires": _DAILY._replace(monthdays=[30], months=[2]),
-        "names nothing": _DAILY._replace(hours=[]),
+        "has no values": _DAILY._replace(hours=[]),
     }
     with every_row() as row:
         for reason, fields in table.items():

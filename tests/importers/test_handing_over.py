@@ -237,7 +237,7 @@ def test_an_rqscheduler_that_never_lets_go_leaves_all_there_and_says_why(
     env.redis.set(LOCK, "of an rqscheduler")
     found, done = moving(env).hand_over()
     assert (outcomes(found), done) == ({"hourly": (Outcome.FAILED, Fires.SOURCE)}, "")
-    assert "an rqscheduler holds its lock" in found[0].lost[0]
+    assert "rqscheduler has held its lock" in found[0].lost[0]
     env.redis.delete(LOCK)
     assert outcomes(moving(env).hand_over()[0]) == {"hourly": (Outcome.UNCHANGED, Fires.HERE)}
 
@@ -294,7 +294,7 @@ def test_another_schedule_of_its_id_is_left_alone(env: Env, hourly: str) -> None
     env.create(hourly)
     found, _ = moving(env).hand_over()
     assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
-    assert "made otherwise" in found[0].lost[0]
+    assert "not made by an import" in found[0].lost[0]
     assert env.scheduler.get(hourly).workflow == "note"
     assert env.redis.zcard(SCHEDULED) == 1
 
@@ -307,7 +307,7 @@ def test_another_source_with_the_same_id_is_not_disabled_in_favour_of_the_first(
     theirs.schedule(env.clock.now() + HOUR, "billing.clean_up", interval=60, id="hourly", timeout=60)
     found, _ = moving(env).hand_over()
     assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
-    assert f"Schedule {hourly} calls {FUNCTION} and is left as it is" in found[0].lost[0]
+    assert f"Schedule {hourly} calls {FUNCTION} and is not changed" in found[0].lost[0]
     assert (env.redis.zcard(SCHEDULED), env.scheduler.get(hourly).workflow) == (1, FUNCTION)
 
 
@@ -319,7 +319,7 @@ def test_another_source_with_the_same_id_and_function_is_not_disabled_in_favour_
     theirs.schedule(env.clock.now() + HOUR, FUNCTION, args=["us"], interval=60, id="hourly", timeout=60)
     found, _ = moving(env).hand_over()
     assert outcomes(found) == {"hourly": (Outcome.TAKEN, Fires.SOURCE)}
-    assert f"calls {FUNCTION} with other arguments and is left as it is" in found[0].lost[0]
+    assert f"calls {FUNCTION} with other arguments and is not changed" in found[0].lost[0]
     assert env.redis.zcard(SCHEDULED) == 1
 
 

@@ -75,7 +75,7 @@ def test_an_interval_counts_from_the_import(configured: Configured) -> None:
         "retry": {"max_retries": 0},
         "interval": 90,
     }
-    assert one.lost == ("RQ fires it at each start of `rq cron`, and then every 90 s; here it counts from the import.",)
+    assert one.lost == ("RQ fires it at each start of `rq cron`, and then every 90 s; rqsched counts from the import.",)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_cron_expression_is_read_in_the_zone_of_its_host(
     source = configured(f"report, 'low', cron={written!r}, job_timeout=60")
     entry = only(source).entry
     assert (entry["cron"], entry["timezone"], entry.get("cron_seconds")) == (written, "UTC", seconds)
-    assert ["clock of the host" in note for note in source.notes] == [True]
+    assert ["zone of the host" in note for note in source.notes] == [True]
     berlin = configured(f"report, 'low', cron={written!r}", reading=Reading(True, "Europe/Berlin"))
     assert (only(berlin).entry["timezone"], berlin.notes) == ("Europe/Berlin", [])
 
@@ -97,7 +97,7 @@ def test_a_cron_expression_is_read_in_the_zone_of_its_host(
     [
         ("30 2 * * *", "shift", ()),
         ("*/15 2 * * * 30", "shift",
-         ("When the clocks go forward over several of its times, RQ runs one of them, and rqsched each.",)),
+         ("When the clocks go forward over several of its times, RQ runs one of them; rqsched runs each.",)),
         ("0 * * * *", None, ("When the clocks go back, RQ runs nothing in the repeated hour; rqsched does.",)),
     ],
 )  # fmt: skip
@@ -189,8 +189,8 @@ def test_what_a_schedule_has_not_is_said(configured: Configured) -> None:
         ("lambda: None, 'low', interval=60", "a function in a module"),
         ("Thing().method, 'low', interval=60", "a function in a module"),
         ("report, 'low', interval=60, args=({1},)", "an argument holds a set"),
-        ("report, 'low'", "neither an interval nor a cron"),
-        ("report, 'low', interval=60, cron='* * * * *'", "or both"),
+        ("report, 'low'", "needs either an interval or a cron"),
+        ("report, 'low', interval=60, cron='* * * * *'", "needs either an interval or a cron"),
         ("report, 'low', interval=60, job_timeout='soon'", "imeout"),
     ],
 )

@@ -58,7 +58,7 @@ def value_of(data: bytes, *own: str, limits: Limits = SMALL) -> Any:
 def test_nothing_is_loaded_of_a_source_that_is_not_trusted(tmp_path: Path) -> None:
     data = pickle.dumps(Calls(open, str(tmp_path / "mark"), "w"))
     with pytest.raises(
-        InvalidInputError, match="--trust-source: is missing: the source keeps jobs as pickles, and loading a pickle"
+        InvalidInputError, match="--trust-source: is missing: the source stores jobs as pickles, and loading a pickle"
     ):
         unpickle([data], is_trusted=False)
     assert not (tmp_path / "mark").exists()
@@ -127,17 +127,17 @@ BAD = {
     "no pickle": (b"{}", "UnpicklingError: invalid load key"),
     "nothing": (b"", "raised EOFError"),
     "SystemExit": (evaluates("exit(3)"), "raised SystemExit: 3"),
-    "the end of the process": (evaluates("__import__('os')._exit(3)"), "ended the process that did (exit code 3)"),
-    "a crash": (evaluates("__import__('os').abort()"), "ended the process that did (signal 6)"),
+    "the end of the process": (evaluates("__import__('os')._exit(3)"), "ended the loading process (exit code 3)"),
+    "a crash": (evaluates("__import__('os').abort()"), "ended the loading process (signal 6)"),
     "a value that holds itself": (b"(lp0\ng0\na.", "raised RecursionError"),
     "a great value": (pickle.dumps("a" * 1024 * 1024), "more than 1048576 characters"),
     "garbage in place of an answer": (
         evaluates("__import__('os').write(3, b'{}\\n')"),
-        "something else than an answer",
+        "an invalid answer",
     ),
     "an answer to another": (
         evaluates("__import__('os').write(3, b'[2, 1, null]\\n')"),
-        "something else than an answer",
+        "an invalid answer",
     ),
     "half of an answer": (
         evaluates("__import__('os').write(3, b'[1, 1') and __import__('os')._exit(0)"),

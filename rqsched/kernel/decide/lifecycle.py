@@ -208,7 +208,9 @@ def _refuse_all_excluded(spec: Spec, now: datetime) -> None:
         # The search for the next occurrence is bounded here. Its answer is cached, so planning the next time is cheap.
         is_over = spec.next_after(now) is None and spec.is_all_excluded_after(now)
     if is_over:
-        raise InvalidSpecError("exclude", "covers every occurrence of the next ten years; exclude less, or pause it")
+        raise InvalidSpecError(
+            "exclude", "covers every occurrence of the next ten years; remove some of it, or pause the schedule"
+        )
 
 
 def _declared_payload(schedule: Schedule) -> dict[str, Any]:
@@ -486,7 +488,9 @@ def decide_skip_next(
     *ahead, following = islice(chain(_ahead(schedule, now), repeat(None)), count + 1)
     skipped = tuple(at for at in ahead if at is not None)
     if count and not skipped:
-        raise InvalidInputError("count", "has no effect: the schedule has no further occurrence")
+        raise InvalidInputError(
+            "count", "has no effect, because the schedule has no further occurrence; leave it as it is"
+        )
     passed = [asked._replace(occurrences=tuple(filter(is_over, asked.occurrences))) for asked in schedule.parsed_skips]
     builder = ChangeBuilder(schedule, now=now, context=context)
     by, why = (context.principal, context.reason) if context else (None, None)

@@ -117,7 +117,7 @@ REFUSED = {
     "no list": ('{"x": 1}', "no list of schedules"),
     "an entry that is none": ("[3]", "schedules[0]"),
     "no id": ('[{"workflow": "cli-hello", "interval": "1h"}]', "schedule_id: must be given, as text"),
-    "no workflow": ('[{"schedule_id": "a", "interval": "1h"}]', "workflow: is missing"),
+    "no workflow": ('[{"schedule_id": "a", "interval": "1h"}]', "workflow: must be given"),
     "no timing": ('[{"schedule_id": "a", "workflow": "cli-hello"}]', "cron, interval, once, after or spec"),
     "a bad cron": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "x"}]', "in schedules[0] a"),
     "two timings": ('[{"schedule_id": "a", "workflow": "cli-hello", "cron": "* * * * *", "spec": {}}]', "beside spec"),

@@ -103,7 +103,7 @@ def test_urls_that_may_be_secrets_are_told_of(cli: Cli, monkeypatch: pytest.Monk
 REFUSED = {
     "a name that says nothing": (["s.txt"], "must end in"),
     "a name of another format": (["s.toml", "--format", "yaml"], "--format: is yaml, but sync reads s.toml as toml"),
-    "json as yaml": (["--format", "yaml", "-o", "json"], "--format: is yaml, and -o json is JSON"),
+    "json as yaml": (["--format", "yaml", "-o", "json"], "--format: is yaml, but -o json is JSON"),
     "what is deleted": (["--status", "deleted"], "--status: is deleted"),
     "no folder": (["none/s.toml"], "cannot be written: No such file or directory"),
     "a blank filter": (["--owner", ""], "--owner: is blank"),

@@ -299,8 +299,8 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [{','.join([f'
 """Under a kilobyte each, and gigabytes once every alias is replaced."""
 
 REFUSED = {
-    "a key twice": ("[{schedule_id: a, workflow: w, cron: '0 2 * * *', cron: '0 3 * * *'}]", "cron stands twice"),
-    "a key of an object twice": ("[{schedule_id: a, workflow: w, interval: 1h, kwargs: {x: 1, x: 2}}]", "x stands"),
+    "a key twice": ("[{schedule_id: a, workflow: w, cron: '0 2 * * *', cron: '0 3 * * *'}]", "cron occurs twice"),
+    "a key of an object twice": ("[{schedule_id: a, workflow: w, interval: 1h, kwargs: {x: 1, x: 2}}]", "x occurs"),
     "two documents": ("[]\n---\n[]", "is not valid YAML: expected a single document"),
     "a cron that is an alias": ("[{schedule_id: a, workflow: w, cron: * * * * *}]", "quote texts that begin with *"),
     "a class": ("!!python/object:os.system {}", "is not valid YAML"),
