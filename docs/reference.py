@@ -280,8 +280,6 @@ EXAMPLES: Mapping[str, Any] = {
         "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}],
         "delete_removed": True,
     },
-    "POST /api/v1/hold/": {"reason": "restoring last night's backup"},
-    "POST /api/v1/release/": {"missed": True, "since": "2026-01-31T02:00:00Z", "cancel_pending": True},
     "POST /api/v1/freeze/": {"reason": "its database moves"},
     "PUT /api/v1/limits/": {"name": "tenant:42", "number": 5},
     "PUT /api/v1/calendars/{calendar}/": {"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"},
@@ -441,7 +439,7 @@ def _metrics() -> str:
         exposition.went_back(set()),
         *exposition.refused(nothing),
         exposition.up({}),
-        exposition.held(False),
+        exposition.all_frozen(False),
     ]
     rows = []
     for family in families:

@@ -461,9 +461,9 @@ class Settings(BaseSettings):
     repair_grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
-    hold: bool = False
-    """Whether this process is held, as by `rqsched hold`, whatever Redis and SQL say: for the first start after a
-    restore. It takes no jobs, fires nothing, and refuses starts by hand."""
+    freeze: bool = False
+    """Whether this process is frozen, as by `rqsched freeze --everything`, whatever Redis and SQL say: for the first
+    start after a restore. It takes no jobs, fires nothing, and refuses starts by hand."""
 
     redis_timeout: SecondsOrZero = timedelta(seconds=1)
     """How long a `Scheduler` (a web process, a command) waits for Redis to answer. After that, operations are stored

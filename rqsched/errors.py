@@ -29,8 +29,7 @@ RqschedError
 │   ├── CalendarChangedError
 │   ├── CalendarBusyError
 │   ├── IdempotencyConflictError
-│   ├── HeldError
-│   │   └── FrozenError
+│   ├── FrozenError
 │   ├── NewerReleaseError
 │   └── TransactionConflictError
 ├── QuotaExceededError
@@ -481,25 +480,22 @@ class LimitConflictError(ConflictError):
         super().__init__(f"schedule {schedule_id!r}: {told}")
 
 
-class HeldError(ConflictError):
-    """Everything is held, so nothing was started."""
-
-    code = "held"
-    remedy = "Wait for the release, or end the hold with `rqsched release`; then repeat the call."
-
-    def __init__(self, hold: str) -> None:
-        super().__init__(f"everything is {hold}: nothing begins until `rqsched release`; repeat it then.")
-
-
-class FrozenError(HeldError):
-    """The namespace is frozen, so nothing was started there."""
+class FrozenError(ConflictError):
+    """Everything, or the namespace, is frozen, so nothing was started."""
 
     code = "frozen"
-    remedy = "Wait for the thaw, or end the freeze with `rqsched thaw NAMESPACE`; then repeat the call."
+    remedy = (
+        "Wait for the thaw, or end the freeze with `rqsched thaw NAMESPACE` or `rqsched thaw --everything`; then "
+        "repeat the call."
+    )
 
-    def __init__(self, namespace: str, freeze: str) -> None:
-        told = f"namespace {namespace!r} is {freeze}: nothing begins there until `rqsched thaw {namespace}`"
-        ConflictError.__init__(self, f"{told}; repeat it then.")
+    def __init__(self, namespace: str | None, freeze: str) -> None:
+        """`namespace` is None if everything is frozen."""
+        self.namespace = namespace
+        what = "everything is" if namespace is None else f"namespace {namespace!r} is"
+        ends = "nothing begins until `rqsched thaw --everything`"
+        ends = ends if namespace is None else f"nothing begins there until `rqsched thaw {namespace}`"
+        super().__init__(f"{what} {freeze}: {ends}; repeat it then.")
 
 
 class NewerReleaseError(ConflictError):

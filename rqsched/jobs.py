@@ -62,7 +62,7 @@ def fire(link_id: str | None = None) -> Retry | None:
     The result makes RQ repeat a link that came early, or whose schedule another process holds.
     """
     runtime, name = current_runtime(), link_id or _job_id()
-    runtime.hold.look()
+    runtime.freezes.look()
     fired = firing.fire(runtime, [name], skip_locked=True)[0]
     reconcile_in_turn(runtime)
     if runtime.tracing is not None:
@@ -93,7 +93,7 @@ def execute(job_id: str | None = None) -> Any:
             return _refuse(job, error)
     try:
         if isinstance(job, RunJobId):
-            current_runtime().hold.look(with_sql=False)  # the claim reads SQL's hold itself
+            current_runtime().freezes.look(with_sql=False)  # the claim reads the freezes in SQL itself
             result = execution.execute(current_runtime(), job, rq_job)
             return execution.recorded(result) if rq_job is not None and rq_job.result_ttl else None
         if not current_runtime().features.owner_of(job).perform(job) and _is_foreign(rq_job):

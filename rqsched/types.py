@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rqsched.features.pruning.chain import Pruned as Pruned
     from rqsched.features.quotas.decide import Usage as Usage
     from rqsched.kernel.decide.audit import AuditRecord as AuditRecord
-    from rqsched.kernel.decide.hold import HeldRun as HeldRun
-    from rqsched.kernel.decide.hold import HeldSchedule as HeldSchedule
-    from rqsched.kernel.decide.hold import Hold as Hold
-    from rqsched.kernel.decide.hold import Released as Released
-    from rqsched.kernel.decide.hold import ReleasePreview as ReleasePreview
+    from rqsched.kernel.decide.freeze import DueSchedule as DueSchedule
+    from rqsched.kernel.decide.freeze import Freeze as Freeze
+    from rqsched.kernel.decide.freeze import Thawed as Thawed
+    from rqsched.kernel.decide.freeze import ThawPreview as ThawPreview
+    from rqsched.kernel.decide.freeze import WaitingRun as WaitingRun
     from rqsched.kernel.decide.model import LastOutcome as LastOutcome
     from rqsched.kernel.decide.model import Run as Run
     from rqsched.kernel.decide.model import RunKind as RunKind
@@ -98,7 +98,7 @@ _NAMES = {
     "features.pruning.chain": "Pruned",
     "features.quotas.decide": "Usage",
     "kernel.decide.audit": "AuditRecord",
-    "kernel.decide.hold": "HeldRun HeldSchedule Hold ReleasePreview Released",
+    "kernel.decide.freeze": "DueSchedule Freeze ThawPreview Thawed WaitingRun",
     "kernel.decide.model": "LastOutcome Run RunKind RunStatus Schedule ScheduleStatus TargetStatus",
     "kernel.decide.notifications": "Notifications",
     "kernel.decide.option_table": "Options",

@@ -63,7 +63,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         _problem("No success in time", f"sum(rqsched_schedules_without_success{HERE})", "`expect_success_within`."),
         _problem("Long", f"sum(rqsched_runs_long{HERE})", "Runs that take longer than `expect_duration`."),
         _problem("Went back", "max(rqsched_went_back)", "SQL or Redis, or two databases write; within a day."),
-        _problem("Held", "rqsched_held", "1: nothing begins."),
+        _problem("Everything frozen", "rqsched_all_frozen", "1: nothing begins."),
         _problem(
             "Notifications given up",
             f'sum(rqsched_notifications{HERE[:-1]}, status="failed"}})',

@@ -10,7 +10,7 @@ from rqsched.kernel.store.metadata import SESSION_KEY as SESSION_KEY
 from rqsched.kernel.store.metadata import Altered as Altered
 from rqsched.kernel.store.metadata import claim_value as claim_value
 from rqsched.kernel.store.metadata import find_altered as find_altered
-from rqsched.kernel.store.metadata import find_holds as find_holds
+from rqsched.kernel.store.metadata import find_freezes as find_freezes
 from rqsched.kernel.store.metadata import find_value as find_value
 from rqsched.kernel.store.metadata import remove_values as remove_values
 from rqsched.kernel.store.metadata import set_value as set_value

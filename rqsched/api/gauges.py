@@ -82,15 +82,15 @@ class RedisGauges(NamedTuple):
 
 def database_gauges(runtime: Runtime) -> DatabaseGauges:
     """Read the figures of SQL in one transaction."""
-    runtime.hold.look()
+    runtime.freezes.look()
     # The times first: inside a transaction the clock is never measured anew.
     now, until = runtime.now(), late_until(runtime)
     return runtime.database.read(partial(_gauges, runtime=runtime, now=now, until=until))
 
 
 def _gauges(connection: Connection, *, runtime: Runtime, now: datetime, until: datetime) -> DatabaseGauges:
-    frozen = runtime.hold.frozen
-    late = [] if runtime.hold.is_on else system_queries.count_late(connection, until)  # on hold none is late
+    frozen = runtime.freezes.frozen
+    late = [] if runtime.freezes.is_all_frozen else system_queries.count_late(connection, until)
     overdue = system_queries.count_without_success(connection)
     return DatabaseGauges(
         schedules=system_queries.count_schedules_by_status(connection),

@@ -156,7 +156,7 @@ _OF_PROCESSES = frozenset(
     {
         "redis",
         "publishing",
-        "hold",
+        "all-frozen",
         "writes",
         "memory",
         "ownership",
@@ -267,7 +267,7 @@ def late_until(runtime: Runtime) -> datetime:
 def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | None) -> dict[str, Waiting]:
     """Count, by queue of the main Redis, the runs and targets that wait for a worker, in a namespace or in all."""
     waiting: dict[str, Waiting] = {}
-    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.hold.frozen]):
+    for one in run_queries.waiting_by_queue(connection, namespace, _MOST_WAITING, [*runtime.freezes.frozen]):
         name = one.queue or runtime.settings.default_queue
         known = waiting.get(name, Waiting(name, 0, None))
         since = min(filter(None, (known.since, one.since)), default=None)
@@ -443,22 +443,26 @@ def _went_back(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, told, names=names)
 
 
-@_check("hold", "schema redis", "`rqsched hold --preview` shows what a release would do; `rqsched release` ends it.")
-def _hold(scope: _Scope) -> Finding:
-    scope.runtime.hold.look(is_fresh=True)
-    found = scope.runtime.hold.known
+@_check(
+    "all-frozen",
+    "schema redis",
+    "`rqsched freeze --everything --preview` shows what a thaw would do; `rqsched thaw --everything` ends it.",
+)
+def _all_frozen(scope: _Scope) -> Finding:
+    scope.runtime.freezes.look(is_fresh=True)
+    found = scope.runtime.freezes.known
     if found is None:
-        return Finding(Level.OK, "nothing is held")
+        return Finding(Level.OK, "everything may begin")
     return Finding(Level.WARNING, f"everything is {found}: nothing begins")
 
 
 @_check(
     "frozen",
-    "hold",
+    "all-frozen",
     "`rqsched freeze NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
 )
 def _frozen(scope: _Scope) -> Finding:
-    frozen = scope.runtime.hold.frozen
+    frozen = scope.runtime.freezes.frozen
     found = [one for name, one in sorted(frozen.items()) if scope.namespace in {None, name}]
     if not found:
         return Finding(Level.OK, "no namespace is frozen")
@@ -610,7 +614,7 @@ def _workers(scope: _Scope) -> Finding:
         advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
         return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
     slow = [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]
-    if slow and not scope.runtime.hold.is_on:
+    if slow and not scope.runtime.freezes.is_all_frozen:
         told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
         advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
         numbers = {str(one.queue): one.number for one in slow}
@@ -691,7 +695,7 @@ def _limits(scope: _Scope) -> Finding:
     """Look for groups in which a run or target waits too long for a place, and for places that are not claimed."""
     runtime, most = scope.runtime, scope.runtime.settings.longest_wait[EVERY]
     passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
-    if passed and not runtime.hold.is_on:
+    if passed and not runtime.freezes.is_all_frozen:
         queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
         told = _listed(f"{count} run(s) or target(s) on {queue!r}" for queue, count in queues.items())
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
@@ -699,13 +703,13 @@ def _limits(scope: _Scope) -> Finding:
                        advice=advice)  # fmt: skip
     now = runtime.now()
     groups = scope.read(lambda connection: limits.busiest(connection, _MOST, now, scope.namespace))
-    frozen = runtime.hold.frozen
+    frozen = runtime.freezes.frozen
     slow = [
         one
         for one in groups
         if one.waiting_since is not None and now - one.waiting_since > most and one.namespace not in frozen
     ]
-    if not slow or runtime.hold.is_on:
+    if not slow or runtime.freezes.is_all_frozen:
         return Finding(Level.OK, "nobody waits too long for a place of a group")
     numbers = {f"{one.namespace}/{one.name}": one.waiting for one in slow}
     told = _listed(
@@ -772,9 +776,9 @@ def _newer_release(scope: _Scope) -> Finding:
 
 @_check("late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
 def _late(scope: _Scope) -> Finding:
-    if scope.runtime.hold.is_on:
-        return Finding(Level.OK, "everything is held")
-    until, namespace, frozen = late_until(scope.runtime), scope.namespace, [*scope.runtime.hold.frozen]
+    if scope.runtime.freezes.is_all_frozen:
+        return Finding(Level.OK, "everything is frozen")
+    until, namespace, frozen = late_until(scope.runtime), scope.namespace, [*scope.runtime.freezes.frozen]
     found = scope.read(lambda connection: schedule_queries.late(connection, namespace, until, _TOLD, frozen))
     if not found:
         return Finding(Level.OK, "no schedule is late")
@@ -794,9 +798,9 @@ def _when(at: datetime | None) -> str:
 @_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
 def _after(scope: _Scope) -> Finding:
     """Look for schedules whose upstream is missing, and for upstream ends that could not be followed so far."""
-    before, hold = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.hold
+    before, freezes = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.freezes
     owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
-    late = {} if hold.is_on else {one: error for one, error in owed if one.namespace not in hold.frozen}
+    late = {} if freezes.is_all_frozen else {one: error for one, error in owed if one.namespace not in freezes.frozen}
     if late:
         errors = [f"{_path(one)} ({error or 'no process has tried'})" for one, error in late.items()]
         told = f"what they come after has ended, and they have not started: {_listed(errors)}"
@@ -911,7 +915,7 @@ def _held(usage: Usage) -> str:
 
 @_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
 def _successes(scope: _Scope) -> Finding:
-    frozen = [*scope.runtime.hold.frozen]
+    frozen = [*scope.runtime.freezes.frozen]
     if scope.namespace in frozen:
         return Finding(Level.OK, "the namespace is frozen")
     found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD, frozen))

@@ -30,7 +30,7 @@ from rqsched.features.bulk.api import BulkOperations
 from rqsched.features.calendars.api import Calendars
 from rqsched.features.declarations.api import Syncing
 from rqsched.features.declarations.declarations import Declaration, Declarations, Declaring, of_process
-from rqsched.features.freeze.api import Holding
+from rqsched.features.freeze.api import Freezing
 from rqsched.features.limits.api import Limits
 from rqsched.features.list import make_runtime
 from rqsched.features.namespaces.api import Namespaces
@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 _runtime_of = attrgetter("runtime")
 
 
-class Scheduler(Holding, Syncing, Declaring):
+class Scheduler(Freezing, Syncing, Declaring):
     """Durable schedules over one SQL database and one Redis.
 
     >>> scheduler = Scheduler.from_env()

@@ -20,7 +20,7 @@ from rqsched.features.limits.chain import told_of_line, told_of_targets
 from rqsched.kernel.chain.refusals import find_all
 from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import AuditRecord, instant_of
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.lifecycle import decide_end_pause, reanchored
 from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus, Skips
 from rqsched.kernel.decide.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored_due_of
@@ -59,11 +59,11 @@ _ANSWERS = {
     ScheduleStatus.DEAD: Answer.DEAD,
     ScheduleStatus.DELETED: Answer.DELETED,
 }
-_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.HELD, Answer.FROZEN})
+_NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.FROZEN})
 """The answers for an occurrence that got no run when it was due."""
 _UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
 _NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
-"""The answers for a passed occurrence without a run; a hold at its time replaces them."""
+"""The answers for a passed occurrence without a run; a freeze at its time replaces them."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
@@ -126,9 +126,9 @@ class _Question:
         if run.upstream_run_uid is not None and (end := self.upstream_end) is not None:
             told = replace(told, text=f"{told.text} It came after {self.ended(end)}.")
         is_live = run.kind is not RunKind.BACKFILL
-        hold = self.hold_at(self.now if told.answer == Answer.WAITS else None, run.due_at if is_live else None)
-        if hold is not None and (run.started_at is None or not hold.covers(run.started_at)):
-            told = replace(told, text=f"{told.text} {self.told_of(hold)}")
+        freeze = self.freeze_at(self.now if told.answer == Answer.WAITS else None, run.due_at if is_live else None)
+        if freeze is not None and (run.started_at is None or not freeze.covers(run.started_at)):
+            told = replace(told, text=f"{told.text} {self.told_of(freeze)}")
         if is_live:
             return told
         live = self.without_run()  # the outcome that the occurrence had before the backfill
@@ -169,7 +169,7 @@ class _Question:
 
     def without_run(self) -> Why:
         """Answer for an instant whose occurrence has no run: give the first answer that applies."""
-        return self.under_hold(next(found for found in self._answers() if found is not None))
+        return self.under_freeze(next(found for found in self._answers() if found is not None))
 
     @cached_property
     def upstream_end(self) -> UpstreamEnd | None:
@@ -221,35 +221,35 @@ class _Question:
             yield self.say(Answer.NOT_RECORDED, "No run, skip or miss of it is recorded.", occurrence_at=occurrence)
 
     @cached_property
-    def holds(self) -> list[Hold]:
-        """The recorded holds of everything and of the schedule's namespace, newest first."""
-        return metadata.find_holds(self.connection, None, self.schedule.namespace)
+    def freezes(self) -> list[Freeze]:
+        """The recorded freezes of everything and of the schedule's namespace, newest first."""
+        return metadata.find_freezes(self.connection, None, self.schedule.namespace)
 
-    def hold_at(self, *instants: datetime | None) -> Hold | None:
-        """Return the hold for the first of these instants that any hold covers, or None."""
-        return next((one for at in instants if at is not None for one in self.holds if one.covers(at)), None)
+    def freeze_at(self, *instants: datetime | None) -> Freeze | None:
+        """Return the freeze for the first of these instants that any freeze covers, or None."""
+        return next((one for at in instants if at is not None for one in self.freezes if one.covers(at)), None)
 
-    def under_hold(self, told: Why) -> Why:
-        """Add to an answer without a run that a hold is on now, or was on when the occurrence was due."""
+    def under_freeze(self, told: Why) -> Why:
+        """Add to an answer without a run that a freeze lasts now, or did when the occurrence was due."""
         occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
         if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
             return told
-        hold = self.hold_at(self.now if is_unfired else None, occurrence)
-        if hold is None:
+        freeze = self.freeze_at(self.now if is_unfired else None, occurrence)
+        if freeze is None:
             return told
-        text = f"{told.text} {self.told_of(hold)}"
-        if told.answer in _NOT_FIRED or (is_unfired and hold.released_at is None):
-            answer = Answer.HELD if hold.namespace is None else Answer.FROZEN
-            return replace(told, answer=answer.value, text=text, since=hold.since, by=hold.by, reason=hold.reason)
+        text = f"{told.text} {self.told_of(freeze)}"
+        if told.answer in _NOT_FIRED or (is_unfired and freeze.thawed_at is None):
+            answer = Answer.FROZEN.value
+            return replace(told, answer=answer, text=text, since=freeze.since, by=freeze.by, reason=freeze.reason)
         return replace(told, text=text)
 
-    def told_of(self, hold: Hold) -> str:
-        """Describe a hold in a sentence."""
-        told = hold.told(self.clock)
-        if hold.released_at is None:
-            end = "release" if hold.namespace is None else f"thaw {hold.namespace}"
+    def told_of(self, freeze: Freeze) -> str:
+        """Describe a freeze in a sentence."""
+        told = freeze.told(self.clock)
+        if freeze.thawed_at is None:
+            end = f"thaw {freeze.namespace or '--everything'}"
             told += f", and nothing begins before `rqsched {end}`"
-        return _ended(told[0].upper() + told[1:] + ("" if hold.reason is None else f": {hold.reason}"))
+        return _ended(told[0].upper() + told[1:] + ("" if freeze.reason is None else f": {freeze.reason}"))
 
     def before_creation(self) -> Why:
         """Answer for an instant before the schedule was created: from an earlier schedule with its id, if any."""
@@ -394,9 +394,8 @@ class _Question:
         """Say what a pending run waits for, or its place in line."""
         if run.is_blocked:
             return f"for its workflow: {run.blocked_reason}"
-        hold = self.hold_at(self.now)
-        if hold is not None:
-            return "for a release" if hold.namespace is None else "for a thaw"
+        if self.freeze_at(self.now) is not None:
+            return "for a thaw"
         line = told_of_line(self.connection, run, self.now, self.clock) or "a worker of its queue"
         return line if run.is_in_line else f"for {line}"
 

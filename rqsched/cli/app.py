@@ -78,13 +78,13 @@ ENTRIES = (
         "freeze",
         "features.freeze.cli",
         _OPERATIONS,
-        "Let nothing begin in a namespace until `rqsched thaw`: an outage on purpose, of one tenant or one purpose.",
+        "Let nothing begin in a namespace, or anywhere, until `rqsched thaw`: while a tenant moves, or for a restore.",
     ),
     Entry(
         "thaw",
         "features.freeze.cli",
         _OPERATIONS,
-        "Let everything of a namespace begin again; what is due fires by each schedule's policy.",
+        "Let a namespace, or everything, begin again; what is due fires by each schedule's policy.",
     ),
     Entry("machine", "machines.cli", _OPERATIONS, "Send events to state machines."),
     Entry("history", "cli.runs", _HISTORY, "Show a schedule's audit events, oldest first."),
@@ -93,18 +93,6 @@ ENTRIES = (
     Entry("why", "cli.schedules", _HISTORY, "Say why a schedule ran, or did not run, at an instant."),
     Entry("forecast", "simulate.cli", _HISTORY, "Show the next fires, the load, or a simulated year."),
     Entry("tick", "cli.maintenance", _MAINTENANCE, "Fire what is due, once, in this process; for use from cron."),
-    Entry(
-        "hold",
-        "features.freeze.cli",
-        _MAINTENANCE,
-        "Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.",
-    ),
-    Entry(
-        "release",
-        "features.freeze.cli",
-        _MAINTENANCE,
-        "Let everything begin again; what is due fires by each schedule's policy.",
-    ),
     Entry("recover", "cli.maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry(
         "prune", "features.pruning.cli", _MAINTENANCE, "Delete the runs and history that are beyond their retention."

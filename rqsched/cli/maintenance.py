@@ -118,8 +118,8 @@ def new_identity(session: Session, yes: Yes = False) -> None:
     """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
 
     Instead of that Redis, its own RQSCHED_CONTROL_QUEUE and run queues suffice. Waiting notifications are deleted: the
-    original sends them. Waiting and retrying runs execute in the copy, too, once its workers start: hold it, and cancel
-    them before.
+    original sends them. Waiting and retrying runs execute in the copy, too, once its workers start: freeze it, and
+    cancel them before.
     """
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:

@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 _DEAD = 1
 _BEGINS_NOTHING = {
     "waits_for_writes": "waits for a database that takes writes: `rqsched doctor` says why this one takes none",
-    "is_held": "begins nothing: it was started with RQSCHED_HOLD or --hold",
+    "is_frozen": "begins nothing: it was started with RQSCHED_FREEZE or --freeze",
 }
 """Why a live process does nothing, by the state that its child shows."""
 
@@ -36,7 +36,7 @@ def ping(
 
     For probes. It asks the workers and dispatchers of this user, also an `rq worker` with a dispatcher; in a container,
     those inside. Exit code 1 when there is none, or one does not answer. It asks no server: a worker that waits for
-    Redis or SQL lives. The line says if its database is a standby, or if its own settings hold it.
+    Redis or SQL lives. The line says if its database is a standby, or if its own settings freeze it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

@@ -18,9 +18,9 @@ from rqsched.run.logs import LogFormat, LogLevel, begin_logging
 from rqsched.run.worker import WorkerOptions, parse_size, serve, serve_dispatcher
 
 app = typer.Typer(add_completion=False)
-Held = Annotated[
+Frozen = Annotated[
     bool,
-    typer.Option("--hold", help="Begin nothing, whatever `rqsched release` said: for a first look after a restore."),
+    typer.Option("--freeze", help="Begin nothing, whatever `rqsched thaw` said: for a first look after a restore."),
 ]
 
 
@@ -91,7 +91,7 @@ def worker(
         str | None,
         typer.Option("--name", metavar="NAME", help="The worker's name at RQ; several processes append -1, -2 ..."),
     ] = None,
-    hold: Held = False,
+    freeze: Frozen = False,
     *,
     logs: Logs,
 ) -> None:
@@ -100,7 +100,7 @@ def worker(
     Without --concurrency one process forks for every run.
     """
     logs.begin()
-    _hold(hold)
+    _freeze(freeze)
     options = WorkerOptions(
         concurrency=concurrency,
         isolate=isolate,
@@ -118,7 +118,7 @@ def worker(
 @command(app)
 def dispatcher(
     recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
-    hold: Held = False,
+    freeze: Frozen = False,
     *,
     logs: Logs,
 ) -> None:
@@ -127,14 +127,14 @@ def dispatcher(
     Any number may run.
     """
     logs.begin()
-    _hold(hold)
+    _freeze(freeze)
     raise typer.Exit(serve_dispatcher(recover=recover))
 
 
-def _hold(is_held: bool) -> None:
-    """Hold this process and its children, by their environment."""
-    if is_held:
-        os.environ["RQSCHED_HOLD"] = "1"
+def _freeze(is_frozen: bool) -> None:
+    """Freeze this process and its children, by their environment."""
+    if is_frozen:
+        os.environ["RQSCHED_FREEZE"] = "1"
 
 
 @command(app)

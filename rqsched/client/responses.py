@@ -12,7 +12,7 @@ import httpx
 
 from rqsched import Quota
 from rqsched.api.description import RunDescription
-from rqsched.types import AuditRecord, Hold, Page, Released, ReleasePreview, Usage
+from rqsched.types import AuditRecord, Freeze, Page, Thawed, ThawPreview, Usage
 from rqsched.when.calendars import Calendar
 
 _RESOURCES = tuple(field.name for field in fields(Quota))
@@ -94,23 +94,18 @@ def nothing(response: httpx.Response) -> None:
     """Read a response without content."""
 
 
-def held(response: httpx.Response) -> Hold | None:
-    """Read whether everything is held."""
-    return hold(response) if response.json()["held"] else None
+def freeze(response: httpx.Response) -> Freeze:
+    """Read a freeze; its uid stays with the server."""
+    return _freeze(response.json())
 
 
-def hold(response: httpx.Response) -> Hold:
-    """Read a hold; its uid stays with the server."""
-    return _hold(response.json())
+def freezes(response: httpx.Response) -> list[Freeze]:
+    """Read freezes."""
+    return [_freeze(one) for one in response.json()["items"]]
 
 
-def holds(response: httpx.Response) -> list[Hold]:
-    """Read the current and past holds."""
-    return [_hold(one) for one in response.json()["items"]]
-
-
-def _hold(json: Mapping[str, Any]) -> Hold:
-    return read(Hold, {"uid": "", **json, "kept_in": tuple(json["kept_in"])})
+def _freeze(json: Mapping[str, Any]) -> Freeze:
+    return read(Freeze, {"uid": "", **json, "kept_in": tuple(json["kept_in"])})
 
 
 def calendar(response: httpx.Response) -> Calendar:
@@ -133,15 +128,15 @@ def _calendar(json: Mapping[str, Any]) -> Calendar:
     return read(Calendar, {**json, "exclude": tuple(json["exclude"]), "reaches": reaches})
 
 
-def release_preview(response: httpx.Response) -> ReleasePreview:
-    """Read the effect that a release would have."""
+def thaw_preview(response: httpx.Response) -> ThawPreview:
+    """Read the effect that a thaw would have."""
     json = response.json()
-    return read(ReleasePreview, json | {"hold": _hold(json["hold"]) if json["hold"]["held"] else None})
+    return read(ThawPreview, json | {"freeze": json["freeze"] and _freeze(json["freeze"])})
 
 
-def released(response: httpx.Response) -> Released:
-    """Read the effect of a release."""
-    return read(Released, {"hold": None, **response.json()})
+def thawed(response: httpx.Response) -> Thawed:
+    """Read the effect of a thaw."""
+    return read(Thawed, {"freeze": None, **response.json()})
 
 
 def usage(response: httpx.Response) -> Usage:

@@ -28,17 +28,17 @@ from rqsched.errors import RqschedError
 from rqsched.types import (
     AuditRecord,
     BulkProgress,
-    Hold,
+    Freeze,
     LimitDescription,
     Load,
     NamespaceData,
     Page,
-    Released,
-    ReleasePreview,
     RetryRow,
     Synced,
     TargetDescription,
     TargetProgress,
+    Thawed,
+    ThawPreview,
     Usage,
     Why,
 )
@@ -511,66 +511,46 @@ class Client:
         """Count the fires of the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
         return self.send(get(path_of("load"), responses.one(Load), {"hours": hours}))
 
-    def hold(self, reason: str | None = None) -> Hold:
-        """Let nothing begin, in any namespace, until `release`. Idempotent; see `Scheduler.hold`."""
-        return self.send(
-            Request("POST", path_of("hold"), responses.hold, given({"reason": reason}), is_repeatable=True)
-        )
+    def freeze(self, reason: str | None = None, *, everything: bool = False) -> Freeze:
+        """Let nothing begin in the namespace, or in any (`everything`), until `thaw`; see `Scheduler.freeze`."""
+        body = given({"reason": reason, "everything": everything or None})
+        return self.send(Request("POST", path_of("freeze"), responses.freeze, body, is_repeatable=True))
 
-    def held(self) -> Hold | None:
-        """Read the hold: by whom, why and since when; None when nothing is held."""
-        return self.send(get(path_of("hold"), responses.held))
+    def frozen(self) -> Sequence[Freeze]:
+        """Read the current freezes, that of everything first; see `Scheduler.frozen`."""
+        return self.send(get(path_of("frozen"), responses.freezes))
 
-    def holds(self) -> Sequence[Hold]:
-        """Read the current and past holds, newest first; see `Scheduler.holds`."""
-        return self.send(get(path_of("hold", "history"), responses.holds))
+    def freezes(self, *, everything: bool = False) -> Sequence[Freeze]:
+        """Read the current and past freezes, the newest first; see `Scheduler.freezes`."""
+        params = {"everything": "true" if everything else None}
+        return self.send(get(path_of("freeze", "history"), responses.freezes, params))
 
-    def preview_release(self, *, since: datetime | None = None, missed: bool = False) -> ReleasePreview:
-        """Read the effect of `release` with the same arguments; see `Scheduler.preview_release`."""
-        at = None if since is None else instant("since", since)
-        params = {"since": at, "missed": "true" if missed else None}
-        return self.send(get(path_of("hold", "preview"), responses.release_preview, params))
-
-    def release(
+    def preview_thaw(
         self,
         *,
+        everything: bool = False,
+        missed: Literal["one", "all", "none"] | None = None,
         since: datetime | None = None,
-        missed: bool = False,
-        cancel_pending: bool = False,
-        reason: str | None = None,
-    ) -> Released:
-        """Let everything begin again; see `Scheduler.release`. The ended hold is not read: `hold` is None."""
-        at = None if since is None else instant("since", since)
-        body = given({"since": at, "missed": missed, "cancel_pending": cancel_pending, "reason": reason})
-        return self.send(Request("POST", path_of("release"), responses.released, body, is_repeatable=True))
-
-    def freeze(self, reason: str | None = None) -> Hold:
-        """Let nothing begin in the namespace until `thaw`. Idempotent; see `Scheduler.freeze`."""
-        body = given({"reason": reason})
-        return self.send(Request("POST", path_of("freeze"), responses.hold, body, is_repeatable=True))
-
-    def frozen(self) -> Sequence[Hold]:
-        """Read the freeze of each frozen namespace that the token sees; see `Scheduler.frozen`."""
-        return self.send(get(path_of("frozen"), responses.holds))
-
-    def freezes(self) -> Sequence[Hold]:
-        """Read the current and past freezes of the namespace, newest first; see `Scheduler.freezes`."""
-        return self.send(get(path_of("freeze", "history"), responses.holds))
-
-    def preview_thaw(self, *, missed: Literal["one", "all", "none"] | None = None) -> ReleasePreview:
+    ) -> ThawPreview:
         """Read the effect of `thaw` with the same arguments; see `Scheduler.preview_thaw`."""
-        return self.send(get(path_of("freeze", "preview"), responses.release_preview, {"missed": missed}))
+        at = None if since is None else instant("since", since)
+        params = {"everything": "true" if everything else None, "missed": missed, "since": at}
+        return self.send(get(path_of("thaw", "preview"), responses.thaw_preview, params))
 
     def thaw(
         self,
         *,
+        everything: bool = False,
         missed: Literal["one", "all", "none"] | None = None,
+        since: datetime | None = None,
         cancel_pending: bool = False,
         reason: str | None = None,
-    ) -> Released:
-        """Let everything in the namespace begin again; see `Scheduler.thaw`. The ended freeze is not read."""
-        body = given({"missed": missed, "cancel_pending": cancel_pending, "reason": reason})
-        return self.send(Request("POST", path_of("thaw"), responses.released, body, is_repeatable=True))
+    ) -> Thawed:
+        """Let the namespace, or everything, begin again; see `Scheduler.thaw`. The ended freeze is not read."""
+        at = None if since is None else instant("since", since)
+        body = given({"everything": everything or None, "missed": missed, "since": at, "reason": reason})
+        body |= {"cancel_pending": cancel_pending}
+        return self.send(Request("POST", path_of("thaw"), responses.thawed, body, is_repeatable=True))
 
     def events(
         self,

@@ -253,25 +253,6 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
     return since
 
 
-def confirm_release(visit: Visit) -> Response:
-    """Ask whether to release everything; list the due schedules and the waiting runs."""
-    _require_all(visit)
-    return visit.page("release.html", found=visit.scheduler.preview_release())
-
-
-def release(visit: Visit) -> Response:
-    """Release everything; on request, first record due occurrences as missed and cancel waiting runs."""
-    _require_all(visit)
-    is_missed, cancels = "missed" in visit.form, "cancel_pending" in visit.form
-    try:
-        done = visit.scheduler.release(missed=is_missed, cancel_pending=cancels, context=visit.context)
-    except RqschedError as error:
-        return visit.done(f"Not done: {error}", "/")
-    also = f" {done.missed} occurrences are recorded as missed." if is_missed else ""
-    also += f" {done.cancelled} runs are cancelled." if cancels else ""
-    return visit.done(("Everything is released." if done.hold else "Nothing was held.") + also, "/")
-
-
 def confirm_freeze(visit: Visit) -> Response:
     """Ask whether, and why, to freeze the namespace."""
     return visit.page("freeze.html")
@@ -303,22 +284,35 @@ def set_limit(visit: Visit) -> Response:
 
 
 def confirm_thaw(visit: Visit) -> Response:
-    """Ask whether to thaw the namespace; list the due schedules and the waiting runs."""
-    return visit.page("thaw.html", found=visit.scheduler.preview_thaw(namespace=visit.namespace))
+    """Ask whether to thaw the namespace, or everything; list the due schedules and the waiting runs."""
+    everything = visit.query("everything") == "yes"
+    return visit.page(
+        "thaw.html", everything=everything, found=visit.scheduler.preview_thaw(**_thawed(visit, everything))
+    )
 
 
 def thaw(visit: Visit) -> Response:
-    """Thaw the namespace; due occurrences fire as chosen, and waiting runs may be cancelled first."""
-    cancels, context, given = "cancel_pending" in visit.form, visit.context, visit.form.get("missed") or None
-    missed: Any = given
+    """Thaw the namespace, or everything; due occurrences fire as chosen, and waiting runs may be cancelled first."""
+    cancels = "cancel_pending" in visit.form
+    missed: Any = visit.form.get("missed") or None
+    everything = visit.form.get("everything") == "yes"
+    scope: dict[str, Any] = _thawed(visit, everything)
     try:
-        done = visit.scheduler.thaw(missed=missed, cancel_pending=cancels, namespace=visit.namespace, context=context)
+        done = visit.scheduler.thaw(missed=missed, cancel_pending=cancels, context=visit.context, **scope)
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/")
     also = f" {done.fired} occurrences fire, {done.missed} are recorded as missed." if missed else ""
     also += f" {done.cancelled} runs are cancelled." if cancels else ""
-    what = f"The namespace {visit.namespace} is thawed." if done.hold else "The namespace was not frozen."
-    return visit.done(what + also, "/")
+    what = "Everything" if everything else f"The namespace {visit.namespace}"
+    return visit.done(f"{what} {'is thawed' if done.freeze else 'was not frozen'}.{also}", "/")
+
+
+def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
+    """Return what is meant, as the scheduler's arguments; raises ForbiddenError."""
+    if everything:
+        _require_all(visit)
+        return {"everything": True}
+    return {"namespace": visit.namespace}
 
 
 def confirm_delete_namespace(visit: Visit) -> Response:

@@ -26,7 +26,7 @@ EVENTS = 500
 """Events that one page reads: the many events of one operation become one line."""
 
 AT_LARGE = 20
-"""Holds, freezes and changes of limits and calendars that are shown above the lines."""
+"""Freezes, and changes of limits and calendars that are shown above the lines."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -63,15 +63,15 @@ def show(visit: Visit) -> Response:
 
 
 def _at_large(visit: Visit, filters: AskedFilters) -> Sequence[Altered]:
-    """Return the newest holds, freezes and changes of limits and calendars that match the filters."""
+    """Return the newest freezes, and changes of limits and calendars that match the filters."""
     if filters.event_type or filters.schedule_id:
         return []
     told = visit.read(lambda connection: metadata.find_altered(connection, None, visit.namespace))
-    for one in (*visit.scheduler.holds(), *visit.scheduler.freezes(namespace=visit.namespace)):
-        began, ended = ("frozen", "thawed") if one.namespace else ("held", "released")
-        if one.released_at is not None:
-            told.append(Altered(one.released_at, ended, one.released_by, None, one.release_reason))
-        told += [] if one.since is None else [Altered(one.since, began, one.by, None, one.reason)]
+    for one in (*visit.scheduler.freezes(everything=True), *visit.scheduler.freezes(namespace=visit.namespace)):
+        what = "the namespace" if one.namespace else "everything"
+        if one.thawed_at is not None:
+            told.append(Altered(one.thawed_at, f"{what} thawed", one.thawed_by, None, one.thaw_reason))
+        told += [] if one.since is None else [Altered(one.since, f"{what} frozen", one.by, None, one.reason)]
     since, until, who = filters.since or _FIRST, filters.until or _LAST, (filters.principal or "").lower()
     meant = (one for one in told if since <= one.at < until and who in (one.by or "").lower())
     return sorted(meant, key=attrgetter("at"), reverse=True)[:AT_LARGE]

@@ -139,7 +139,7 @@ _WORDS: Mapping[str, _Words] = {
         "does not fire.",
     ),
     "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
-    "hold": _Words("Everything is held", "{detail}."),
+    "all-frozen": _Words("Everything is frozen", "{detail}."),
     "frozen": _Words("The namespace is frozen", "{detail}."),
     "writes": _Words(
         "The database takes no writes",

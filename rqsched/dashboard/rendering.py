@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 import rqsched
 from rqsched.errors import error_line
 from rqsched.kernel.decide.audit import MISSED, SKIPPED, AuditRecord, instant_of
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
 from rqsched.kernel.decide.payload import loads
@@ -228,19 +228,19 @@ def gap_of(event: AuditRecord) -> Omission | None:
     return None
 
 
-def under_holds(gap: Omission, holds: Sequence[Hold], zone: ZoneInfo) -> Omission:
-    """Return misses with the hold or freeze of their time as the reason, in the words of `why`."""
-    for hold in holds if gap.is_missed else ():
+def under_freezes(gap: Omission, freezes: Sequence[Freeze], zone: ZoneInfo) -> Omission:
+    """Return misses with the freeze of their time as the reason, in the words of `why`."""
+    for freeze in freezes if gap.is_missed else ():
         if (
-            hold.since is None
-            or hold.since > gap.last
-            or (hold.released_at is not None and hold.released_at <= gap.first)
+            freeze.since is None
+            or freeze.since > gap.last
+            or (freeze.thawed_at is not None and freeze.thawed_at <= gap.first)
         ):
             continue
-        told = hold.told(lambda at: f"{at.astimezone(zone):%a %d %b %H:%M}") + (
-            f" ({hold.reason})" if hold.reason else ""
+        told = freeze.told(lambda at: f"{at.astimezone(zone):%a %d %b %H:%M}") + (
+            f" ({freeze.reason})" if freeze.reason else ""
         )
-        is_whole = hold.covers(gap.first) and hold.covers(gap.last)
+        is_whole = freeze.covers(gap.first) and freeze.covers(gap.last)
         why = gap.why.replace(NOTHING_FIRED, told, 1) if is_whole and NOTHING_FIRED in gap.why else f"{gap.why}; {told}"
         return replace(gap, why=why)
     return gap

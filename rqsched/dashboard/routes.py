@@ -78,8 +78,6 @@ def routes() -> list[Route]:
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
         _form("/bulk", bulk.ask),
-        _page("/release", actions.confirm_release, Role.ADMIN, is_heavy=True),
-        _form("/release", actions.release, Role.ADMIN),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
         _form("/limits", actions.set_limit),

@@ -17,7 +17,7 @@ from rqsched.api.build_description import iter_upcoming
 from rqsched.api.run_handle import RunHandle
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
-from rqsched.dashboard.rendering import Omission, exact, gap_of, under_holds
+from rqsched.dashboard.rendering import Omission, exact, gap_of, under_freezes
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.features.after import store as upstream_ends
@@ -29,7 +29,7 @@ from rqsched.features.hours.decide import A_DAY, HourKey, day_of, hour_of
 from rqsched.features.hours.timeline import Columns
 from rqsched.features.limits.chain import told_of_line, told_of_targets
 from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.ids import is_uid
 from rqsched.kernel.decide.model import Run, Schedule
 from rqsched.kernel.decide.results import Answer, Page
@@ -138,7 +138,7 @@ def show(visit: Visit) -> Response:
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
         asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
         answer=told if text or told.answer not in _EXPECTED else None,
-        why=[under_holds(gap, found.holds, own_zone) for gap in found.gaps], backfills=found.backfills,
+        why=[under_freezes(gap, found.freezes, own_zone) for gap in found.gaps], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval), spread=found.spread,
         days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
         cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
@@ -192,8 +192,8 @@ class _Found(NamedTuple):
     """One more than is shown, to know whether older ones follow."""
     gaps: list[Omission]
     """The newest skips and misses, also those before a restart, which counts from zero."""
-    holds: list[Hold]
-    """The holds that are known, the newest first; none where nothing was missed."""
+    freezes: list[Freeze]
+    """The freezes that are known, the newest first; none where nothing was missed."""
     backfills: list[BackfillRuns]
     """The newest ones of the schedule's id."""
     outlines: list[RunOutline]
@@ -214,6 +214,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     backfill = text if is_uid(text := visit.query("backfill")) else None
     skips = event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS)
     gaps = [gap for event in skips if (gap := gap_of(event)) is not None]
+    has_missed = any(gap.is_missed for gap in gaps)
     runs = run_queries.list_runs(
         connection, uid, limit=RUNS, cursor=cursor, statuses=statuses, backfill_uid=backfill, is_live=not backfill
     )
@@ -221,7 +222,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         runs=replace(runs, next_cursor=bind_cursor(runs.next_cursor, *of)),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         gaps=gaps,
-        holds=metadata.find_holds(connection, None, schedule.namespace) if any(gap.is_missed for gap in gaps) else [],
+        freezes=metadata.find_freezes(connection, None, schedule.namespace) if has_missed else [],
         backfills=[_describe(connection, visit, one, counted.get(one.uid, {})) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),

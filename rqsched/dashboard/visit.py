@@ -21,7 +21,7 @@ from rqsched.errors import InvalidInputError, RunNotFoundError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.ids import is_uid
 from rqsched.kernel.decide.model import Run, Schedule
 from rqsched.kernel.queries import runs as run_queries
@@ -142,16 +142,16 @@ class Visit:
         return response
 
     @cached_property
-    def hold(self) -> Hold | None:
-        """The hold, for the banner of every page; None when nothing is held."""
-        gate = self.scheduler.runtime.hold
+    def all_frozen(self) -> Freeze | None:
+        """The freeze of everything, for the banner of every page; None if there is none."""
+        gate = self.scheduler.runtime.freezes
         gate.look()
         return gate.known
 
     @cached_property
-    def freeze(self) -> Hold | None:
+    def freeze(self) -> Freeze | None:
         """The freeze of the namespace, which the banner shows as well; None if it is not frozen."""
-        gate = self.scheduler.runtime.hold
+        gate = self.scheduler.runtime.freezes
         gate.look()
         return gate.find_frozen().get(self.namespace)
 

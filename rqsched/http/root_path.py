@@ -12,7 +12,7 @@ from starlette.types import Scope
 OWN = (
     "/api/v1", "/api/schedules", "/api/cluster", "/api/health", "/ojs", "/healthz", "/readyz", "/metrics", "/docs",
     "/openapi.json", "/schedules", "/runs", "/calendars", "/audit", "/why", "/find", "/timeline", "/system", "/preview",
-    "/stream", "/bulk", "/release", "/freeze", "/thaw", "/namespace", "/limits", "/retry-failed", "/backfills",
+    "/stream", "/bulk", "/freeze", "/thaw", "/namespace", "/limits", "/retry-failed", "/backfills",
     "/login", "/logout", "/theme", "/static",
 )  # fmt: skip
 """The first parts of the paths of all our routes, except the front page."""

@@ -235,9 +235,10 @@ def redis_families(found: RedisGauges) -> Iterator[Metric]:
     yield CounterMetricFamily("rqsched_reconcile_seconds", "How long they took in total.", value=sums.get(SECONDS, 0))
 
 
-def held(is_on: bool) -> GaugeMetricFamily:
-    """Return whether everything is held."""
-    return GaugeMetricFamily("rqsched_held", "Whether everything is held, so that nothing begins.", value=float(is_on))
+def all_frozen(is_all_frozen: bool) -> GaugeMetricFamily:
+    """Return whether everything is frozen."""
+    text = "Whether everything is frozen, so that nothing begins."
+    return GaugeMetricFamily("rqsched_all_frozen", text, value=float(is_all_frozen))
 
 
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:

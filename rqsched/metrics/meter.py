@@ -82,7 +82,7 @@ class Meter:
             if sees_all:
                 takes_writes = self._redis is not None and self._redis.dispatchers is not None
                 yield exposition.up({"database": self._database is not None, "redis": takes_writes})
-                yield exposition.held(self._runtime.hold.is_on)
+                yield exposition.all_frozen(self._runtime.freezes.is_all_frozen)
                 yield from exposition.redis_families(self._redis) if self._redis else ()
 
 

@@ -76,7 +76,7 @@ def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) 
     from rqsched.run.worker import dispatch, open_runtime  # noqa: PLC0415
 
     def turn() -> None:
-        progress.turn(waits_for_writes=runtime.write_gate.is_closed, is_held=runtime.hold.is_own)
+        progress.turn(waits_for_writes=runtime.write_gate.is_closed, is_frozen=runtime.freezes.is_own)
         if os.getppid() != keeper:
             signal.raise_signal(signal.SIGTERM)  # the loop finishes its batch
 

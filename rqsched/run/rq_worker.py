@@ -120,14 +120,14 @@ class PatientWorker(BaseWorker):
     """RQ's longest pause before it tries an absent Redis again."""
     runtime: Runtime | None = None
     """The runtime that settles runs whose horse this worker sees die; None leaves these runs to reconcile."""
-    hold_redis: Redis | None = None
-    """The client over which this worker asks whether everything is on hold; None for the runtime's own."""
+    freeze_redis: Redis | None = None
+    """The client over which this worker asks whether everything is frozen; None for the runtime's own."""
     _progress: Progress | None = None
     """Shows a supervisor that RQ's loop turns; None without a supervisor."""
     _heartbeat_at = 0.0
     _registered_at = 0.0
     _suspension_at = 0.0
-    _hold_asked_at = 0.0
+    _freeze_asked_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take the arguments of RQ's worker; the given clients stay unchanged."""
@@ -233,21 +233,21 @@ class PatientWorker(BaseWorker):
             super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
-        """Wait while workers are suspended, and ask whether everything is on hold; each at most once a second."""
+        """Wait while workers are suspended, and ask whether everything is frozen; each at most once a second."""
         now = time.monotonic()
         if now - self._suspension_at < HOUSEKEEPING_SECONDS:
             return
         with self._outlived("a look for `rq suspend`"):
             super().check_for_suspension(burst)
             self._suspension_at = now
-        self._learn_of_hold()
+        self._learn_of_freeze()
 
-    def _learn_of_hold(self) -> None:
-        """Ask whether everything is on hold, at most once a second: RQ's loop stands still while it waits for a job."""
+    def _learn_of_freeze(self) -> None:
+        """Ask whether everything is frozen, at most once a second: RQ's loop stands still while it waits for a job."""
         now = time.monotonic()
-        if self.runtime is not None and now - self._hold_asked_at >= HOUSEKEEPING_SECONDS:
-            self._hold_asked_at = now
-            self.runtime.hold.ask_redis_now(self.hold_redis)
+        if self.runtime is not None and now - self._freeze_asked_at >= HOUSEKEEPING_SECONDS:
+            self._freeze_asked_at = now
+            self.runtime.freezes.ask_redis_now(self.freeze_redis)
 
     def perform_job(self, job: Job, *arguments: Any, **options: Any) -> bool:
         """Perform a job in this process."""
@@ -277,11 +277,11 @@ class PatientWorker(BaseWorker):
         return self.runtime is not None and self.runtime.write_gate.is_closed
 
     def _wait_until_allowed(self) -> None:
-        """Wait, in RQ's loop, while this process may take no job: the database takes no writes, or there is a hold."""
+        """Wait, in RQ's loop, while this process may take no job: the database takes no writes, or it is frozen."""
         if self.runtime is None:
             return
         is_first = self.runtime.database.refuses_writes is None
-        while (self.runtime.hold.is_own or not self.runtime.write_gate.is_open()) and not self._stop_requested:
+        while (self.runtime.freezes.is_own or not self.runtime.write_gate.is_open()) and not self._stop_requested:
             self.heartbeat()
             time.sleep(_WRITES_SECONDS)
         if is_first:
@@ -307,7 +307,7 @@ class PatientWorker(BaseWorker):
             self._waits_for_job = False
         self.is_idle = found is None
         if found is not None:
-            self._learn_of_hold()
+            self._learn_of_freeze()
         return found
 
     def _shutdown(self) -> None:
@@ -506,7 +506,7 @@ def make_worker(
         found, name=name, connection=redis, serializer=serializer, exception_handlers=list(exception_handlers)
     )
     if isinstance(worker, PatientWorker):
-        worker.hold_redis = redis
+        worker.freeze_redis = redis
     return worker
 
 

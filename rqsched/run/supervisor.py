@@ -54,7 +54,7 @@ RENEW = 4
 """The exit status of a child that asks for a successor at once."""
 
 
-_WAITS_FOR_WRITES, _IS_HELD = 1, 2
+_WAITS_FOR_WRITES, _IS_FROZEN = 1, 2
 """The flags of `Progress.turn`, as bits."""
 
 
@@ -75,13 +75,13 @@ class Progress:
         return bool(self._noted & _WAITS_FOR_WRITES)
 
     @property
-    def is_held(self) -> bool:
+    def is_frozen(self) -> bool:
         """Whether the settings of the loop's process say that it begins nothing."""
-        return bool(self._noted & _IS_HELD)
+        return bool(self._noted & _IS_FROZEN)
 
-    def turn(self, *, waits_for_writes: bool = False, is_held: bool = False) -> None:
+    def turn(self, *, waits_for_writes: bool = False, is_frozen: bool = False) -> None:
         """Count one more turn, and note these two flags."""
-        noted = _WAITS_FOR_WRITES * waits_for_writes | _IS_HELD * is_held
+        noted = _WAITS_FOR_WRITES * waits_for_writes | _IS_FROZEN * is_frozen
         struct.pack_into("QQ", self._memory, 0, self.turns + 1, noted)
 
     @property
@@ -149,7 +149,7 @@ class Child:
     """Whether its loop has turned since it was started."""
     waits_for_writes: bool = False
     """Whether it waits for a database that takes writes."""
-    is_held: bool = False
+    is_frozen: bool = False
     """Whether its own settings say that it begins nothing."""
 
 
@@ -192,7 +192,7 @@ class Supervisor:
     def children(self) -> list[Child]:
         """The children that were started."""
         return [
-            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes, k.is_held)
+            Child(k.role.name, k.process.pid, k.restarts, k.is_running and k.turns > 0, k.waits_for_writes, k.is_frozen)
             for k in self._keepers
             if k.process and k.process.pid
         ]
@@ -310,8 +310,8 @@ class _ChildKeeper:
         return self.is_running and self._progress.waits_for_writes
 
     @property
-    def is_held(self) -> bool:
-        return self.is_running and self._progress.is_held
+    def is_frozen(self) -> bool:
+        return self.is_running and self._progress.is_frozen
 
     def keep(self) -> None:
         """Start the child when it is due; note when it has ended, and kill it when it stands still."""

@@ -70,7 +70,7 @@ def _answering(
                 "restarts": one.restarts,
                 "has_begun": one.has_begun,
                 "waits_for_writes": one.waits_for_writes,
-                "is_held": one.is_held,
+                "is_frozen": one.is_frozen,
             }
             for one in supervisor.children
         ]

@@ -378,7 +378,7 @@ def _run_dispatcher(progress: Progress, *, recover: bool) -> None:
     runtime = open_runtime()
 
     def turn() -> None:
-        progress.turn(waits_for_writes=runtime.write_gate.is_closed, is_held=runtime.hold.is_own)
+        progress.turn(waits_for_writes=runtime.write_gate.is_closed, is_frozen=runtime.freezes.is_own)
 
     dispatch(runtime, recover=recover, on_turn=turn)
 

@@ -397,7 +397,7 @@ class _Simulating:
         rows = [self._expect(one) for one in self._entries]
         origins = Counter(origin for _, origin in rows)
         told = [
-            "A run is late only if it waits for a worker: no outage, freeze, hold, trigger, backfill or edit happens.",
+            "A run is late only if it waits for a worker: no outage, freeze, trigger, backfill or edit happens.",
             "A run overlaps the next fire if it still runs then, or still waits for a worker.",
             "Each worker serves one queue. A cancelled run keeps its worker until its usual end.",
             "The span begins idle: runs that execute or wait at its start are left out.",

@@ -278,7 +278,7 @@ class Counting:
 
     def _assumed(self, most_schedules: int | None) -> Iterator[str]:
         yield (
-            "Each fire counts as one run, even if overlap, environments, max_runs or a hold will prevent its start. "
+            "Each fire counts as one run, even if overlap, environments, max_runs or a freeze will prevent its start. "
             "Triggers, backfills, retries, targets and schedules after other schedules are not counted."
         )
         if self._alone:

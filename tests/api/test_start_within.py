@@ -215,10 +215,10 @@ def test_external_worker_gets_one_that_is_in_time(any_env: Env) -> None:
 def test_hold_counts(env: Env) -> None:
     schedule = create(env)
     run = env.fire_next(schedule, HOUR)
-    env.scheduler.hold("restoring")
+    env.scheduler.freeze("restoring", everything=True)
     env.advance(LATE)
     env.recover()
-    env.scheduler.release()
+    env.scheduler.thaw(everything=True)
 
     assert run.refresh().state.shown_status == "expired"
 

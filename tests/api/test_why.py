@@ -431,40 +431,40 @@ def test_occurrence_that_was_excluded_then_is_told_so_after_that_is_changed(any_
     assert answers(schedule, NOON + HOUR, NOON + 3 * HOUR) == ["excluded", "fires"]
 
 
-def test_while_everything_is_held_what_is_due_and_what_is_to_come_are_held(any_env: Env) -> None:
+def test_while_everything_is_frozen_what_is_due_and_what_is_to_come_wait(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY)
     any_env.advance(MINUTE)
-    any_env.scheduler.hold(context=ADA)
+    any_env.scheduler.freeze(everything=True, context=ADA)
     any_env.advance(2 * HOUR)
 
     for at in (None, NOON + HOUR, NOON + 2 * HOUR, NOON + 5 * DAY):
         told = schedule.why(at)
-        assert (told.answer, told.by, told.reason, told.since) == ("held", "ada", "the vendor moves", NOON + MINUTE)
+        assert (told.answer, told.by, told.reason, told.since) == ("frozen", "ada", "the vendor moves", NOON + MINUTE)
         assert told.text.endswith(
-            " Everything has been held since Thu 15 Jan 2026 at 12:01 UTC, by ada, and nothing begins before "
-            "`rqsched release`: the vendor moves."
+            " Everything has been frozen since Thu 15 Jan 2026 at 12:01 UTC, by ada, and nothing begins before "
+            "`rqsched thaw --everything`: the vendor moves."
         )
     assert schedule.why(NOON + HOUR).text.startswith("It has been due since Thu 15 Jan 2026 at 13:00 UTC")
     assert schedule.why(NOON + 5 * DAY).text.startswith("It fires on Tue 20 Jan 2026 at 12:00 UTC.")
     assert answers(schedule, NOON + HOUR + MINUTE) == ["no_occurrence"]
 
 
-def test_hold_that_was_released_is_why_an_occurrence_was_missed_or_ran_late(any_env: Env) -> None:
+def test_freeze_that_was_thawed_is_why_an_occurrence_was_missed_or_ran_late(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY)
     any_env.run_next(schedule, HOUR)
-    any_env.scheduler.hold(context=ADA)
+    any_env.scheduler.freeze(everything=True, context=ADA)
     any_env.advance(3 * HOUR)
-    any_env.scheduler.release(context=CommandContext(principal="bob"))
+    any_env.scheduler.thaw(everything=True, context=CommandContext(principal="bob"))
     assert answers(schedule, NOON + 2 * HOUR) == ["late"]
     any_env.dispatch()
     any_env.work()
     told = (
-        "Everything was held from Thu 15 Jan 2026 at 13:00 UTC to Thu 15 Jan 2026 at 16:00 UTC, by ada: "
+        "Everything was frozen from Thu 15 Jan 2026 at 13:00 UTC to Thu 15 Jan 2026 at 16:00 UTC, by ada: "
         "the vendor moves."
     )
 
     assert answers(schedule, *(NOON + hours * HOUR for hours in (1, 2, 3, 4, 5))) == [
-        "ran", "ran", "held", "missed", "fires",
+        "ran", "ran", "frozen", "missed", "fires",
     ]  # fmt: skip
     late, missed = schedule.why(NOON + 2 * HOUR), schedule.why(NOON + 3 * HOUR)
     assert "started on Thu 15 Jan 2026 at 16:00 UTC" in late.text
@@ -472,33 +472,33 @@ def test_hold_that_was_released_is_why_an_occurrence_was_missed_or_ran_late(any_
     assert missed.text.endswith(told)
     assert (missed.by, missed.since, missed.reason) == ("ada", NOON + HOUR, "the vendor moves")
     assert missed.event_sequence is not None
-    assert "held" not in schedule.why(NOON + HOUR).text
+    assert "frozen" not in schedule.why(NOON + HOUR).text
 
 
-def test_what_a_release_records_as_missed_was_held(any_env: Env) -> None:
+def test_what_a_thaw_records_as_missed_was_frozen(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY)
-    any_env.scheduler.hold()
+    any_env.scheduler.freeze(everything=True)
     any_env.advance(2 * HOUR)
-    any_env.scheduler.release(missed=True)
+    any_env.scheduler.thaw(everything=True, missed="none")
     told = schedule.why(NOON + HOUR)
-    assert told.answer == Answer.HELD
-    assert "everything was held, and the release counted it as missed" in told.text
+    assert told.answer == Answer.FROZEN
+    assert "it was frozen, and the thaw counted it as missed" in told.text
 
 
-def test_run_that_was_waiting_when_everything_was_held_waits_for_the_release(any_env: Env) -> None:
+def test_run_that_was_waiting_when_everything_was_frozen_waits_for_the_thaw(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY)
     any_env.fire_next(schedule, HOUR)
-    any_env.scheduler.hold("restore")
+    any_env.scheduler.freeze("restore", everything=True)
     told = schedule.why(NOON + HOUR)
     assert told.answer == Answer.WAITS
-    assert "waits for a release, since Thu 15 Jan 2026 at 13:00 UTC. Everything has been held since" in told.text
-    any_env.scheduler.release()
+    assert "waits for a thaw, since Thu 15 Jan 2026 at 13:00 UTC. Everything has been frozen since" in told.text
+    any_env.scheduler.thaw(everything=True)
     assert "waits for a worker of its queue" in schedule.why(NOON + HOUR).text
 
 
-def test_pause_is_the_answer_also_under_a_hold(any_env: Env) -> None:
+def test_pause_is_the_answer_also_under_a_freeze(any_env: Env) -> None:
     schedule = any_env.create(spec=HOURLY)
     schedule.pause(context=ADA)
-    any_env.scheduler.hold()
+    any_env.scheduler.freeze(everything=True)
     any_env.advance(2 * HOUR)
     assert answers(schedule, None, NOON + HOUR, NOON + 9 * HOUR) == ["paused"] * 3

@@ -55,7 +55,7 @@ def test_workflow_names_with_the_prefix_are_offered(cli: Cli, complete: Complete
 
 
 def test_command_names_with_the_prefix_are_offered(complete: Complete) -> None:
-    assert complete("re") == ["resume", "restart", "retry", "release", "recover"]
+    assert complete("re") == ["resume", "restart", "retry", "recover"]
 
 
 SILENT = {

@@ -74,7 +74,7 @@ def test_without_problems_the_exit_code_is_0(served: Cli) -> None:
             "writes",
             "publishing",
             "went back",
-            "hold",
+            "all-frozen",
             "frozen",
             "dispatchers",
             "waits",

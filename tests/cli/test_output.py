@@ -66,8 +66,6 @@ WITHOUT = {
     "calendar",
     "export",
     "import",
-    "hold",
-    "release",
     "freeze",
     "thaw",
     "namespace",

@@ -36,7 +36,7 @@ OWN: dict[RqschedError, str] = {
     errors.VersionConflictError("a", 1, 2): "read it again and repeat the change",
     errors.IdempotencyConflictError("a"): "choose a new key",
     errors.NewerReleaseError("unknown key 'moon'"): "Ask a process of the newer release",
-    errors.HeldError("held since noon"): "until `rqsched release`; repeat it then",
+    errors.FrozenError(None, "frozen since noon"): "until `rqsched thaw --everything`; repeat it then",
     errors.FrozenError("a", "frozen since noon"): "until `rqsched thaw a`; repeat it then",
     errors.TransactionConflictError("deadlock"): "roll yours back and repeat it",
     errors.QuotaExceededError("a", "bytes", limit=1, used=1, wanted=1): "Delete what is not needed",

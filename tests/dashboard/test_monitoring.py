@@ -56,7 +56,7 @@ ELSEWHERE = {
     "RqschedRunsExpire": "one run after another expires",
     "RqschedRedisFull": "Redis is filled to 0.95 of `maxmemory`",
     "RqschedRefused": "the key of a queue is somebody's",
-    "RqschedHeld": "everything is held",
+    "RqschedAllFrozen": "everything is frozen",
     "RqschedFrozen": "a namespace is frozen",
 }
 """The alerts of worlds of their own."""
@@ -148,9 +148,9 @@ def test_an_alert_fires_when_the_key_of_a_queue_is_somebodys(pages: Pages, tmp_p
 
 
 @needs_promtool
-def test_an_alert_fires_when_everything_is_held_and_when_nobody_answers(pages: Pages, tmp_path: Path) -> None:
-    pages.env.scheduler.hold("restoring")
-    assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedHeld"}, tmp_path) == ""
+def test_an_alert_fires_when_everything_is_frozen_and_when_nobody_answers(pages: Pages, tmp_path: Path) -> None:
+    pages.env.scheduler.freeze("restoring", everything=True)
+    assert refuted(RULES, series_of(scraped(pages.web)), {"RqschedAllFrozen"}, tmp_path) == ""
     assert refuted(RULES, {'up{job="rqsched"}': 0.0}, {"RqschedMetricsMissing"}, tmp_path) == ""
 
 

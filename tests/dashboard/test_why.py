@@ -50,35 +50,35 @@ def test_reason_of_a_trigger_that_was_skipped_is_shown_beside_why(pages: Pages) 
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("is_whole", [True, False], ids=["all of it", "a part"])
-def test_misses_under_a_hold_say_that_everything_was_held_by_whom_and_why(any_pages: Pages, is_whole: bool) -> None:
+def test_misses_under_a_freeze_say_that_everything_was_frozen_by_whom_and_why(any_pages: Pages, is_whole: bool) -> None:
     env, hostile = any_pages.env, "ada\u202e<b>"
     env.create("hourly", spec=Cron("0 * * * *"), fire_within=MINUTE)
     env.advance(MINUTE if is_whole else 1.5 * HOUR)
-    env.scheduler.hold("restoring", context=CommandContext(principal=hostile))
+    env.scheduler.freeze("restoring", everything=True, context=CommandContext(principal=hostile))
     env.advance(2 * HOUR)
-    env.scheduler.release()
+    env.scheduler.thaw(everything=True)
     env.advance(MINUTE)
     env.scheduler.tick()
     shown = any_pages.get("/schedules/hourly")
     told = " by ada\N{REPLACEMENT CHARACTER}&lt;b&gt; (restoring)"
-    assert (f"<bdi>everything was held from Thu 15 Jan 12:01 to Thu 15 Jan 14:01,{told}" in shown) == is_whole
-    assert ("<bdi>nothing fired in time; everything was held from Thu 15 Jan 13:30" in shown) == (not is_whole)
+    assert (f"<bdi>everything was frozen from Thu 15 Jan 12:01 to Thu 15 Jan 14:01,{told}" in shown) == is_whole
+    assert ("<bdi>nothing fired in time; everything was frozen from Thu 15 Jan 13:30" in shown) == (not is_whole)
     assert told in shown
 
 
-def test_misses_before_and_after_a_hold_do_not_name_it(pages: Pages) -> None:
+def test_misses_before_and_after_a_freeze_do_not_name_it(pages: Pages) -> None:
     env = pages.env
     env.create("hourly", spec=Cron("0 * * * *"), fire_within=MINUTE)
     env.advance(1.5 * HOUR)
     env.scheduler.tick()
-    env.scheduler.hold("restoring")
+    env.scheduler.freeze("restoring", everything=True)
     env.advance(MINUTE)
-    env.scheduler.release()
+    env.scheduler.thaw(everything=True)
     env.advance(HOUR)
     env.scheduler.tick()
     shown = pages.get("/schedules/hourly")
     assert shown.count("nothing fired in time") >= 2
-    assert "was held" not in shown
+    assert "was frozen" not in shown
 
 
 def test_misses_for_which_nothing_fired_promise_no_run(pages: Pages) -> None:

@@ -30,8 +30,8 @@ READ = {
     f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
     f"GET {ONE}upcoming/", f"GET {ONE}why/", f"GET {ONE}deliveries/",
     "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/", "GET /api/v1/load/",
-    "GET /api/v1/hold/", "GET /api/v1/limits/", "GET /api/v1/calendars/", "GET /api/v1/calendars/{calendar}/",
-    "GET /api/v1/hold/history/", "GET /api/v1/frozen/", "GET /api/v1/freeze/history/",
+    "GET /api/v1/limits/", "GET /api/v1/calendars/", "GET /api/v1/calendars/{calendar}/",
+    "GET /api/v1/frozen/", "GET /api/v1/freeze/history/",
     "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
     f"GET {CRON}", f"GET {CRON}/{{name}}", "GET /ojs/v1/health", "GET /ojs/v1/jobs/{job_id}",
@@ -54,8 +54,7 @@ OPERATE = {
 }
 ADMIN = {
     f"POST {NATIVE}", f"POST {NATIVE}batch-delete/", "POST /api/v1/sync/",
-    "POST /api/v1/hold/", "GET /api/v1/hold/preview/", "POST /api/v1/release/",
-    "POST /api/v1/freeze/", "GET /api/v1/freeze/preview/", "POST /api/v1/thaw/",
+    "POST /api/v1/freeze/", "GET /api/v1/thaw/preview/", "POST /api/v1/thaw/",
     "GET /api/v1/namespace/", "DELETE /api/v1/namespace/",
     f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
     "PUT /api/v1/calendars/{calendar}/", "DELETE /api/v1/calendars/{calendar}/",
@@ -145,17 +144,17 @@ def test_an_id_of_another_namespace_is_not_found_in_ones_own(populated: tuple[We
 WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {
     "GET /metrics",
     "GET /api/cluster/info",
-    "GET /api/v1/hold/",
-    "POST /api/v1/hold/",
+    "GET /api/v1/frozen/",
+    "POST /api/v1/freeze/",
 }
 """Routes that answer without SQL."""
-ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/v1/release/"}
+ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/v1/thaw/"}
 """Routes that report the outage of Redis. The others work in SQL, and Redis follows later."""
 
 
 def in_order(web: Web) -> list[str]:
     """Every route, deletions last, and then those after which nothing can be started."""
-    last = {"POST /api/v1/freeze/", "POST /api/v1/hold/"}
+    last = {"POST /api/v1/freeze/"}
     return sorted(documented_operations(web), key=lambda label: (label in last, "delete" in label.lower(), label))
 
 

@@ -40,11 +40,17 @@ HEAVY: dict[str, tuple[str, str, Any]] = {
     "a dry bulk": ("POST", "/api/v1/bulk/pause/", {"dry_run": True, "bound": 10, "status": ["active"]}),
     "the count of a bulk": ("POST", "/api/v1/bulk/pause/", {"labels": {"team": "billing"}}),
     "a dry sync": ("POST", "/api/v1/sync/", {"dry_run": True, "schedules": []}),
-    "what a release would do": ("GET", "/api/v1/hold/preview/", None),
-    "what a thaw would do": ("GET", "/api/v1/freeze/preview/", None),
+    "what a thaw would do": ("GET", "/api/v1/thaw/preview/", None),
     "what a deletion would delete": ("GET", "/api/v1/namespace/", None),
 }
-PAGES = ["/timeline", "/schedules/report", "/preview?cron=*+*+*+*+*", "/release", "/thaw", "/namespace/delete"]
+PAGES = [
+    "/timeline",
+    "/schedules/report",
+    "/preview?cron=*+*+*+*+*",
+    "/thaw?everything=yes",
+    "/thaw",
+    "/namespace/delete",
+]
 
 
 class Disconnectable:

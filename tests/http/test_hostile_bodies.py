@@ -34,8 +34,6 @@ ROUTES = [
     "POST /api/v1/bulk/{operation}/",
     "POST /api/v1/sync/",
     "PUT /api/v1/calendars/{calendar}/",
-    "POST /api/v1/hold/",
-    "POST /api/v1/release/",
     "POST /api/v1/freeze/",
     "PUT /api/v1/limits/",
     "POST /api/v1/thaw/",

@@ -76,7 +76,7 @@ def dropped(*parts: bytes) -> Receive:
 
 
 ROUTES_WITH_A_BODY = [
-    "/login", "/logout", "/theme", "/schedules/nightly/do", "/preview", "/hold", SCHEDULES, f"{SCHEDULES}x/pause/",
+    "/login", "/logout", "/theme", "/schedules/nightly/do", "/preview", "/freeze", SCHEDULES, f"{SCHEDULES}x/pause/",
     "/api/v1/sync/", "/ojs/v1/cron", "/ojs/v1/workers/fetch", "/api/schedules", "/api/schedules/x/pause",
 ]  # fmt: skip
 

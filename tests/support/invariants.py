@@ -116,8 +116,8 @@ def nothing_owed(runtime: Runtime, stories: Sequence[Story]) -> Iterator[str]:
     by_uid = {story.schedule.uid: story for story in stories}
     for end in runtime.database.read(read_ends):
         story = by_uid.get(end.schedule_uid)
-        is_held = story is None or _is_frozen(runtime, story) or runtime.hold.is_on
-        if end.due_at is not None and end.due_at <= runtime.now() and not is_held:
+        is_frozen = story is None or _is_frozen(runtime, story) or runtime.freezes.is_all_frozen
+        if end.due_at is not None and end.due_at <= runtime.now() and not is_frozen:
             yield f"I1: the end of {end.run_uid} is owed to {end.schedule_uid} since {end.ended_at}: {end.error}"
 
 

@@ -64,8 +64,8 @@ MALFORMED: list[tuple[str, bytes]] = [
 
 
 def populate(web: Web) -> dict[str, str]:
-    """Create one of each, and return the path parameters that name them. Ends holds and freezes of earlier requests."""
-    web.env.scheduler.release()
+    """Create one of each, and return the path parameters that name them. Ends the freezes of earlier requests."""
+    web.env.scheduler.thaw(everything=True)
     for freeze in web.env.scheduler.frozen():
         web.env.scheduler.thaw(namespace=freeze.namespace)
     web("PUT", at("report"), {**MINUTELY, "overlap": "allow_all"})

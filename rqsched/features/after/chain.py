@@ -31,8 +31,8 @@ from rqsched.kernel.chain import commit
 from rqsched.kernel.chain.commit import publish, write
 from rqsched.kernel.chain.error_text import name_error
 from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
-from rqsched.kernel.chain.hold import HoldGate
-from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, repair_each, unless_held
+from rqsched.kernel.chain.freeze_gate import FreezeGate
+from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, repair_each, unless_all_frozen
 from rqsched.kernel.chain.tracer import Tracer
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.chunks import chunks
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 MOST_AT_ONCE = 100
 """The most ends of a schedule that one transaction follows."""
 MOST_OF_A_FREEZE = 10_000
-"""The most ends during a freeze or a hold that are followed as one."""
+"""The most ends during a freeze that are followed as one."""
 
 
 class Parts(commit.Parts, Protocol):
@@ -57,8 +57,8 @@ class Parts(commit.Parts, Protocol):
     """The settings; `env` is the environment in which this process fires."""
     database: Database
     """The database that holds the owed ends."""
-    hold: HoldGate
-    """Tell whether a hold forbids new runs."""
+    freezes: FreezeGate
+    """Tell whether a freeze forbids new runs."""
     tracing: Tracer | None
     """The tracer of this process; None when it traces nothing."""
 
@@ -93,7 +93,7 @@ class After(Feature):
         # An empty Change may repeat a commit whose answer or process was lost. Ends of that commit may still be owed.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
-        if not (ended or resumed) or parts.hold.is_on:
+        if not (ended or resumed) or parts.freezes.is_all_frozen:
             return
         try:
             read = partial(upstream_ends.owed_to, upstream_uids=sorted(ended))
@@ -106,7 +106,7 @@ class After(Feature):
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
         """Follow the ends that their processes could not follow."""
-        return [Section(Stage.RUNS, unless_held(self._parts, start_owed(self._parts)))]
+        return [Section(Stage.RUNS, unless_all_frozen(self._parts, start_owed(self._parts)))]
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
@@ -180,7 +180,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one end, after a freeze or a hold; return the Change, or None."""
+    """Follow all ends owed to a schedule as one end, at a thaw; return the Change, or None."""
     decide = partial(decide_after, env=parts.settings.environment, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None

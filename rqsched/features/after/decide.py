@@ -16,6 +16,7 @@ from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.change_builder import ChangeBuilder
 from rqsched.kernel.decide.delays import FIRE_BACKOFF, backoff
+from rqsched.kernel.decide.fire_decision import FROZEN
 from rqsched.kernel.decide.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
 from rqsched.kernel.decide.occurrences import (
     COUNT_CAP,
@@ -81,12 +82,10 @@ class UpstreamEnd:
 
 
 class Thaw(NamedTuple):
-    """The end of a freeze or a hold."""
+    """The end of a freeze."""
 
-    policy: str
-    """The value for the audit events: `frozen` or `held`."""
     missed: MissedPolicy | None = None
-    """The policy for the ends that came during the freeze or hold; None means the policy of each schedule."""
+    """The policy for the ends that came during the freeze; None means the policy of each schedule."""
     is_missed: bool = False
     """Whether all these ends are missed."""
 
@@ -130,7 +129,7 @@ def decide_after(
     """Give each end that is owed to a schedule its outcome; return the outcomes by the uid of the run that ended.
 
     Each end starts a run if the overlap policy allows it. A paused schedule remembers the newest end for its resume.
-    After a freeze or a hold (`thaw`), all ends that came during it count as one. `runs` are the schedule's open runs.
+    After a freeze (`thaw`), all ends that came during it count as one. `runs` are the schedule's open runs.
     """
     waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
     if schedule.status is ScheduleStatus.DELETED:
@@ -141,7 +140,7 @@ def decide_after(
     fires: Sequence[UpstreamEnd] = [end for end in waiting if _is_fresh(schedule, end, now)]
     policy = schedule.policies.missed.value
     if thaw is not None:
-        policy, missed = thaw.policy, thaw.missed or schedule.policies.missed
+        policy, missed = FROZEN, thaw.missed or schedule.policies.missed
         if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
             missed = MissedPolicy.FIRE_ONCE
         fires = [] if thaw.is_missed else _one_of(schedule, fires, missed)

@@ -31,7 +31,7 @@ from rqsched.features.retry_on_request.chain import prepare_again
 from rqsched.kernel.chain.change import change
 from rqsched.kernel.chain.commit import Decided
 from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
-from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, unless_held
+from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import REMAINING_EXHAUSTED, CommandContext
 from rqsched.kernel.decide.model import Schedule, ScheduleStatus, unchanged
@@ -73,7 +73,7 @@ class Backfills(Feature):
     def sections(self, begun: Pass) -> Sequence[Section]:
         """Continue the backfills whose process has died."""
         pause = no_pause if begun.fires_between else pause_between_chunks
-        return [Section(Stage.REST, unless_held(self._runtime, resume_backfills(self._runtime, pause)))]
+        return [Section(Stage.REST, unless_all_frozen(self._runtime, resume_backfills(self._runtime, pause)))]
 
 
 class BackfillRange(NamedTuple):
@@ -97,11 +97,11 @@ def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, u
     """Check a range and write the backfill's row.
 
     If it raises, nothing was written: InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if
-    the schedule is deleted, WrongDatabaseError if Redis belongs to another database, HeldError while everything is on
-    hold, and FrozenError while the namespace is frozen.
+    the schedule is deleted, WrongDatabaseError if Redis belongs to another database, and FrozenError while
+    everything, or the namespace, is frozen.
     """
     runtime.ownership.require_own_redis()
-    runtime.hold.require_off(schedule.namespace)
+    runtime.freezes.require_none(schedule.namespace)
     now = runtime.now()
     start_at, end_at = _require_range(wanted, now)
     _require_bound(schedule, start_at, end_at, wanted.bound)

@@ -47,9 +47,9 @@ def claim(
 
     The queues are read in the given order. On each queue, runs with a higher priority come first, then older ones. The
     worker must send its first heartbeat within `held_for` (None: the setting `ojs_visibility`). If the answer of the
-    database to a claim is lost, the claim is found again. During a hold no run is given.
+    database to a claim is lost, the claim is found again. While everything is frozen, no run is given.
     """
-    if runtime.hold.look(with_sql=False):
+    if runtime.freezes.look(with_sql=False):
         return []
     token = new_uid(runtime.now())
     tries = counter(1)

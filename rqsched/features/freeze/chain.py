@@ -1,8 +1,8 @@
-"""Holding and releasing: an operator's operations on the hold of an installation, and the preview of a release.
+"""Freezing and thawing: an operator's operations on a namespace or on everything, and the preview of a thaw.
 
-A release first treats due schedules and waiting runs as requested, under the hold, and then ends the hold. If it is
-interrupted, everything is still on hold, and the release can be repeated. If SQL has ended the hold and Redis has not,
-the next pass ends it in Redis. Freeze and thaw do the same for one namespace.
+A thaw first treats due schedules and waiting runs as requested, and then ends the freeze. If it is interrupted,
+everything is still frozen, and the thaw can be repeated. If SQL has ended the freeze of everything and Redis has not,
+the next pass ends it in Redis.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rqsched.kernel.chain.commit import Decided
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import settle_run
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.fire_decision import FROZEN, HELD, FireContext, decide_fire, decide_miss_due
-from rqsched.kernel.decide.hold import HeldRun, HeldSchedule, Hold, Released, ReleasePreview
+from rqsched.kernel.decide.fire_decision import FireContext, decide_fire, decide_miss_due
+from rqsched.kernel.decide.freeze import DueSchedule, Freeze, Thawed, ThawPreview, WaitingRun
 from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.model import OPEN, Change, Run, RunStatus, Schedule
 from rqsched.kernel.decide.policy import MissedPolicy
@@ -53,7 +53,7 @@ none."""
 
 
 class _Due(NamedTuple):
-    """The due schedules, and how the end of a hold or a freeze treats them before anything begins."""
+    """The due schedules, and how the end of a freeze treats them before anything begins."""
 
     namespace: str | None
     """The namespace of the schedules; None for all namespaces that are not frozen."""
@@ -65,159 +65,145 @@ class _Due(NamedTuple):
     """The policy by which occurrences fire; None means the policy of each schedule."""
 
 
-def hold(runtime: Runtime, context: CommandContext) -> Hold:
-    """Let nothing begin from now on; a hold that exists already stays as it is. Returns the hold.
+def freeze(runtime: Runtime, namespace: str | None, context: CommandContext) -> Freeze:
+    """Let nothing begin from now on in a namespace, or (None) in any; a freeze that exists already stays as it is.
 
-    It is written to SQL, then to Redis. Either is enough: a pass of reconcile writes it to the other when that answers
-    again. If neither answers, raises the error of SQL.
+    Returns the freeze. That of a namespace is stored in SQL: raises BackendUnavailableError if SQL does not answer.
+    Redis makes other processes ask SQL at once; if Redis does not answer now, the next pass of reconcile writes to it.
     """
-    gate = runtime.hold
-    gate.share()  # a hold that was released, and is back, is none
+    if namespace is None:
+        return _freeze_everything(runtime, context)
+    now = runtime.now()
+    asked = Freeze(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)
+    runtime.freezes.freeze(asked)
+    return runtime.freezes.frozen.get(namespace, asked)
+
+
+def _freeze_everything(runtime: Runtime, context: CommandContext) -> Freeze:
+    """Write the freeze to SQL, then to Redis; a pass of reconcile writes it later to one that does not answer now.
+
+    If neither answers, raises the error of SQL.
+    """
+    gate = runtime.freezes
+    gate.share()  # a freeze that was thawed, and is back, is none
     now = runtime.now() if gate.has_sql else SystemClock().now()
-    asked = gate.kept or Hold(new_uid(now), now, context.principal, context.reason)
+    asked = gate.kept or Freeze(new_uid(now), now, context.principal, context.reason)
     failure: BackendUnavailableError | None = None
     try:
         gate.put_into_sql(asked, begins=gate.kept is None)
-        asked = gate.kept or asked  # Redis gets the hold that SQL has
+        asked = gate.kept or asked  # Redis gets the freeze that SQL has
     except BackendUnavailableError as error:
-        _log.warning("the hold is not in SQL yet: %s", error, extra={"action": "hold_not_copied"})
+        _log.warning("the freeze is not in SQL yet: %s", error, extra={"action": "freeze_not_copied"})
         failure = error
     try:
         gate.put_into_redis(asked)
     except RedisError as error:
-        _log.warning("the hold is not in Redis yet: %s", error, extra={"action": "hold_not_copied"})
+        _log.warning("the freeze is not in Redis yet: %s", error, extra={"action": "freeze_not_copied"})
         if failure is not None:
             raise failure from error
     return gate.kept or asked
 
 
-def freeze(runtime: Runtime, namespace: str, context: CommandContext) -> Hold:
-    """Let nothing begin in a namespace from now on; a freeze that exists already stays as it is. Returns the freeze.
-
-    It is stored in SQL: raises BackendUnavailableError if SQL does not answer. Redis makes other processes ask SQL at
-    once; if Redis does not answer now, the next pass of reconcile writes to it.
-    """
-    now = runtime.now()
-    asked = Hold(new_uid(now), now, context.principal, context.reason, ("sql",), namespace=namespace)
-    runtime.hold.freeze(asked)
-    return runtime.hold.frozen.get(namespace, asked)
-
-
-def preview(runtime: Runtime, *, since: datetime | None = None, is_missed: bool = False) -> ReleasePreview:
-    """Return the effect that `release` would have now, by each schedule's policies; nothing is written."""
-    return _preview(runtime, _Due(None, is_missed, _require_range(since, is_missed=is_missed)))
-
-
-def preview_thaw(runtime: Runtime, namespace: str, *, missed: str | None = None) -> ReleasePreview:
+def preview(
+    runtime: Runtime, namespace: str | None, *, missed: str | None = None, since: datetime | None = None
+) -> ThawPreview:
     """Return the effect that `thaw` would have now, by each schedule's policies; nothing is written."""
-    return _preview(runtime, _due_of(namespace, missed))
-
-
-def _preview(runtime: Runtime, wanted: _Due) -> ReleasePreview:
-    gate = runtime.hold
+    wanted, gate = _due_of(namespace, missed, since), runtime.freezes
     gate.look(is_fresh=True)
 
-    def read(connection: Connection) -> ReleasePreview:
+    def read(connection: Connection) -> ThawPreview:
         now = runtime.now()
-        due = _late(runtime, wanted.namespace, now, PREVIEWED + 1)(connection)
-        waiting = _waiting(runtime, wanted.namespace, PREVIEWED + 1)(connection)
+        due = _late(runtime, namespace, now, PREVIEWED + 1)(connection)
+        waiting = _waiting(runtime, namespace, PREVIEWED + 1)(connection)
         decided = _decided(runtime, connection, due[:PREVIEWED], wanted)
         rows = [_row(schedule, one, now) for schedule, one in zip(due, decided, strict=False)]
         runs = [
-            HeldRun(schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at)
+            WaitingRun(
+                schedule.namespace, schedule.schedule_id, run.uid, run.status.value, run.attempt, run.occurrence_at
+            )
             for schedule, run in waiting[:PREVIEWED]
         ]
-        hold = gate.known if wanted.namespace is None else gate.frozen.get(wanted.namespace)
-        return ReleasePreview(hold, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
+        freeze = gate.known if namespace is None else gate.frozen.get(namespace)
+        return ThawPreview(freeze, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
 
     return runtime.database.read(read)
 
 
-def release(
-    runtime: Runtime,
-    context: CommandContext,
-    *,
-    since: datetime | None = None,
-    is_missed: bool = False,
-    cancels_waiting: bool = False,
-) -> Released:
-    """End the hold: due schedules fire by their own policies. Paused schedules stay paused, frozen namespaces frozen.
-
-    With `is_missed` due occurrences are recorded as missed instead; with `since`, only occurrences since that instant
-    are, and earlier ones fire. With `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both
-    are done first, and recorded in the audit events. If Redis or SQL does not answer, raises RedisUnavailableError or
-    DatabaseUnavailableError, and everything stays on hold: repeat the call.
-    """
-    since = _require_range(since, is_missed=is_missed)
-    runtime.hold.look(is_fresh=True)  # frozen namespaces stay so
-    cancelled = _cancel_waiting(runtime, None, context) if cancels_waiting else 0
-    wanted = _Due(None, is_missed, since)
-    settled = _settle_due(runtime, context, wanted) if is_missed else []
-    settled += _settle_owed(runtime, context, wanted)
-    try:
-        ended = runtime.hold.drop(context.principal, context.reason)
-        runtime.transport.ask_for_pass()
-    except RedisError as error:
-        raise RedisUnavailableError(
-            f"{told(error)}; so everything is still held. Repeat the release, or the first pass that reaches Redis "
-            "ends it."
-        ) from error
-    if ended is not None:
-        _log.warning(
-            "released by %s: it was %s", context.principal or "a program", ended, extra={"action": "hold_released"}
-        )
-    return Released(ended, len(settled), sum(one.missed for one in settled), cancelled)
-
-
 def thaw(
     runtime: Runtime,
-    namespace: str,
+    namespace: str | None,
     context: CommandContext,
     *,
     missed: str | None = None,
+    since: datetime | None = None,
     cancels_waiting: bool = False,
-) -> Released:
-    """End the freeze of a namespace; paused schedules stay paused. Do nothing if the namespace is not frozen.
+) -> Thawed:
+    """End the freeze of a namespace, or (None) of everything. Do nothing if the namespace is not frozen.
 
-    Due schedules fire by their own policies, or as `missed` says: `one` or `all` occurrences of each, or `none`. With
-    `cancels_waiting` every run that waits for an attempt to begin is cancelled. Both are done first, and recorded in
-    the audit events. Raises DatabaseUnavailableError, with everything still frozen: repeat it. Redis is not needed: if
-    it does not answer, due schedules and waiting runs begin with the first pass that reaches it.
+    Due schedules fire by their own policies, or as `missed` says: `one` or `all` occurrences of each, or `none`; with
+    `since`, none since that instant. With `cancels_waiting` every run that waits for an attempt to begin is cancelled.
+    Both are done first, and recorded in the audit events. If SQL does not answer, or for everything Redis, raises
+    DatabaseUnavailableError or RedisUnavailableError with everything still frozen: repeat the call.
     """
-    wanted = _due_of(namespace, missed)
-    runtime.hold.look(is_fresh=True)
-    if namespace not in runtime.hold.frozen and runtime.hold.has_sql:
-        return Released(None, 0, 0, 0)
+    wanted, gate = _due_of(namespace, missed, since), runtime.freezes
+    gate.look(is_fresh=True)  # namespaces that are frozen stay so when everything thaws
+    if namespace is not None and namespace not in gate.frozen and gate.has_sql:
+        return Thawed(None, 0, 0, 0)
     cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
     settled = [] if missed is None else _settle_due(runtime, context, wanted)
     settled += _settle_owed(runtime, context, wanted)
-    ended = runtime.hold.thaw(namespace, context.principal, context.reason)
+    ended = _thaw_everything(runtime, context) if namespace is None else _thaw_one(runtime, namespace, context)
+    counts = sum(one.missed for one in settled), cancelled, sum(one.fired for one in settled)
+    return Thawed(ended, len(settled), *counts)
+
+
+def _thaw_everything(runtime: Runtime, context: CommandContext) -> Freeze | None:
+    try:
+        ended = runtime.freezes.thaw_everything(context.principal, context.reason)
+        runtime.transport.ask_for_pass()
+    except RedisError as error:
+        raise RedisUnavailableError(
+            f"{told(error)}; so everything is still frozen. Repeat the thaw, or the first pass that reaches Redis "
+            "ends the freeze."
+        ) from error
+    if ended is not None:
+        who, extra = context.principal or "a program", {"action": "everything_thawed"}
+        _log.warning("everything is thawed by %s: it was %s", who, ended, extra=extra)
+    return ended
+
+
+def _thaw_one(runtime: Runtime, namespace: str, context: CommandContext) -> Freeze | None:
+    """End the freeze of a namespace; if Redis does not answer, work begins with the first pass that reaches it."""
+    ended = runtime.freezes.thaw(namespace, context.principal, context.reason)
     try:
         runtime.transport.ask_for_pass()
     except RedisError as error:
-        _log.warning("no pass is asked for after a thaw: %s", error, extra={"action": "hold_not_copied"})
+        _log.warning("no pass is asked for after a thaw: %s", error, extra={"action": "freeze_not_copied"})
     if ended is not None:
         who, extra = context.principal or "a program", {"action": "namespace_thawed"}
         _log.warning("namespace %r is thawed by %s: it was %s", namespace, who, ended, extra=extra)
-    counts = sum(one.missed for one in settled), cancelled, sum(one.fired for one in settled)
-    return Released(ended, len(settled), *counts)
+    return ended
 
 
-def _due_of(namespace: str, missed: str | None) -> _Due:
+def _due_of(namespace: str | None, missed: str | None, since: datetime | None) -> _Due:
     if missed not in THAWS:
         raise InvalidInputError("missed", "must be one, all or none; leave it out for each schedule's own policy")
-    return _Due(namespace, missed == "none", None, THAWS[missed])
+    if since is not None and missed != "none":
+        raise InvalidInputError("since", "says since when occurrences are recorded as missed: give missed='none', too")
+    if since is not None and since.tzinfo is None:
+        raise InvalidInputError("since", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
+    return _Due(namespace, missed == "none", since and since.astimezone(UTC), THAWS[missed])
 
 
 def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) -> Callable[[Connection], list[Schedule]]:
     """Return the query for schedules that are due in a namespace, or in all that are not frozen."""
-    frozen = [*runtime.hold.frozen] if namespace is None else []
+    frozen = [*runtime.freezes.frozen] if namespace is None else []
     return partial(schedule_queries.late, namespace=namespace, since=now, limit=limit, frozen=frozen)
 
 
 def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
     """Return the query for waiting runs in a namespace, or in all that are not frozen."""
-    frozen = [*runtime.hold.frozen] if namespace is None else []
+    frozen = [*runtime.freezes.frozen] if namespace is None else []
     return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
 
 
@@ -252,23 +238,21 @@ def _decided(
         context = FireContext(runtime.settings.environment, ran.get(one.uid, frozenset()), asked)
         try:
             if wanted.is_missed:
-                policy, since = HELD if wanted.namespace is None else FROZEN, wanted.since
-                yield decide_miss_due(
-                    one, runs[one.uid], since=since, now=now, context=context, asked=asked, policy=policy
-                )
+                since = wanted.since
+                yield decide_miss_due(one, runs[one.uid], since=since, now=now, context=context, asked=asked)
             else:
                 yield decide_fire(one, runs[one.uid], now=now, context=context, missed=wanted.missed)
         except Exception as error:  # noqa: BLE001 - a schedule that cannot be evaluated, as in a fire
             yield error
 
 
-def _row(before: Schedule, decided: Change | Exception, now: datetime) -> HeldSchedule:
+def _row(before: Schedule, decided: Change | Exception, now: datetime) -> DueSchedule:
     due_at = before.due_at or now
     if isinstance(decided, Exception):
         error = f"{type(decided).__name__}: {decided}"
-        return HeldSchedule(before.namespace, before.schedule_id, due_at, [], 0, 0, due_at, error)
+        return DueSchedule(before.namespace, before.schedule_id, due_at, [], 0, 0, due_at, error)
     after = decided.after
-    return HeldSchedule(
+    return DueSchedule(
         after.namespace,
         after.schedule_id,
         due_at,
@@ -323,11 +307,11 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
 
 
 def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Follow all ends owed to each downstream schedule as one, as its policy or the end of the hold says."""
-    thaw = Thaw(HELD if wanted.namespace is None else FROZEN, wanted.missed, wanted.is_missed)
+    """Follow all ends owed to each downstream schedule as one, as its policy or the thaw says."""
+    thaw = Thaw(wanted.missed, wanted.is_missed)
     settled, cursor = list[_Settled](), None
     while True:
-        read = partial(upstream_ends.owing, namespace=wanted.namespace, frozen=[*runtime.hold.frozen])
+        read = partial(upstream_ends.owing, namespace=wanted.namespace, frozen=[*runtime.freezes.frozen])
         uids, cursor = runtime.database.read(partial(read, after=cursor, limit=PREVIEWED))
         for uid in uids:
             settled.append(_settle_owed_to(runtime, uid, context, thaw))

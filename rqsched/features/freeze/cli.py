@@ -1,7 +1,4 @@
-"""The commands `hold` and `release`, by which nothing begins in any namespace until an operator says so.
-
-`freeze` and `thaw` do the same for one namespace.
-"""
+"""The commands `freeze` and `thaw`: nothing begins, in a namespace or in any, until an operator says so."""
 
 from __future__ import annotations
 
@@ -19,18 +16,14 @@ from rqsched.cli import arguments
 from rqsched.cli.command import Session, command
 from rqsched.cli.output import shown
 from rqsched.errors import InvalidInputError
-from rqsched.kernel.decide.hold import Hold, Released, ReleasePreview
+from rqsched.kernel.decide.freeze import Freeze, ThawPreview
 
 app = typer.Typer(add_completion=False)
 
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="INSTANT", help="With --missed: only what is due since then; ISO 8601."),
-]
-CancelPending = Annotated[bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")]
 Where = Annotated[
     str | None, typer.Argument(metavar="NAMESPACE", help="The namespace; default: --namespace, or RQSCHED_NAMESPACE.")
 ]
+Everything = Annotated[bool, typer.Option("--everything", help="Every namespace at once: for a restore, say.")]
 
 
 class Missed(StrEnum):
@@ -52,161 +45,142 @@ ThawMissed = Annotated[
         "to its missed_limit, or none. The rest is recorded as missed.",
     ),
 ]
-AsMissed = Annotated[bool, typer.Option("--missed", help="Record what is due as missed instead of firing it.")]
-
-
-@command(app)
-def hold(
-    session: Session,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Hold nothing: show what a release would do, and which runs wait.")
-    ] = False,
-    since: Since = None,
-    missed: AsMissed = False,
-    history: Annotated[
-        bool, typer.Option("--history", help="Hold nothing: list the holds that there were, who released them and why.")
-    ] = False,
-) -> None:
-    """Let nothing begin until `rqsched release`, in any namespace: before a restore, or while something is wrong.
-
-    Runs that have begun go on. --reason says why.
-    """
-    if history:
-        _list(session, session.scheduler.holds(), "Nothing has been held.")
-        return
-    if preview:
-        found = session.scheduler.preview_release(since=_instant(since), missed=missed)
-        _show(session, found)
-        return
-    with closing(Scheduler.from_env(settings=session.settings)) as scheduler:  # its database may be down
-        held = scheduler.hold(session.reason, context=session.context)
-    session.writer.record({"held": True, **held.to_dict()}, f"Everything is {held}, in {_places(held)}.")
-
-
-@command(app)
-def release(
-    session: Session,
-    since: Since = None,
-    missed: AsMissed = False,
-    cancel_pending: CancelPending = False,
-) -> None:
-    """Let everything begin again; what is due fires by each schedule's policy. `rqsched hold --preview` says what."""
-    done = session.scheduler.release(
-        since=_instant(since),
-        missed=missed,
-        cancel_pending=cancel_pending,
-        reason=session.reason,
-        context=session.context,
-    )
-    what = "Nothing was held" if done.hold is None else f"Released: everything was {done.hold}"
-    also = [f"{done.missed} occurrence(s) of {done.schedules} schedule(s) are recorded as missed"] if missed else []
-    _record(session, done, [what, *also], cancel_pending=cancel_pending)
+CancelPending = Annotated[bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="INSTANT", help="With --missed none: only what is due since then; ISO 8601."),
+]
 
 
 @command(app)
 def freeze(
     session: Session,
     where: Where = None,
+    everything: Everything = False,
     preview: Annotated[
         bool, typer.Option("--preview", help="Freeze nothing: show what a thaw would do, and which runs wait.")
     ] = False,
     missed: ThawMissed = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Freeze nothing: list the namespaces that are frozen.")
-    ] = False,
+    since: Since = None,
+    listed: Annotated[bool, typer.Option("--list", help="Freeze nothing: list what is frozen.")] = False,
     history: Annotated[
         bool,
         typer.Option("--history", help="Freeze nothing: list the freezes that there were, who ended them and why."),
     ] = False,
 ) -> None:
-    """Let nothing begin in a namespace until `rqsched thaw`: an outage on purpose, of one tenant or one purpose.
+    """Let nothing begin in a namespace, or with --everything in any, until `rqsched thaw`.
 
-    Runs that have begun go on. --reason says why.
+    Freeze a namespace while a tenant moves, and everything before a restore, or while something is wrong. Runs that
+    have begun go on. --reason says why.
     """
-    namespace = _namespace(session, where)
-    if listed or history:
-        found = session.scheduler.frozen() if listed else session.scheduler.freezes(namespace=namespace)
-        _list(session, found, "Nothing is frozen." if listed else f"Namespace {namespace} has not been frozen.")
+    namespace = _namespace(session, where, everything=everything)
+    if listed:
+        _list(session, session.scheduler.frozen(), "Nothing is frozen.")
+    elif history:
+        found = session.scheduler.freezes(everything=everything, namespace=namespace)
+        _list(session, found, f"There has been no freeze of {_named(namespace)}.")
     elif preview:
-        _show(session, session.scheduler.preview_thaw(missed=_said(missed), namespace=namespace), namespace)
+        wanted: dict[str, Any] = {"everything": everything, "namespace": namespace}
+        _show(session, session.scheduler.preview_thaw(missed=_said(missed), since=_instant(since), **wanted), namespace)
     else:
-        frozen = session.scheduler.freeze(session.reason, namespace=namespace, context=session.context)
-        session.writer.record({"frozen": True, **frozen.to_dict()}, f"Namespace {namespace} is {frozen}.")
+        with closing(Scheduler.from_env(settings=session.settings)) as scheduler:  # its database may be down
+            reason, by = session.reason, session.context
+            frozen = scheduler.freeze(reason, everything=everything, namespace=namespace, context=by)
+        places = f", in {_places(frozen)}" if everything else ""
+        session.writer.record({"frozen": True, **frozen.to_dict()}, f"{_upper(_named(namespace))} is {frozen}{places}.")
 
 
 @command(app)
 def thaw(
-    session: Session, where: Where = None, missed: ThawMissed = None, cancel_pending: CancelPending = False
+    session: Session,
+    where: Where = None,
+    everything: Everything = False,
+    missed: ThawMissed = None,
+    since: Since = None,
+    cancel_pending: Annotated[
+        bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")
+    ] = False,
 ) -> None:
-    """Let everything of a namespace begin again; what is due fires by each schedule's policy.
+    """Let a namespace, or with --everything all, begin again; what is due fires by each schedule's policy.
 
-    `rqsched freeze NAMESPACE --preview` says what.
+    `rqsched freeze --preview` with the same options says what.
     """
-    namespace = _namespace(session, where)
+    namespace = _namespace(session, where, everything=everything)
     done = session.scheduler.thaw(
-        missed=_said(missed),
-        cancel_pending=cancel_pending,
+        everything=everything,
         namespace=namespace,
+        missed=_said(missed),
+        since=_instant(since),
+        cancel_pending=cancel_pending,
         reason=session.reason,
         context=session.context,
     )
-    told = f"Thawed: namespace {namespace} was {done.hold}"
-    what = f"Namespace {namespace} was not frozen" if done.hold is None else told
-    also = f"of {done.schedules} schedule(s) {done.fired} occurrence(s) fire and {done.missed} are recorded as missed"
-    _record(session, done, [what] if missed is None else [what, also], cancel_pending=cancel_pending)
+    what = _named(namespace)
+    told = [f"There was no freeze of {what}" if done.freeze is None else f"Thawed: {what} was {done.freeze}"]
+    if missed is not None:
+        fired = f"{done.fired} occurrence(s) fire and {done.missed} are recorded as missed"
+        told.append(f"of {done.schedules} schedule(s) {fired}")
+    told += [f"{done.cancelled} run(s) cancelled"] if cancel_pending else []
+    fields = {**asdict(done), "freeze": None if done.freeze is None else done.freeze.to_dict()}
+    session.writer.record(fields, "; ".join(told) + ".")
 
 
 def _said(missed: Missed | None) -> Any:
     return None if missed is None else missed.value
 
 
-def _namespace(session: Session, where: str | None) -> str:
-    """Return the namespace that the argument or the option names."""
+def _namespace(session: Session, where: str | None, *, everything: bool) -> str | None:
+    """Return the namespace that the argument or the option names; None for everything."""
+    if everything and (where is not None or session.namespace is not None):
+        raise InvalidInputError("namespace", "and --everything were both given; give one of them")
     if where is not None and session.namespace not in {None, where}:
         raise InvalidInputError(
             "namespace", f"is {where!r} and, by --namespace, {session.namespace!r}; give one of them"
         )
+    if everything:
+        return None
     return session.named if where is None else where
 
 
-def _record(session: Session, done: Released, told: list[str], *, cancel_pending: bool) -> None:
-    told += [f"{done.cancelled} run(s) cancelled"] if cancel_pending else []
-    fields = {**asdict(done), "hold": None if done.hold is None else done.hold.to_dict()}
-    session.writer.record(fields, "; ".join(told) + ".")
+def _named(namespace: str | None) -> str:
+    return "everything" if namespace is None else f"namespace {namespace}"
+
+
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _instant(text: str | None) -> datetime | None:
     return None if text is None else arguments.instant("--since", text)
 
 
-def _places(held: Hold) -> str:
-    missing = [name for name in ("Redis", "SQL") if name.lower() not in held.kept_in]
-    kept = " and ".join(name for name in ("Redis", "SQL") if name.lower() in held.kept_in) or "this process alone"
-    return f"{kept}; {' and '.join(missing)} will be told" if missing and "process" not in held.kept_in else kept
+def _places(freeze: Freeze) -> str:
+    missing = [name for name in ("Redis", "SQL") if name.lower() not in freeze.kept_in]
+    kept = " and ".join(name for name in ("Redis", "SQL") if name.lower() in freeze.kept_in) or "this process alone"
+    return f"{kept}; {' and '.join(missing)} will be told" if missing and "process" not in freeze.kept_in else kept
 
 
-def _list(session: Session, found: Sequence[Hold], nothing: str) -> None:
+def _list(session: Session, found: Sequence[Freeze], nothing: str) -> None:
     rows = [one.to_dict() for one in found]
     if session.writer.for_programs(rows, rows):
         return
     if not found:
         session.writer.say(nothing)
         return
-    names = ("since", "by", "reason", "released_at", "released_by", "release_reason")
+    names = ("since", "by", "reason", "thawed_at", "thawed_by", "thaw_reason")
     columns = ("Namespace", "Since", "By", "Why", "Ended", "By", "Why")
     session.writer.table(columns, [(one.namespace or "all", *(getattr(one, name) for name in names)) for one in found])
 
 
-def _show(session: Session, found: ReleasePreview, namespace: str | None = None) -> None:
+def _show(session: Session, found: ThawPreview, namespace: str | None) -> None:
     writer = session.writer
-    hold = None if found.hold is None else found.hold.to_dict()
+    freeze = None if found.freeze is None else found.freeze.to_dict()
     schedules, runs = [asdict(one) for one in found.schedules], [asdict(one) for one in found.runs]
-    document: dict[str, Any] = {"hold": hold, "schedules": schedules, "runs": runs, "has_more": found.has_more}
+    document: dict[str, Any] = {"freeze": freeze, "schedules": schedules, "runs": runs, "has_more": found.has_more}
     if writer.for_programs([*schedules, *runs], document):
         return
-    what = "Everything" if namespace is None else f"Namespace {namespace}"
-    nothing = "Nothing is held." if namespace is None else f"{what} is not frozen."
-    writer.say(nothing if found.hold is None else f"{what} is {found.hold}.")
+    what = _named(namespace)
+    writer.say(f"There is no freeze of {what}." if found.freeze is None else f"{_upper(what)} is {found.freeze}.")
     fires = sum(len(one.fires) for one in found.schedules)
     missed = sum(one.missed for one in found.schedules)
     more = ", and more" if found.has_more else ""

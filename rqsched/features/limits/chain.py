@@ -27,7 +27,7 @@ from rqsched.features.limits.decide import Bounds
 from rqsched.features.limits.starts import count_starts, take_back
 from rqsched.features.limits.store import Granted
 from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage, Started
-from rqsched.kernel.chain.hold import HoldGate
+from rqsched.kernel.chain.freeze_gate import FreezeGate
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import RunJobId, iso_utc
 from rqsched.kernel.decide.limit_options import split_key
@@ -49,7 +49,7 @@ _AT_ONCE = 100
 class Parts(target_jobs.Parts, Protocol):
     """The parts of a process's runtime that limits use."""
 
-    hold: HoldGate
+    freezes: FreezeGate
     """Whether anything may begin."""
 
     @property
@@ -183,7 +183,7 @@ def _wants(parts: Parts, group: str) -> int | None:
 def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:
     """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
 
-    While everything is held, or a group's namespace is frozen, only targets get places, for their runs have begun.
+    While everything, or a group's namespace, is frozen, only targets get places, for their runs have begun.
     With `skip_locked`, a group that another transaction holds is left out. Raises RedisError if runs or targets that
     got a place cannot be delivered; reconcile delivers them then.
     """
@@ -204,9 +204,11 @@ def _grant(
     is_target: bool = False,
     skip_locked: bool = False,
 ) -> Granted:
-    hold = parts.hold
-    held = groups if hold.is_on else [one for one in groups if split_key(one)[0] in hold.frozen]
-    return store.grant(connection, groups, parts.now, asked, is_target=is_target, held=held, skip_locked=skip_locked)
+    freezes = parts.freezes
+    frozen = groups if freezes.is_all_frozen else [one for one in groups if split_key(one)[0] in freezes.frozen]
+    return store.grant(
+        connection, groups, parts.now, asked, is_target=is_target, frozen=frozen, skip_locked=skip_locked
+    )
 
 
 def _deliver(parts: Parts, granted: Granted) -> int:
@@ -225,11 +227,11 @@ def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
 
     None if it waits for no rate, or if another link looks.
     """
-    hold, group = parts.hold, run.limit_group
-    if hold.is_on or group is None:
+    freezes, group = parts.freezes, run.limit_group
+    if freezes.is_all_frozen or group is None:
         return None
-    is_held = split_key(group)[0] in hold.frozen
-    find = partial(store.look_of, link=link, run=run, now=parts.now(), is_held=is_held)
+    is_frozen = split_key(group)[0] in freezes.frozen
+    find = partial(store.look_of, link=link, run=run, now=parts.now(), is_frozen=is_frozen)
     return parts.database.read(find)
 
 

@@ -228,13 +228,13 @@ def grant(
     asked: str | None = None,
     *,
     is_target: bool = False,
-    held: Collection[str] = (),
+    frozen: Collection[str] = (),
     skip_locked: bool = False,
 ) -> Granted:
     """Give the free places of these groups to the first in their lines; returns the runs and targets that got one.
 
     `asked` is a run, or a target (`is_target`), that a worker holds (`features.limits.decide.decide_grants`). If it
-    gets no place, it waits in line, and another delivery will bring it. In `held` groups only targets get places, so
+    gets no place, it waits in line, and another delivery will bring it. In `frozen` groups only targets get places, so
     that fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is
     read after everything is locked.
     """
@@ -252,7 +252,7 @@ def grant(
         free = bounds.most_unclaimed(running[group], starts[group])
         most = most_given(free, 0, unclaimed[group], now)
         quiet = quiet_queues(silent[group], unclaimed[group], now)
-        line = first_in_line(connection, group, most + 1, now, is_held=group in held, quiet=quiet)
+        line = first_in_line(connection, group, most + 1, now, is_frozen=group in frozen, quiet=quiet)
         asks = waiting if group == group_of_asked else None
         grants = decide_grants(free, running=0, unclaimed=unclaimed[group], line=line, asked=asks, quiet=quiet, now=now)
         targets_of_line |= {one.uid for one in (*line, *unclaimed[group]) if one.is_target}
@@ -344,7 +344,7 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
     return None if row is None else RetryLinkId(*row)
 
 
-def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_held: bool) -> datetime | None:
+def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_frozen: bool) -> datetime | None:
     """Return when a link of a run must look at its line again; None if another link looks, or if no look is needed.
 
     Only the link of the first in line looks: otherwise every link that ever put a run in line would look whenever a
@@ -354,18 +354,18 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_he
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
         return None
-    first = first_in_line(connection, run.limit_group, 1, now, is_held=is_held)
+    first = first_in_line(connection, run.limit_group, 1, now, is_frozen=is_frozen)
     is_its = any(str(_link_of(connection, one)) == link for one in first)
-    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):
+    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_frozen=is_frozen):
         return None
     return at if is_its else None
 
 
-def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_held: bool) -> bool:
+def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_frozen: bool) -> bool:
     """Return whether only runs of quiet queues wait; a pass, not the next look, gives them a free place."""
     unclaimed, _, silent = _taken(connection, [group])
     quiet = quiet_queues(silent[group], unclaimed[group], now)
-    return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_held=is_held, quiet=quiet))
+    return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_frozen=is_frozen, quiet=quiet))
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
@@ -455,22 +455,22 @@ def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
 
 
 def first_in_line(
-    connection: Connection, group: str, most: int, now: datetime, *, is_held: bool = False, quiet: Iterable[str] = ()
+    connection: Connection, group: str, most: int, now: datetime, *, is_frozen: bool = False, quiet: Iterable[str] = ()
 ) -> list[Waiting]:
-    """Read the first runs and targets of a line that could start now; on a hold (`is_held`) only targets.
+    """Read the first runs and targets of a line that could start now; in a freeze (`is_frozen`) only targets.
 
     Runs of `quiet` queues (`features.limits.decide.quiet_queues`) come after all others.
     """
     given = {"group": group, "most": most, "now": now}
     if not (among := sorted(quiet)):
-        statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE
+        statement = _FIRST_TARGETS if is_frozen else _FIRST_IN_LINE
         return [_waiting_of(row) for row in connection.execute(statement, given)]
     dialect, found = dialect_of(connection), list[Waiting]()
     for is_quiet in (False, True):
         of_queue = (one if is_quiet else ~one for one in (dialect.one_of(kind.queue.element, among) for kind in _KINDS))
         of_runs, of_targets = of_queue
         first_targets = _TARGETS.first(of_targets)
-        statement = first_targets if is_held else _in_order(_RUNS.first(*_COULD_START, of_runs), first_targets)
+        statement = first_targets if is_frozen else _in_order(_RUNS.first(*_COULD_START, of_runs), first_targets)
         rows = connection.execute(statement, given | {"most": most - len(found)})
         found += [_waiting_of(row) for row in rows]
     return found

@@ -42,7 +42,7 @@ def preview(runtime: Runtime, namespace: str) -> NamespaceData:
     """Return what a deletion would find, and whether it may begin; nothing is written."""
 
     def read(connection: Connection) -> NamespaceData:
-        is_frozen = metadata.find_value(connection, metadata.HOLD, namespace) is not None
+        is_frozen = metadata.find_value(connection, metadata.FREEZE, namespace) is not None
         executing = len(namespaces.executing(connection, namespace, _EXECUTING))
         return NamespaceData(namespace, is_frozen, executing, namespaces.count(connection, namespace), is_over=False)
 
@@ -67,7 +67,7 @@ def delete(
     is_over, tried = False, list[_Done]()
 
     def work(connection: Connection) -> _Done:
-        if metadata.lock_value(connection, metadata.HOLD, namespace) is None:
+        if metadata.lock_value(connection, metadata.FREEZE, namespace) is None:
             if tried and tried[-1][0].is_over:  # it was committed, and the answer was lost
                 return tried[-1]
             raise ConflictError(_not_frozen(namespace))
@@ -81,16 +81,16 @@ def delete(
             break
     if is_over:
         try:
-            runtime.hold.share()
+            runtime.freezes.share()
         except RedisError as error:
-            _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "hold_not_copied"})
+            _log.warning("Redis is not told what is frozen yet: %s", error, extra={"action": "freeze_not_copied"})
         who = context.principal or "a program"
         _log.warning("namespace %r is deleted by %s: %s", namespace, who, rows, extra={"action": "namespace_deleted"})
     return NamespaceData(namespace, not is_over, terminated, rows, is_over)
 
 
 def _require_frozen(runtime: Runtime, namespace: str) -> None:
-    if runtime.database.read(partial(metadata.find_value, name=metadata.HOLD, namespace=namespace)) is None:
+    if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
         raise ConflictError(_not_frozen(namespace))
 
 

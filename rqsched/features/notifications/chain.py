@@ -30,7 +30,7 @@ from rqsched.features.notifications.watching import find_long, find_overdue, red
 from rqsched.kernel.chain.claim import process_name
 from rqsched.kernel.chain.error_text import describe_error
 from rqsched.kernel.chain.feature import Feature, OwnJobId, Pass, Section, Stage, Started
-from rqsched.kernel.chain.reconcile.repair import unless_held
+from rqsched.kernel.chain.reconcile.repair import unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.time_limit import OutOfTimeError, Watch, time_limit
 from rqsched.kernel.decide.ids import DeliveryJobId, new_uid
@@ -99,7 +99,7 @@ class Notifications(Feature):
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all that is due in any pass
         """Report what is overdue or takes long, and put the deliveries that are due on their queues."""
         parts = self._parts
-        reports = [unless_held(parts, find_overdue(parts)), unless_held(parts, find_long(parts))]
+        reports = [unless_all_frozen(parts, find_overdue(parts)), unless_all_frozen(parts, find_long(parts))]
         return [Section(Stage.RUNS, batches) for batches in [*reports, redeliver_notifications(parts)]]
 
     def perform(self, job: OwnJobId) -> bool:

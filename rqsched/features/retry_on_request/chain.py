@@ -10,7 +10,7 @@ from rq.job import Job
 
 from rqsched.errors import (
     ConflictError,
-    HeldError,
+    FrozenError,
     InvalidInputError,
     InvalidLimitError,
     NotFoundError,
@@ -52,7 +52,7 @@ class RetryOnRequest(Feature):
             return None
         try:
             retry_requeued(self._runtime, job)
-        except HeldError:
+        except FrozenError:
             mark_failed(rq_job)
             raise
         return False
@@ -73,11 +73,11 @@ def retry_run(
     now. A run that is already being retried on request is returned unchanged.
 
     Raises RunNotFoundError; RunStateError, also if `fence` returns false for the run; and with nothing written:
-    WrongDatabaseError if Redis belongs to another database, HeldError while everything is held, and FrozenError while
-    the namespace is frozen.
+    WrongDatabaseError if Redis belongs to another database, and FrozenError while everything, or the namespace, is
+    frozen.
     """
     runtime.ownership.require_own_redis()
-    runtime.hold.require_off()
+    runtime.freezes.require_none()
     operation = new_uid(runtime.now())
 
     def decide(connection: Connection, tried: Decided[Run] | None) -> Decided[Run]:
@@ -92,7 +92,7 @@ def retry_run(
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], run)
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "It has changed since; read it again.")
-        runtime.hold.require_thawed(schedule.namespace)
+        runtime.freezes.require_thawed(schedule.namespace)
         others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
         decided = decide_retry_on_request(
             schedule,
@@ -180,7 +180,8 @@ def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: Com
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
     """Retry the run of a failed job that was requeued in RQ. Return None if the job is not of the run's last attempt.
 
-    Raises HeldError while everything, or its namespace, is held: the job fails again, to be requeued after the release.
+    Raises FrozenError while everything, or its namespace, is frozen: the job fails again, to be requeued after the
+    thaw.
     """
 
     def is_its_end(run: Run) -> bool:
@@ -190,7 +191,7 @@ def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
         run = retry_run(
             runtime, job.uid, reason="requeued in RQ", context=CommandContext(source="rq"), fence=is_its_end
         )
-    except HeldError:
+    except FrozenError:
         raise
     except (ConflictError, NotFoundError) as error:
         _log.warning("%s was requeued in vain: %s", job, error, extra={"action": "requeue_refused"})

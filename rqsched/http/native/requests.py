@@ -425,6 +425,8 @@ THAW_MISSED = (
     "What fires of each schedule that is due: the oldest occurrence, all up to its `missed_limit`, or none; the rest "
     "is recorded as missed. Without it each schedule's own policy decides."
 )
+SINCE_MISSED = "With `missed` none: only what is due since then is recorded as missed, the rest fires by its policy."
+EVERYTHING = "Every namespace at once, whichever one the request names; the token must see all of them."
 
 
 class LimitRequest(RequestBody):
@@ -441,31 +443,19 @@ class LimitRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Why, for the changes of the group.")
 
 
-class HoldRequest(RequestBody):
-    """Why everything is held."""
-
-    reason: Note | None = Field(default=None, description="Shown to whoever asks what is held.")
-
-
-class ReleaseRequest(RequestBody):
-    """How a release treats due occurrences and waiting runs."""
-
-    since: Instant | None = Field(default=None, description="With `missed`: only what is due since then.")
-    missed: bool = Field(default=False, description="What is due is recorded as missed instead of firing.")
-    cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
-    reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
-
-
 class FreezeRequest(RequestBody):
-    """Why the namespace is frozen."""
+    """What is frozen, and why."""
 
+    everything: bool = Field(default=False, description=EVERYTHING)
     reason: Note | None = Field(default=None, description="Shown to whoever asks what is frozen.")
 
 
 class ThawRequest(RequestBody):
     """How a thaw treats due occurrences and waiting runs."""
 
+    everything: bool = Field(default=False, description=EVERYTHING)
     missed: ThawMissed | None = Field(default=None, description=THAW_MISSED)
+    since: Instant | None = Field(default=None, description=SINCE_MISSED)
     cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
     reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
 

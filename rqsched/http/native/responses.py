@@ -20,14 +20,14 @@ from rqsched.types import (
     BackfillRow,
     BulkProgress,
     BulkRow,
-    HeldRun,
-    HeldSchedule,
+    DueSchedule,
     LimitDescription,
     RetryRow,
     Schedule,
     Synced,
     TargetDescription,
     TargetProgress,
+    WaitingRun,
     Why,
 )
 from rqsched.when.spec import Every
@@ -327,58 +327,58 @@ class LimitsResponse(Page):
     """The groups of this page."""
 
 
-class HoldResponse(Schema):
-    """Whether everything, or a namespace, is held."""
+class FreezeResponse(Schema):
+    """A freeze of everything, or of a namespace."""
 
-    held: bool
-    """Whether nothing begins."""
+    frozen: bool
+    """Whether it lasts, so that nothing begins."""
     since: datetime | None = None
-    """When it was set."""
+    """When it began."""
     by: str | None = None
-    """Who set it."""
+    """Who began it."""
     reason: str | None = None
     """Why."""
     kept_in: list[str] = Field(default_factory=list)
     """The places that store it: `redis`, `sql`, or `process` for this process alone."""
-    released_at: datetime | None = None
-    """When it was released; null while it lasts, or if SQL was restored to a state before the release."""
-    released_by: str | None = None
-    """Who released it."""
-    release_reason: str | None = None
-    """Why it was released."""
+    thawed_at: datetime | None = None
+    """When it was thawed; null while it lasts, or if SQL was restored to a state before the thaw."""
+    thawed_by: str | None = None
+    """Who thawed it."""
+    thaw_reason: str | None = None
+    """Why it was thawed."""
     namespace: str | None = None
-    """The namespace that is frozen; null for a hold of everything."""
+    """The namespace that is frozen; null if everything is."""
 
 
-class HoldsResponse(Schema):
-    """Holds of everything, or freezes of a namespace, current and released; at most 101 of each."""
+class FreezesResponse(Schema):
+    """Freezes, current or past ones; of the past at most 100."""
 
-    items: list[HoldResponse]
-    """The newest first."""
-
-
-HeldScheduleResponse: Any = schema_of("HeldScheduleResponse", HeldSchedule)
-HeldRunResponse: Any = schema_of("HeldRunResponse", HeldRun)
+    items: list[FreezeResponse]
+    """That of everything first, then the newest."""
 
 
-class ReleasePreviewResponse(Schema):
-    """The effect that a release would have now."""
+DueScheduleResponse: Any = schema_of("DueScheduleResponse", DueSchedule)
+WaitingRunResponse: Any = schema_of("WaitingRunResponse", WaitingRun)
 
-    hold: HoldResponse
-    """Whether everything, or the namespace, is held."""
-    schedules: list[HeldScheduleResponse]
+
+class ThawPreviewResponse(Schema):
+    """The effect that a thaw would have now."""
+
+    freeze: FreezeResponse | None
+    """The freeze that the thaw would end; null if there is none."""
+    schedules: list[DueScheduleResponse]
     """The schedules that are due, the earliest first."""
-    runs: list[HeldRunResponse]
+    runs: list[WaitingRunResponse]
     """The runs that wait, the oldest first."""
     has_more: bool
     """Whether there are more of either."""
 
 
-class ReleaseResponse(Schema):
-    """The effect of a release."""
+class ThawResponse(Schema):
+    """The effect of a thaw."""
 
-    was_held: bool
-    """Whether there was a hold."""
+    was_frozen: bool
+    """Whether there was a freeze."""
     schedules: int
     """How many schedules had due occurrences that were recorded as missed, or fired, first."""
     missed: int
@@ -386,7 +386,7 @@ class ReleaseResponse(Schema):
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int
-    """How many occurrences a thaw fired, their runs started or waiting."""
+    """How many occurrences it fired, their runs started or waiting."""
 
 
 class WorkflowsResponse(Schema):

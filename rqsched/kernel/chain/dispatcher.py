@@ -91,7 +91,7 @@ class Dispatcher:
                         self._heartbeat.stop()  # a dispatcher that cannot fire does not count as live
                     self._pause()
                     continue
-                if not self._runtime.hold.is_own:  # else it does not count as live, either
+                if not self._runtime.freezes.is_own:  # else it does not count as live, either
                     self._heartbeat.send()
                 fired = self.run_once()
                 if fired < self._batch:
@@ -147,18 +147,18 @@ class Dispatcher:
             continue
 
     def run_once(self) -> int:
-        """Take one batch of due links and fire it; returns how many links were taken (none while all is on hold)."""
+        """Take one batch of due links and fire it; returns how many links were taken (none if all is frozen)."""
         transport, settings = self._runtime.transport, self._runtime.settings
-        hold = self._runtime.hold
-        if hold.is_on or not self._has_looked:
+        freezes = self._runtime.freezes
+        if freezes.is_all_frozen or not self._has_looked:
             self._has_looked = True
-            hold.look()  # later LEASE sees a hold in Redis, and each pass a hold in SQL
-        if hold.is_on:
+            freezes.look()  # later LEASE sees a freeze in Redis, and each pass a freeze in SQL
+        if freezes.is_all_frozen:
             return 0
         ids = transport.lease(now=self._runtime.now(), lease=settings.link_lease, limit=self._batch)
         if not ids:
-            if transport.is_held:
-                hold.look(is_fresh=True)
+            if transport.is_all_frozen:
+                freezes.look(is_fresh=True)
             return 0
         self._on_turn()
         fired = fire.fire(self._runtime, ids, skip_locked=True)
@@ -208,7 +208,7 @@ class Dispatcher:
     def _wait(self) -> None:
         """Block until the next link is due, a wake comes, or the longest wait is over."""
         transport = self._runtime.transport
-        if self._runtime.hold.is_on:
+        if self._runtime.freezes.is_all_frozen:
             self._is_woken = transport.wait_for_wake(LONGEST_WAIT)
             return
         look = transport.next_look(self._name, is_woken=self._is_woken)

@@ -11,7 +11,7 @@ from typing import Any
 from rq.job import Job
 from rq.timeouts import JobTimeoutException
 
-from rqsched.errors import HeldError, NotExecutedError, RunCancelled
+from rqsched.errors import FrozenError, NotExecutedError, RunCancelled
 from rqsched.kernel.chain import settle
 from rqsched.kernel.chain.blocked import block_run, unblock_run
 from rqsched.kernel.chain.claim import Claim, NotAnsweredError, make_context, process_name
@@ -49,7 +49,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """
     try:
         claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
-    except (UnknownJobError, HeldError):
+    except (UnknownJobError, FrozenError):
         raise
     except Exception as error:
         runtime.on_trouble(error, None)
@@ -85,7 +85,7 @@ def _traced(claim: Claim) -> Attempt:
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
-    """Handle an attempt that could not be claimed: it is on hold, late or stale, or a person asks for another attempt.
+    """Handle an attempt that could not be claimed: it is frozen, late or stale, or a person asks for another attempt.
 
     A feature may ask for another claim: for example, limits had no place for the run, and have one now.
     """
@@ -93,11 +93,11 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     if found is None:
         raise UnknownJobError(f"no run {job.uid} in this database.")
     schedule, run = found
-    is_held = run.status is RunStatus.PENDING and runtime.hold.look(is_fresh=True)
-    if is_held or (run.status is RunStatus.PENDING and schedule.namespace in runtime.hold.frozen):
-        # Its job is dropped: the first pass after the release delivers the run again.
-        what = "everything is held" if is_held else f"namespace {schedule.namespace!r} is frozen"
-        _log.info("%s waits: %s", job, what, extra={"action": "run_held"})
+    is_all_frozen = run.status is RunStatus.PENDING and runtime.freezes.look(is_fresh=True)
+    if is_all_frozen or (run.status is RunStatus.PENDING and schedule.namespace in runtime.freezes.frozen):
+        # Its job is dropped: the first pass after the thaw delivers the run again.
+        what = "everything is frozen" if is_all_frozen else f"namespace {schedule.namespace!r} is frozen"
+        _log.info("%s waits: %s", job, what, extra={"action": "run_frozen"})
     elif run.is_late(runtime.now()):
         settle.expire_run(runtime, run)
         _log.info("%s was not started in time", job, extra={"action": "run_expired"})
@@ -158,8 +158,8 @@ def _mark_failed(rq_job: Job | None) -> None:
 
 
 def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
-    """Claim a pending attempt for this process; None if it could not be claimed, or everything is on hold."""
-    if runtime.hold.is_on and runtime.hold.look(is_fresh=True):  # the hold may be over
+    """Claim a pending attempt for this process; None if it could not be claimed, or everything is frozen."""
+    if runtime.freezes.is_all_frozen and runtime.freezes.look(is_fresh=True):  # the freeze may be over
         return None
     token, worker = new_uid(runtime.now()), process_name()
     runtime.on_claim(token)

@@ -41,8 +41,8 @@ UNREADABLE_AGAIN = timedelta(hours=1)
 """How long until an id that is no link is looked at again."""
 FAILED_AGAIN = timedelta(seconds=5)
 """How long until a link is tried again, if it failed and no backoff of a schedule was recorded for it."""
-HELD_AGAIN = timedelta(seconds=15)
-"""How long until a link is tried again, if it was taken while everything is on hold or its namespace is frozen."""
+FROZEN_AGAIN = timedelta(seconds=15)
+"""How long until a link is tried again, if it was taken while everything, or its namespace, is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -53,7 +53,7 @@ class Fired(NamedTuple):
     id: str
     """The link's id as it was delivered."""
     outcome: str
-    """`fired`, `stale`, `early`, `locked`, `deferred`, `held`, `frozen`, `newer`, `foreign` or `failed`."""
+    """`fired`, `stale`, `early`, `locked`, `deferred`, `all_frozen`, `frozen`, `newer`, `foreign` or `failed`."""
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
@@ -77,12 +77,12 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     A link may be delivered twice, late, early or after its schedule changed without harm. If a schedule's decision
     raises, each schedule is fired alone, and the failure is recorded on the schedule, so that it harms no other. A
     schedule of a newer release is left to processes of that release, which take its link when it comes again. While
-    everything is on hold nothing is decided, and each link comes again; so does each link of a frozen namespace. Raises
+    everything is frozen nothing is decided, and each link comes again; so does each link of a frozen namespace. Raises
     BackendUnavailableError if SQL does not answer. With `must_follow`, for links that are delivered again, it is also
     raised if Redis does not answer.
     """
-    if runtime.hold.is_on:
-        return [Fired(one, "held", runtime.now() + HELD_AGAIN) for one in ids]
+    if runtime.freezes.is_all_frozen:
+        return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]
     with nullcontext() if runtime.tracing is None else runtime.tracing.batch(len(ids)):
         batch, done = _read(ids, runtime.now() + UNREADABLE_AGAIN)
         try:
@@ -160,7 +160,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         elif schedule.due_at is not None and schedule.due_at > now:
             fired.append(Fired(str(link), "early", schedule.due_at))
         elif link.uid in frozen:
-            fired.append(Fired(str(link), "frozen", now + HELD_AGAIN))
+            fired.append(Fired(str(link), "frozen", now + FROZEN_AGAIN))
         elif schedule.spec.newer:
             late = now - (schedule.due_at or now)
             fired.append(Fired(str(link), "newer", now + offer_delay(late)))
@@ -259,7 +259,7 @@ def _fire_retry(
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
     if is_frozen:
-        return Fired(str(link), "frozen", now + HELD_AGAIN)
+        return Fired(str(link), "frozen", now + FROZEN_AGAIN)
     return Fired(str(link), "fired", change=decide_retry(schedule, [run], run, now=now), run=run)
 
 

@@ -17,7 +17,7 @@ from rqsched.kernel.chain.claim import ParentWorker
 from rqsched.kernel.chain.commit import Subscriber
 from rqsched.kernel.chain.database_time import DatabaseTime
 from rqsched.kernel.chain.feature import Feature, Features
-from rqsched.kernel.chain.hold import HoldGate
+from rqsched.kernel.chain.freeze_gate import FreezeGate
 from rqsched.kernel.chain.imports import Imports
 from rqsched.kernel.chain.ownership import Ownership
 from rqsched.kernel.chain.refusals import Refusals
@@ -85,8 +85,8 @@ class Runtime:
         self.ownership = Ownership(self.database, self.transport, self.now)
         """Tells which database and server the control queue belongs to."""
         self.transport.owner = self.ownership.owner_of_jobs
-        self.hold = HoldGate(self.database, self.transport, self.now, is_held=settings.hold)
-        """Knows whether everything, or this process, is on hold, and which namespaces are frozen."""
+        self.freezes = FreezeGate(self.database, self.transport, self.now, is_own=settings.freeze)
+        """Knows whether everything, or this process, is frozen, and which namespaces are."""
         self.write_gate = WriteGate(self.database, self.record_workflows)
         """Knows whether SQL takes the writes of this process."""
         self.workflows = workflows or registry
@@ -131,7 +131,7 @@ class Runtime:
     def at(self, clock: Clock) -> Runtime:
         """Return a runtime with the time of another clock, for a tick at a given time.
 
-        Both runtimes share the connections and the gate of holds, so the gate keeps the live clock.
+        Both runtimes share the connections and the freeze gate, so the gate keeps the live clock.
         """
         other = copy.copy(self)
         other._clock, other.now = clock, clock.now
@@ -141,7 +141,7 @@ class Runtime:
     def use_clock(self, clock: Clock) -> None:
         """Use another clock, as tests do."""
         self._clock, self.now = clock, clock.now
-        self.hold.now = clock.now
+        self.freezes.now = clock.now
 
     @property
     def end_patience(self) -> Patience:

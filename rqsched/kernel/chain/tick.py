@@ -31,18 +31,18 @@ _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKI
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
-    Pauses whose end has come end first. Nothing is fired while everything is on hold, nor in a frozen namespace. If
+    Pauses whose end has come end first. Nothing is fired while everything is frozen, nor in a frozen namespace. If
     Redis is away, runs and links are only delayed. A tick without `now` also reconciles if no process did so in the
     interval: if cron makes the ticks, perhaps no other process does.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
-    if runtime.hold.look():
+    if runtime.freezes.look():
         return []
     frozen = runtime if now is None else runtime.at(_Fixed(now))
     instant = frozen.now()
     deque(end_pauses(frozen), maxlen=0)
-    without = [*runtime.hold.frozen]
+    without = [*runtime.freezes.frozen]
     due = runtime.database.read(partial(schedule_queries.due_uids, now=instant, limit=limit, frozen=without))
     retrying = partial(reconcile_queries.retrying, until=instant, after=None, limit=limit, frozen=without)
     retries, _ = runtime.database.read(retrying)

@@ -38,11 +38,11 @@ def trigger(
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
-    Raises WrongDatabaseError if Redis belongs to another database, HeldError while everything is on hold, and
-    FrozenError while the namespace is frozen; then nothing is written.
+    Raises WrongDatabaseError if Redis belongs to another database, and FrozenError
+    while everything, or the namespace, is frozen; then nothing is written.
     """
     runtime.ownership.require_own_redis()
-    runtime.hold.require_off()
+    runtime.freezes.require_none()
     wanted = Trigger(new_uid(runtime.now()), overlap, is_forced, idempotency_key)
 
     def write(context: CommandContext | None) -> tuple[Schedule, StartResult]:
@@ -90,7 +90,7 @@ class _Triggering(NamedTuple):
         return (started, version) if started.changes[0].new_runs else None
 
     def _start(self, schedule: Schedule, runs: list[Run]) -> _Started:
-        self.runtime.hold.require_thawed(schedule.namespace)
+        self.runtime.freezes.require_thawed(schedule.namespace)
         decided, outcome = decide_trigger(schedule, runs, self.wanted, now=self.runtime.now(), context=self.context)
         return Decided([decided], (decided.after, outcome))
 

@@ -33,8 +33,6 @@ from rqsched.kernel.decide.overlap import StartRequest, apply_overlap
 from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
 from rqsched.kernel.decide.schedule_endings import complete_if_over
 
-HELD = "held"
-"""The policy of an occurrence that was due during a hold and that the release counts as missed."""
 FROZEN = "frozen"
 """The policy of an occurrence that was due during a freeze and that the thaw counts as missed."""
 
@@ -86,12 +84,10 @@ def decide_miss_due(
     now: datetime,
     context: FireContext,
     asked: CommandContext | None = None,
-    policy: str = HELD,
 ) -> Change:
     """Record due occurrences as missed instead of firing them; those due before `since` fire first, by the policies.
 
-    The caller has checked that the schedule is active and due. The audit events record `asked`, the actor, and
-    `policy`, which says what kept the occurrences from firing.
+    The caller has checked that the schedule is active and due. The audit events record `asked`, the actor.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=asked)
     if since is not None and schedule.due_at is not None and schedule.due_at < since:
@@ -102,7 +98,7 @@ def decide_miss_due(
         passed = due.missed or Missed(0, False, due.fires[0], due.last)
         first = min(passed.first, *due.fires) if due.fires else passed.first
         missed = replace(passed, count=passed.count + len(due.fires), first=first)
-        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=policy)
+        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=FROZEN)
     complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rqsched.kernel.decide import audit
-from rqsched.kernel.decide.fire_decision import FROZEN, HELD
+from rqsched.kernel.decide.fire_decision import FROZEN
 from rqsched.kernel.decide.occurrences import MISSED_WHILE_PAUSED, ON_REQUEST
 from rqsched.kernel.decide.policy import MissedPolicy
 from rqsched.kernel.decide.schedule_endings import EXHAUSTED, SPEC_ENDED
@@ -41,8 +41,7 @@ _SKIPS = {
     ON_REQUEST: "somebody asked for that",
     "disabled": "it was paused",
     "deleted": "it was deleted",
-    HELD: "everything was held, and the release counted it as missed",
-    FROZEN: "the namespace was frozen, and the thaw counted it as missed",
+    FROZEN: "it was frozen, and the thaw counted it as missed",
     MISSED_WHILE_PAUSED: "it was paused, and a later one came meanwhile",
 }
 NOTHING_FIRED = "nothing fired in time"

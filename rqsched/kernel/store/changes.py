@@ -24,7 +24,7 @@ from rqsched.kernel.decide.model import Change, Run, RunKind, RunStatus, Schedul
 from rqsched.kernel.decide.policy import REPLACING, OverlapPolicy
 from rqsched.kernel.store.database import without_limits
 from rqsched.kernel.store.dialect import POSTGRES, Dialect, dialect_of
-from rqsched.kernel.store.metadata import is_frozen
+from rqsched.kernel.store.metadata import is_namespace_frozen
 from rqsched.kernel.store.named_calendars import NAMING, with_contents
 from rqsched.kernel.store.rows import (
     ROW_VERSION,
@@ -108,7 +108,7 @@ def lock_to_fire(
 
 @lru_cache(maxsize=4)
 def _lock_to_fire(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
-    return _lock_schedules(dialect, skip_locked).add_columns(is_frozen(schedules.c.namespace))
+    return _lock_schedules(dialect, skip_locked).add_columns(is_namespace_frozen(schedules.c.namespace))
 
 
 def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:

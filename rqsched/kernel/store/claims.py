@@ -18,7 +18,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from rqsched.kernel.decide.model import Run, RunStatus, Schedule
 from rqsched.kernel.store.changes import UNFINISHED_WITH, lock_running
 from rqsched.kernel.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
-from rqsched.kernel.store.metadata import is_held
+from rqsched.kernel.store.metadata import is_frozen
 from rqsched.kernel.store.rows import (
     ROW_VERSION,
     RUN_COLUMNS,
@@ -113,10 +113,10 @@ def _start(dialect: Dialect) -> sa.Update:
         runs.c.attempt == sa.bindparam("b_attempt"),
         runs.c.delivery == sa.bindparam("b_delivery"),
     )
-    # The claim itself checks, in its one statement, whether everything is on hold or the namespace is frozen.
+    # The claim itself checks, in its one statement, whether everything or the namespace is frozen.
     namespace = schedules.c.namespace if dialect.joins_writes else of_schedule(schedules.c.namespace, runs)
     now = sa.bindparam("b_started_at", type_=runs.c.started_at.type)
-    may_start = (~is_held(namespace), ~is_late(now), MAY_START)
+    may_start = (~is_frozen(namespace), ~is_late(now), MAY_START)
     start = sa.update(runs).where(*is_asked, is_free_for(runs, _TOKEN, *may_start))
     return start.values(status=RunStatus.RUNNING.value, **seen, **given)
 
@@ -228,8 +228,8 @@ def lock_waiting_external(
     asks = sa.case((MAY_START, None), else_=runs.c.limit_group)
     statement = (
         sa.select(runs.c.uid, asks)
-        .where(HAS_JOB)
-        .where(_IS_WAITING, queue.in_(list(queues)), _is_in(namespace), ~is_held(sa.literal(namespace)), ~is_late(now))
+        .where(HAS_JOB, _IS_WAITING, queue.in_(list(queues)), _is_in(namespace))
+        .where(~is_frozen(sa.literal(namespace)), ~is_late(now))
         .order_by(order, runs.c.priority.desc(), runs.c.queued_at, runs.c.uid)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=runs)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.marks import WentBack
 from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import database_metadata, namespace_metadata
@@ -30,15 +30,15 @@ WENT_BACK = "went_back"
 """The prefix of the names of findings that a side, such as SQL, went back; the side (`WentBack`) follows."""
 SESSION_KEY = "session_key"
 """The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy gets another."""
-HOLD = "hold"
-"""The name of the hold. While it has a value, no claim begins an attempt. The hold of a namespace is its freeze."""
-_RELEASED = "released"
-"""The name of the last released holds. They are shown later, and are never copied back from Redis."""
+FREEZE = "hold"
+"""The name of the freeze of everything, or of a namespace. While it has a value, no claim begins an attempt there."""
+_THAWED = "released"
+"""The name of the last freezes that were thawed. They are shown later, and are never copied back from Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
-MOST_RELEASED = 100
-"""How many released holds are kept."""
+MOST_THAWED = 100
+"""How many thawed freezes are kept."""
 _ALTERED = "altered"
 """The name of the last changes of things other than schedules."""
 MOST_ALTERED = 100
@@ -76,40 +76,40 @@ def claim_value(connection: Connection, name: str, value: str, namespace: str | 
     return find_value(connection, name, namespace) or value
 
 
-def set_hold(connection: Connection, hold: Hold) -> None:
-    """Store a hold of everything or of its namespace, unless there is one already or this one was released."""
-    if hold.uid not in _lock_released(connection, hold.namespace):
-        claim_value(connection, HOLD, hold.to_text(), hold.namespace)
+def set_freeze(connection: Connection, freeze: Freeze) -> None:
+    """Store a freeze of everything or of its namespace, unless there is one already or this one was thawed."""
+    if freeze.uid not in _lock_thawed(connection, freeze.namespace):
+        claim_value(connection, FREEZE, freeze.to_text(), freeze.namespace)
 
 
-def drop_hold(
-    connection: Connection, ended: Sequence[Hold], *, text: str | None = None, namespace: str | None = None
+def drop_freeze(
+    connection: Connection, ended: Sequence[Freeze], *, text: str | None = None, namespace: str | None = None
 ) -> None:
-    """Remove the hold (with `text`, only a hold with this text), and remember the ended holds as released."""
-    released = _lock_released(connection, namespace) | {one.uid: one for one in ended}
-    texts = [one.to_text() for one in [*released.values()][-MOST_RELEASED:]]
-    set_value(connection, _RELEASED, "\n".join(texts), namespace)
-    table, key = _place(HOLD, namespace)
+    """Remove the freeze (with `text`, only a freeze with this text), and remember the ended freezes as thawed."""
+    thawed = _lock_thawed(connection, namespace) | {one.uid: one for one in ended}
+    texts = [one.to_text() for one in [*thawed.values()][-MOST_THAWED:]]
+    set_value(connection, _THAWED, "\n".join(texts), namespace)
+    table, key = _place(FREEZE, namespace)
     is_it = sa.true() if text is None else table.c.value == text
     connection.execute(sa.delete(table).where(*(table.c[name] == value for name, value in key.items()), is_it))
 
 
 def find_lasting(connection: Connection) -> dict[str, str]:
-    """Return the texts of the current holds: the hold of everything as `*`, others by their namespace."""
+    """Return the texts of the current freezes: the freeze of everything as `*`, others by their namespace."""
     of_all = sa.select(sa.literal_column("'*'", sa.Text), database_metadata.c.value)
     of_each = sa.select(namespace_metadata.c.namespace, namespace_metadata.c.value)
-    where = database_metadata.c.name == HOLD, namespace_metadata.c.name == HOLD
+    where = database_metadata.c.name == FREEZE, namespace_metadata.c.name == FREEZE
     found = connection.execute(of_all.where(where[0]).union_all(of_each.where(where[1])))
     return {str(name): str(text) for name, text in found}
 
 
-def find_holds(connection: Connection, *namespaces: str | None) -> list[Hold]:
-    """Return the holds of namespaces (None: of everything), current and released ones, the newest first."""
-    found = list[Hold]()
+def find_freezes(connection: Connection, *namespaces: str | None) -> list[Freeze]:
+    """Return the freezes of namespaces (None: of everything), current and thawed ones, the newest first."""
+    found = list[Freeze]()
     for namespace in namespaces:
-        lasting = find_value(connection, HOLD, namespace)
-        found += [] if lasting is None else [Hold.from_text(lasting, "sql")]
-        found += reversed(_read_released(find_value(connection, _RELEASED, namespace) or ""))
+        lasting = find_value(connection, FREEZE, namespace)
+        found += [] if lasting is None else [Freeze.from_text(lasting, "sql")]
+        found += reversed(_read_thawed(find_value(connection, _THAWED, namespace) or ""))
     return sorted(found, key=lambda one: one.since or _FIRST, reverse=True)
 
 
@@ -137,32 +137,32 @@ def _read_altered(text: str | None) -> list[Altered]:
     return [one._replace(at=datetime.fromisoformat(str(one.at))) for one in found]
 
 
-def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+def is_namespace_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Return the condition that a namespace is frozen. Every statement that begins something contains it."""
-    is_hold = namespace_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
-    found = sa.select(1).where(namespace_metadata.c.namespace == namespace, is_hold)
+    is_freeze = namespace_metadata.c.name == sa.literal_column(f"'{FREEZE}'", sa.Text)
+    found = sa.select(1).where(namespace_metadata.c.namespace == namespace, is_freeze)
     return found.correlate_except(namespace_metadata).exists()
 
 
-def is_held(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Return the condition that everything is on hold, or the namespace is frozen."""
-    everything = database_metadata.c.name == sa.literal_column(f"'{HOLD}'", sa.Text)
-    return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)
+def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that everything is frozen, or the namespace is."""
+    everything = database_metadata.c.name == sa.literal_column(f"'{FREEZE}'", sa.Text)
+    return sa.exists(sa.select(1).where(everything)) | is_namespace_frozen(namespace)
 
 
-def lock_holds(connection: Connection, namespace: str | None) -> None:
-    """Make others who set or release a hold wait until the transaction ends."""
-    _lock_released(connection, namespace)
+def lock_freezes(connection: Connection, namespace: str | None) -> None:
+    """Make others who freeze or thaw wait until the transaction ends."""
+    _lock_thawed(connection, namespace)
 
 
-def _lock_released(connection: Connection, namespace: str | None) -> dict[str, Hold]:
-    """Read the released holds by uid; others who set or release a hold wait until the transaction ends."""
-    claim_value(connection, _RELEASED, "", namespace)
-    return {one.uid: one for one in _read_released(lock_value(connection, _RELEASED, namespace) or "")}
+def _lock_thawed(connection: Connection, namespace: str | None) -> dict[str, Freeze]:
+    """Read the thawed freezes by uid; others who freeze or thaw wait until the transaction ends."""
+    claim_value(connection, _THAWED, "", namespace)
+    return {one.uid: one for one in _read_thawed(lock_value(connection, _THAWED, namespace) or "")}
 
 
-def _read_released(texts: str) -> list[Hold]:
-    return [Hold.from_text(text) for text in texts.splitlines()]
+def _read_thawed(texts: str) -> list[Freeze]:
+    return [Freeze.from_text(text) for text in texts.splitlines()]
 
 
 def set_value(connection: Connection, name: str, value: str, namespace: str | None = None) -> None:

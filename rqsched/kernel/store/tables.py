@@ -718,7 +718,7 @@ namespace_metadata = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Named values about a namespace: its hold while it is frozen, and its released holds."""
+"""Named values about a namespace: its freeze, and its freezes that were thawed."""
 
 calendars = sa.Table(
     "rqsched_calendars",

@@ -132,8 +132,8 @@ A job that becomes the earliest wakes a dispatcher. After the six values ARGV co
 LEASE = (
     _FOREIGNNESS
     + """
--- KEYS: scheduled set, list, the server's identity, hold. ARGV: now, the lease's end (Unix seconds), the most to take,
--- the identity of this process.
+-- KEYS: scheduled set, list, the server's identity, freezes. ARGV: now, the lease's end (Unix seconds), the most to
+-- take, the identity of this process.
 if is_foreign(KEYS[3], ARGV[4]) then return redis.error_reply(foreign) end
 if redis.call('HEXISTS', KEYS[4], '*') == 1 then return false end
 local limit = tonumber(ARGV[3])
@@ -149,24 +149,24 @@ return taken
 )
 """Take the entries of the list and the due links, and put them into the scheduled set until the lease ends.
 
-While everything is on hold, nothing is taken and the answer is nil.
+While everything is frozen, nothing is taken and the answer is nil.
 """
 
-SET_HOLD = """
--- KEYS: hold. ARGV: the hold's uid and text.
+SET_FREEZE = """
+-- KEYS: freezes. ARGV: the freeze's uid and text.
 for uid in string.gmatch(redis.call('HGET', KEYS[1], '*:released') or '', '%S+') do
   if uid == ARGV[1] then return 0 end
 end
 return redis.call('HSETNX', KEYS[1], '*', ARGV[2])
 """
-"""Store a hold, unless a hold is stored already or this one was released; answers 1 if it was stored."""
+"""Freeze everything, unless it is frozen already or this freeze was thawed; answers 1 if it was stored."""
 
-DROP_HOLD = """
--- KEYS: hold. ARGV: the uids that were released, and the text of the hold that is to go; empty for any.
+DROP_FREEZE = """
+-- KEYS: freezes. ARGV: the uids that were thawed, and the text of the freeze that is to go; empty for any.
 redis.call('HSET', KEYS[1], '*:released', ARGV[1])
 if ARGV[2] == '' or redis.call('HGET', KEYS[1], '*') == ARGV[2] then redis.call('HDEL', KEYS[1], '*') end
 """
-"""Remove the hold, and remember which holds were released."""
+"""Remove the freeze of everything, and remember which freezes were thawed."""
 
 NEXT_LOOK = """
 -- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take

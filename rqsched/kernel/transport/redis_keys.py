@@ -41,8 +41,8 @@ def flush_marker(queue: str, uid: str) -> str:
     return f"{database_id(queue)}:{uid}"
 
 
-def hold(queue: str) -> str:
-    """Return the key of the hash of holds. While it has the field `*`, everything is on hold."""
+def freeze(queue: str) -> str:
+    """Return the key of the hash of freezes. While it has the field `*`, everything is frozen."""
     return f"rqsched:hold:{queue}"
 
 

@@ -37,13 +37,13 @@ from rqsched.kernel.transport.job_label import JobLabel
 from rqsched.kernel.transport.job_queue import CHUNK, JobKind, JobQueue, JobSpec
 from rqsched.kernel.transport.lua import (
     CLAIM_IDENTITY,
-    DROP_HOLD,
+    DROP_FREEZE,
     FOREIGN,
     LEASE,
     NEXT_LOOK,
     PUSH_MARK,
     RECORD_DATABASE_ID,
-    SET_HOLD,
+    SET_FREEZE,
     TRY_WRITE,
 )
 from rqsched.kernel.transport.redelivery import mark_failed
@@ -163,8 +163,8 @@ class Transport:
         """The key that holds the identity of that database's server."""
         self.first_look_key = redis_keys.first_look(name)
         """The key that names the dispatcher that looks first when something is due."""
-        self.hold_key = redis_keys.hold(name)
-        """The key of the hash of holds. While it has the field `*`, everything is on hold."""
+        self.freeze_key = redis_keys.freeze(name)
+        """The key of the hash of freezes. While it has the field `*`, everything is frozen."""
         self.interval_key = redis_keys.reconcile_interval(name)
         """The key that spreads periodic reconcile passes over workers."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
@@ -181,8 +181,8 @@ class Transport:
         """The list of the control queue, where late links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
         self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each target ended, and there are many
-        self.is_held = False
-        """Whether everything was on hold at the last call of `lease`."""
+        self.is_all_frozen = False
+        """Whether everything was frozen at the last call of `lease`."""
         self._is_alone = False
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
 
@@ -257,7 +257,7 @@ class Transport:
             return ""
         types = dict.fromkeys(lists, "list") | {
             one.scheduled_key: "zset", one.list_key: "list", Queue.redis_queues_keys: "set",
-            self.scheduled_key: "zset", self.list_key: "list", self.wake_key: "list", self.hold_key: "hash",
+            self.scheduled_key: "zset", self.list_key: "list", self.wake_key: "list", self.freeze_key: "hash",
             redis_keys.dispatchers(name): "set", redis_keys.passes(name): "hash",
         }  # fmt: skip
         try:
@@ -421,42 +421,42 @@ class Transport:
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
         """Lease due links and the entries of the list; they become due again by themselves when the lease ends.
 
-        While everything is on hold, nothing is leased, and `is_held` is True.
+        While everything is frozen, nothing is leased, and `is_all_frozen` is True.
         """
         until = (now + lease).timestamp()
-        keys = [self.scheduled_key, self.list_key, self.server_key, self.hold_key]
+        keys = [self.scheduled_key, self.list_key, self.server_key, self.freeze_key]
         args = [now.timestamp(), until, limit, self.server]
         try:
             taken = self._patiently(self._lease_script, keys=keys, args=args)
         except ResponseError as error:
             self._claim_queue(error)
             return self.lease(now=now, lease=lease, limit=limit)
-        self.is_held = taken is None
+        self.is_all_frozen = taken is None
         return [_text(entry) for entry in taken or ()]
 
-    def read_hold(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
-        """Return the hold that `set_hold` stored and the text that `tell_frozen` announced last, each None if missing.
+    def read_freeze(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
+        """Return what `set_freeze` stored and what `tell_frozen` announced last, each None if missing.
 
         They are read over another client if `redis` is given.
         """
-        found: Any = (redis or self.redis).hmget(self.hold_key, ["*", "*:frozen"])
-        hold, frozen = (None if one is None else _text(one) for one in found)
-        return hold, frozen
+        found: Any = (redis or self.redis).hmget(self.freeze_key, ["*", "*:frozen"])
+        freeze, frozen = (None if one is None else _text(one) for one in found)
+        return freeze, frozen
 
     def tell_frozen(self, told: str | None) -> None:
         """Announce a change of the frozen namespaces in SQL: `told` names them all, None says that there are none."""
         if told is None:
-            self._patiently(lambda: self.redis.hdel(self.hold_key, "*:frozen"))
+            self._patiently(lambda: self.redis.hdel(self.freeze_key, "*:frozen"))
         else:
-            self._patiently(lambda: self.redis.hset(self.hold_key, "*:frozen", told))
+            self._patiently(lambda: self.redis.hset(self.freeze_key, "*:frozen", told))
 
-    def set_hold(self, uid: str, text: str) -> None:
-        """Store a hold, unless a hold is stored already or this one was released."""
-        self._patiently(self._set_hold_script, keys=[self.hold_key], args=[uid, text])
+    def set_freeze(self, uid: str, text: str) -> None:
+        """Freeze everything, unless it is frozen already or this freeze was thawed."""
+        self._patiently(self._set_freeze_script, keys=[self.freeze_key], args=[uid, text])
 
-    def drop_hold(self, uids: Sequence[str], *, text: str = "") -> None:
-        """Remove the hold (with `text`, only a hold with this text), and remember that these holds were released."""
-        self._patiently(self._drop_hold_script, keys=[self.hold_key], args=[" ".join(uids), text])
+    def drop_freeze(self, uids: Sequence[str], *, text: str = "") -> None:
+        """Remove the freeze of everything (with `text`, only one with this text), and remember these as thawed."""
+        self._patiently(self._drop_freeze_script, keys=[self.freeze_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove links that have fired: entries and hashes together."""
@@ -613,12 +613,12 @@ class Transport:
         return self.redis.register_script(LEASE)
 
     @cached_property
-    def _set_hold_script(self) -> Any:
-        return self.redis.register_script(SET_HOLD)
+    def _set_freeze_script(self) -> Any:
+        return self.redis.register_script(SET_FREEZE)
 
     @cached_property
-    def _drop_hold_script(self) -> Any:
-        return self.redis.register_script(DROP_HOLD)
+    def _drop_freeze_script(self) -> Any:
+        return self.redis.register_script(DROP_FREEZE)
 
     @cached_property
     def _next_look_script(self) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from rqsched.errors import InvalidInputError, InvalidSpecError, ScheduleNotFound
 from rqsched.features.after import store as upstream_ends
 from rqsched.features.after.chain import MOST_AT_ONCE
 from rqsched.features.external import chain as external_runs
-from rqsched.features.freeze import chain as holding
+from rqsched.features.freeze import chain as freezing
 from rqsched.kernel.chain.settle import lose_run, publish_end, write_end
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.policy import RetryPolicy
@@ -528,15 +527,15 @@ def test_what_came_during_a_freeze_is_one_at_the_thaw(any_env: Env, missed: Any,
     assert len(all_runs(report)) == count
 
 
-def test_nothing_comes_after_while_everything_is_held(env: Env) -> None:
+def test_nothing_comes_after_while_everything_is_frozen(env: Env) -> None:
     nightly, report = pair(env)
     claim = env.claim(env.fire_next(nightly))
-    env.scheduler.hold("wait")
+    env.scheduler.freeze("wait", everything=True)
     publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=BRIEF))
     env.advance(MINUTE)
     env.recover()
     assert all_runs(report) == []
-    env.scheduler.release()
+    env.scheduler.thaw(everything=True)
     assert len(all_runs(report)) == 1
 
 
@@ -699,8 +698,8 @@ def test_the_end_of_a_schedule_that_nothing_comes_after_is_one_statement(postgre
     assert seen == ["WITH"]
 
 
-@pytest.mark.parametrize("is_of_all", [False, True], ids=["a freeze", "a hold"])
-def test_ends_of_a_freeze_or_a_hold_are_one_also_where_they_are_more_than_a_transaction_follows_else(
+@pytest.mark.parametrize("is_of_all", [False, True], ids=["a namespace", "everything"])
+def test_ends_of_a_freeze_are_one_also_where_they_are_more_than_a_transaction_follows_else(
     env: Env, is_of_all: bool
 ) -> None:
     number = MOST_AT_ONCE + 1
@@ -709,17 +708,13 @@ def test_ends_of_a_freeze_or_a_hold_are_one_also_where_they_are_more_than_a_tran
     claims = [env.claim(env.fire_next(nightly, SECOND)) for _ in range(number)]
     nightly.pause()
     context = CommandContext()
-    begin, end = (
-        (partial(holding.hold, env.runtime), partial(holding.release, env.runtime))
-        if is_of_all
-        else (partial(holding.freeze, env.runtime, "default"), partial(holding.thaw, env.runtime, "default"))
-    )
-    begin(context)
+    scope = None if is_of_all else "default"
+    freezing.freeze(env.runtime, scope, context)
     for claim in claims:
         publish_end(env.runtime, write_end(env.runtime, claim, SUCCESS, patience=BRIEF))
     assert all_runs(report) == []
 
-    end(context)
+    freezing.thaw(env.runtime, scope, context)
     env.recover()
 
     assert (len(all_runs(report)), report.refresh().state.missed_count) == (1, number - 1)

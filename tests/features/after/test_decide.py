@@ -74,7 +74,7 @@ POLICIES = st.fixed_dictionaries(
         "environments": st.sampled_from([(), ("production",)]),
     }
 )
-THAWS = st.sampled_from([None, Thaw("frozen"), Thaw("held", MissedPolicy.ALL), Thaw("frozen", is_missed=True)])
+THAWS = st.sampled_from([None, Thaw(), Thaw(MissedPolicy.ALL), Thaw(is_missed=True)])
 
 
 @given(POLICIES, ENDS_OF_RUNS, THAWS, st.sampled_from(["active", "paused", "done", "dead"]), st.booleans())

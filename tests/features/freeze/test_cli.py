@@ -1,4 +1,4 @@
-"""`rqsched hold` and `release`: their output for people and programs."""
+"""`rqsched freeze` and `thaw`: their output for people and programs."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ from rqsched.errors import ConflictError
 from tests.support.cli import HELLO, Cli
 
 
-def test_hold_preview_and_release_tell_people_what_they_did(cli: Cli) -> None:
+def test_freeze_preview_and_thaw_tell_people_what_they_did(cli: Cli) -> None:
     cli.past(hours=1).create("late", HELLO, Every("30m"))
-    assert "Nothing is held.\n1 schedule(s) are due: 1 run(s) would start" in cli("hold", "--preview").out
-    assert cli.scheduler.held() is None
-    assert cli("hold", "--history").out == "Nothing has been held.\n"
+    shown = cli("freeze", "--everything", "--preview").out
+    assert "There is no freeze of everything.\n1 schedule(s) are due: 1 run(s) would start" in shown
+    assert cli.scheduler.frozen() == []
+    assert cli("freeze", "--everything", "--history").out == "There has been no freeze of everything.\n"
 
-    assert "Everything is held since " in (told := cli("hold", "--reason", "restore").out)
+    assert "Everything is frozen since " in (told := cli("freeze", "--everything", "--reason", "restore").out)
     assert "(restore), in Redis and SQL." in told
-    assert "held since" in cli("trigger", "late", code=ConflictError.exit_code).err
+    assert "frozen since" in cli("trigger", "late", code=ConflictError.exit_code).err
     assert cli("tick").out == "No schedules due.\n"
-    preview = cli("hold", "--preview", "-o", "json").json
-    assert (preview["hold"]["reason"], [row["schedule_id"] for row in preview["schedules"]]) == ("restore", ["late"])
-    assert cli.findings(1)["hold"]["level"] == "warning"
+    preview = cli("freeze", "--everything", "--preview", "-o", "json").json
+    assert (preview["freeze"]["reason"], [row["schedule_id"] for row in preview["schedules"]]) == ("restore", ["late"])
+    assert cli.findings(1)["all-frozen"]["level"] == "warning"
 
-    told = cli("release", "--missed", "--cancel-pending").out
+    told = cli("thaw", "--everything", "--missed", "none", "--cancel-pending").out
 
-    assert "occurrence(s) of 1 schedule(s) are recorded as missed; 0 run(s) cancelled." in told
-    assert cli("release").out == "Nothing was held.\n"
-    assert "restore" in cli("hold", "--history").out
-    (over,) = cli("hold", "--history", "-o", "json").json
-    assert (over["reason"], over["since"], over["kept_in"]) == ("restore", preview["hold"]["since"], [])
-    assert over["released_at"] > over["since"]
+    assert told.startswith("Thawed: everything was frozen since ")
+    assert "of 1 schedule(s) 0 occurrence(s) fire and " in told
+    assert told.endswith(" are recorded as missed; 0 run(s) cancelled.\n")
+    assert cli("thaw", "--everything").out == "There was no freeze of everything.\n"
+    assert "restore" in cli("freeze", "--everything", "--history").out
+    (over,) = cli("freeze", "--everything", "--history", "-o", "json").json
+    assert (over["reason"], over["since"], over["kept_in"]) == ("restore", preview["freeze"]["since"], [])
+    assert over["thawed_at"] > over["since"]
     assert cli("tick").out == "No schedules due.\n"
 
 
 def test_since_alone_is_refused(cli: Cli) -> None:
-    assert "missed" in cli("release", "--since", "2026-01-01T00:00:00Z", code=2).err
+    assert "missed" in cli("thaw", "--since", "2026-01-01T00:00:00Z", code=2).err
 
 
-def test_a_process_that_is_held_by_its_environment_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_frozen_by_its_environment_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.scheduler.create("daily", HELLO, Every("24h"))
-    monkeypatch.setenv("RQSCHED_HOLD", "1")
-    assert "RQSCHED_HOLD" in cli("trigger", "daily", code=ConflictError.exit_code).err
+    monkeypatch.setenv("RQSCHED_FREEZE", "1")
+    assert "RQSCHED_FREEZE" in cli("trigger", "daily", code=ConflictError.exit_code).err
 
 
 def test_a_frozen_namespace_is_deleted_by_its_name(cli: Cli) -> None:
@@ -76,16 +79,18 @@ def test_a_namespace_is_frozen_looked_at_and_thawed(cli: Cli) -> None:
     assert "rqsched thaw tenant" in cli("trigger", "nightly", "-n", "tenant", code=ConflictError.exit_code).err
     cli("trigger", "daily")
     assert [row["namespace"] for row in cli("freeze", "--list", "-o", "json").json] == ["tenant"]
-    assert cli("freeze", "--preview", "--missed", "none", "tenant", "-o", "json").json["hold"]["reason"] == "it moves"
-    assert cli("freeze", "--preview").out.startswith("Namespace default is not frozen.")
+    assert cli("freeze", "--preview", "--missed", "none", "tenant", "-o", "json").json["freeze"]["reason"] == "it moves"
+    assert cli("freeze", "--preview").out.startswith("There is no freeze of namespace default.")
     found = cli.findings(1)
-    assert (found["frozen"]["level"], found["hold"]["level"]) == ("warning", "ok")
+    assert (found["frozen"]["level"], found["all-frozen"]["level"]) == ("warning", "ok")
     assert "give one of them" in cli("thaw", "tenant", "-n", "default", code=2).err
+    for both in (("tenant",), ("-n", "tenant")):
+        assert "give one of them" in cli("freeze", "--everything", *both, code=2).err
 
     told = cli("thaw", "-n", "tenant", "--missed", "one", "--cancel-pending").out
 
     assert told.startswith("Thawed: namespace tenant was frozen since ")
     assert told.endswith("; of 0 schedule(s) 0 occurrence(s) fire and 0 are recorded as missed; 0 run(s) cancelled.\n")
-    assert cli("thaw", "tenant").out == "Namespace tenant was not frozen.\n"
+    assert cli("thaw", "tenant").out == "There was no freeze of namespace tenant.\n"
     assert "it moves" in cli("freeze", "tenant", "--history").out
-    assert cli("freeze", "--history").out == "Namespace default has not been frozen.\n"
+    assert cli("freeze", "--history").out == "There has been no freeze of namespace default.\n"

@@ -1,4 +1,4 @@
-"""Hold and release over HTTP, by its client, and on the pages: roles, refusals and texts."""
+"""Freeze and thaw over HTTP, by its client, and on the pages: roles, refusals and texts."""
 
 from __future__ import annotations
 
@@ -8,107 +8,109 @@ import json
 import pytest
 
 from rqsched import CommandContext
-from rqsched.errors import ConflictError, FrozenError, HeldError, InvalidIdError
+from rqsched.errors import ConflictError, FrozenError, InvalidIdError
 from rqsched.kernel.store import metadata
-from rqsched.types import HeldSchedule, Released
+from rqsched.types import DueSchedule, Thawed
 from tests.support.client import asynchronous, client_of
 from tests.support.env import MINUTE, statuses
 from tests.support.pages import Pages
 from tests.support.web import MINUTELY, MakeWeb, Web, at, one_token, problem
 
-HOLD, RELEASE, PREVIEW = "/api/v1/hold/", "/api/v1/release/", "/api/v1/hold/preview/"
+FREEZE, THAW, FROZEN = "/api/v1/freeze/", "/api/v1/thaw/", "/api/v1/frozen/"
+ALL = {"everything": True}
 
 
-def test_while_held_what_is_started_by_hand_is_409_and_reads_say_who_and_why(web: Web) -> None:
+def test_while_everything_is_frozen_what_is_started_by_hand_is_409_and_reads_say_who_and_why(web: Web) -> None:
     web.create()
-    assert web.get(HOLD).json()["held"] is False
+    assert web.get(FROZEN).json() == {"items": []}
 
-    held = web.post(HOLD, {"reason": "restore"}).json()
+    frozen = web.post(FREEZE, {**ALL, "reason": "restore"}).json()
 
-    assert (held["held"], held["reason"], held["kept_in"]) == (True, "restore", ["redis", "sql"])
-    assert held["by"]
-    assert web.post(HOLD, {"reason": "again"}).json() == held
-    assert web.get(HOLD).json() == held
-    assert "restore" in problem(web.post(at(operation="trigger/")), 409, "held")["detail"]
-    assert "rqsched_held 1.0" in web.get("/metrics").text
+    assert (frozen["frozen"], frozen["reason"], frozen["kept_in"]) == (True, "restore", ["redis", "sql"])
+    assert (bool(frozen["by"]), frozen["namespace"]) == (True, None)
+    assert web.post(FREEZE, {**ALL, "reason": "again"}).json() == frozen
+    assert web.get(FROZEN).json() == {"items": [frozen]}
+    assert "restore" in problem(web.post(at(operation="trigger/")), 409, "frozen")["detail"]
+    assert "rqsched_all_frozen 1.0" in web.get("/metrics").text
     web.env.advance(3 * MINUTE)
-    found = web.get(PREVIEW).json()
+    found = web.get(THAW + "preview/?everything=true").json()
     assert [(row["schedule_id"], len(row["fires"]), row["missed"]) for row in found["schedules"]] == [("report", 1, 2)]
-    problem(web.post(RELEASE, {"since": "2026-01-01T00:00:00Z"}), 422, "invalid_input")
+    assert found["freeze"] == frozen
+    for missed in ({}, {"missed": "one"}):
+        refused = web.post(THAW, {**ALL, **missed, "since": "2026-01-01T00:00:00Z"})
+        problem(refused, 422, "invalid_input")
 
-    done = web.post(RELEASE, {"missed": True, "cancel_pending": True}).json()
+    done = web.post(THAW, {**ALL, "missed": "none", "cancel_pending": True}).json()
 
-    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
-    (over,) = web.get("/api/v1/hold/history/").json()["items"]
-    assert (over["held"], over["reason"], over["since"]) == (False, "restore", held["since"])
-    assert (over["released_by"], over["kept_in"]) == (held["by"], [])
+    assert done == {"was_frozen": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    (over,) = web.get(FREEZE + "history/?everything=true").json()["items"]
+    assert (over["frozen"], over["reason"], over["since"]) == (False, "restore", frozen["since"])
+    assert (over["thawed_by"], over["kept_in"]) == (frozen["by"], [])
+    assert web.get(FREEZE + "history/").json() == {"items": []}
     assert web.post(at(operation="trigger/")).status_code == 200
 
 
-def test_a_token_of_some_namespaces_holds_nothing(make_web: MakeWeb) -> None:
+def test_a_token_of_some_namespaces_does_not_freeze_everything(make_web: MakeWeb) -> None:
     web = make_web(tokens=one_token("secret-of-the-tenant", "admin", namespaces=["tenant"]))
     tenant = web.acting_as("secret-of-the-tenant")
-    for answer in (tenant.post(HOLD, {}), tenant.post(RELEASE, {}), tenant.get(PREVIEW)):
+    for answer in (tenant.post(FREEZE, ALL), tenant.post(THAW, ALL), tenant.get(THAW + "preview/?everything=true")):
         problem(answer, 403, "forbidden")
-    assert tenant.get(HOLD).json()["held"] is False
-    web.env.scheduler.hold("restore", context=CommandContext(principal="ann"))
-    told = tenant.get(HOLD).json()
-    assert (told["by"], told["reason"]) == ("ann", "restore"), "who is held up is told why, and whom to ask"
+    assert tenant.get(FROZEN).json() == {"items": []}
+    web.env.scheduler.freeze("restore", everything=True, context=CommandContext(principal="ann"))
+    (told,) = tenant.get(FROZEN).json()["items"]
+    assert (told["by"], told["reason"]) == ("ann", "restore"), "whose work waits is told why, and whom to ask"
 
 
-def test_the_client_does_what_the_scheduler_does(web: Web) -> None:
+def test_the_client_freezes_and_thaws_everything_as_the_scheduler_does(web: Web) -> None:
     client = client_of(web)
     web.create()
-    assert client.held() is None
+    assert client.frozen() == []
 
-    hold = client.hold("restore")
+    freeze = client.freeze("restore", everything=True)
 
-    assert (hold.reason, hold.since, hold.kept_in) == ("restore", web.env.clock.now(), ("redis", "sql"))
-    assert client.held() == hold
-    with pytest.raises(HeldError, match="restore"):
+    assert (freeze.reason, freeze.since, freeze.kept_in) == ("restore", web.env.clock.now(), ("redis", "sql"))
+    assert client.frozen() == [freeze]
+    with pytest.raises(FrozenError, match="restore"):
         client.get("report").trigger()
     began = web.env.clock.now()
     web.env.advance(2 * MINUTE)
-    found = client.preview_release()
-    assert found.hold == hold
+    found = client.preview_thaw(everything=True)
+    assert found.freeze == freeze
     assert found.schedules == [
-        HeldSchedule("default", "report", began + MINUTE, [began + MINUTE], 1, 0, began + 3 * MINUTE)
+        DueSchedule("default", "report", began + MINUTE, [began + MINUTE], 1, 0, began + 3 * MINUTE)
     ]
     assert found.runs == []
 
-    async def release() -> Released:
+    async def thaw() -> Thawed:
         async with asynchronous(web) as far:
-            return await far.release(missed=True)
+            return await far.thaw(everything=True, missed="none")
 
-    assert asyncio.run(release()) == Released(None, 1, 2, 0)
-    assert client.held() is None
-    (over,) = client.holds()
-    assert (over.reason, over.since, over.released_at) == ("restore", hold.since, web.env.clock.now())
+    assert asyncio.run(thaw()) == Thawed(None, 1, 2, 0)
+    assert client.frozen() == []
+    (over,) = client.freezes(everything=True)
+    assert (over.reason, over.since, over.thawed_at) == ("restore", freeze.since, web.env.clock.now())
 
 
-def test_every_page_says_that_it_is_held_and_one_button_releases(make_web: MakeWeb) -> None:
+def test_every_page_says_that_everything_is_frozen_and_one_button_thaws(make_web: MakeWeb) -> None:
     pages = Pages(make_web())
     schedule = pages.env.create()
-    assert "Everything is held" not in pages.get("/schedules")
-    pages.env.scheduler.hold("restoring <last> night's backup")
+    assert "Everything is frozen" not in pages.get("/schedules")
+    pages.env.scheduler.freeze("restoring <last> night's backup", everything=True)
     for path in ("/", "/schedules", "/system"):
         assert "restoring &lt;last&gt; night" in pages.get(path)
-    assert "Not done: everything is held" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
+    assert "Not done: everything is frozen" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
     pages.env.advance(3 * MINUTE)
-    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/release")
+    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw?everything=yes")
 
-    told = pages.do("/release", missed="yes", reason="the night is back")
+    told = pages.do("/thaw", everything="yes", missed="none", reason="the night is back")
 
-    assert "Everything is released. 3 occurrences are recorded as missed." in told
+    assert "Everything is thawed. 0 occurrences fire, 3 are recorded as missed." in told
     assert "Nothing begins" not in told
     assert statuses(schedule) == []
-    assert "everything was held" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
+    assert "everything was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
     audit = pages.get("/audit")
     assert "restoring &lt;last&gt; night" in audit
     assert "the night is back" in audit
-
-
-FREEZE, THAW, FROZEN = "/api/v1/freeze/", "/api/v1/thaw/", "/api/v1/frozen/"
 
 
 def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_alarms_are_silent(web: Web) -> None:
@@ -118,7 +120,7 @@ def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_al
 
     frozen = web.post(FREEZE, {"reason": "it moves"}).json()
 
-    assert (frozen["namespace"], frozen["held"], frozen["reason"], frozen["kept_in"]) == (
+    assert (frozen["namespace"], frozen["frozen"], frozen["reason"], frozen["kept_in"]) == (
         "default",
         True,
         "it moves",
@@ -134,20 +136,20 @@ def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_al
     assert [line for line in told.splitlines() if line.startswith("rqsched_late{")] == [
         'rqsched_late{namespace="tenant"} 1.0'
     ]
-    found = web.get(FREEZE + "preview/").json()
+    found = web.get(THAW + "preview/").json()
     assert [(row["schedule_id"], len(row["fires"]), row["missed"]) for row in found["schedules"]] == [("report", 1, 2)]
-    assert found["hold"] == frozen
-    found = web.get(FREEZE + "preview/?missed=none").json()
+    assert found["freeze"] == frozen
+    found = web.get(THAW + "preview/?missed=none").json()
     assert [row["missed"] for row in found["schedules"]] == [3]
     assert web.post(THAW, {"missed": "some"}).status_code == 422
 
     done = web.post(THAW, {"missed": "none", "cancel_pending": True, "reason": "it has moved"}).json()
 
-    assert done == {"was_held": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    assert done == {"was_frozen": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
     (over,) = web.get(FREEZE + "history/").json()["items"]
-    assert (over["held"], over["reason"], over["release_reason"]) == (False, "it moves", "it has moved")
+    assert (over["frozen"], over["reason"], over["thaw_reason"]) == (False, "it moves", "it has moved")
     assert web.post(at(operation="trigger/")).status_code == 200
-    assert web.get("/api/v1/hold/history/").json() == {"items": []}
+    assert web.get(FREEZE + "history/?everything=true").json() == {"items": []}
 
 
 def test_an_admin_of_one_namespace_freezes_and_sees_that_one(make_web: MakeWeb) -> None:
@@ -158,7 +160,7 @@ def test_an_admin_of_one_namespace_freezes_and_sees_that_one(make_web: MakeWeb) 
     assert tenant.post(FREEZE, {}).json()["namespace"] == "tenant"
     assert [one["namespace"] for one in tenant.get(FROZEN).json()["items"]] == ["tenant"]
     problem(tenant.post(THAW, {}, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
-    assert tenant.post(THAW, {}).json()["was_held"] is True
+    assert tenant.post(THAW, {}).json()["was_frozen"] is True
     assert [one.namespace for one in web.env.scheduler.frozen()] == ["default"]
 
 
@@ -173,11 +175,11 @@ def test_the_client_freezes_and_thaws_as_the_scheduler_does(web: Web) -> None:
     web.env.advance(2 * MINUTE)
     assert [(len(row.fires), row.missed) for row in client.preview_thaw(missed="one").schedules] == [(1, 1)]
 
-    async def thaw() -> Released:
+    async def thaw() -> Thawed:
         async with asynchronous(web) as far:
             return await far.thaw(missed="one")
 
-    assert asyncio.run(thaw()) == Released(None, 1, 1, 0, 1)
+    assert asyncio.run(thaw()) == Thawed(None, 1, 1, 0, 1)
     assert client.frozen() == []
     assert [one.reason for one in client.freezes()] == ["it moves"]
 

@@ -61,7 +61,7 @@ def test_nothing_of_a_frozen_namespace_fires_and_others_do(any_env: Env) -> None
     assert (env.dispatch(), env.state(schedule), other.refresh().run_count) == (0, before, 1)
 
     ended = env.scheduler.thaw(context=OPERATOR)
-    assert (present(ended.hold).uid, ended.schedules) == (freeze.uid, 0)
+    assert (present(ended.freeze).uid, ended.schedules) == (freeze.uid, 0)
     assert env.recover().links == 1
     assert env.dispatch() == 1
     after = env.state(schedule)
@@ -92,7 +92,7 @@ def test_a_tick_fires_others_however_much_of_a_frozen_namespace_is_due(any_env: 
 
 
 @pytest.mark.parametrize("frozen", ["default", "tenant"])
-def test_a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other(any_env: Env, frozen: str) -> None:
+def test_a_freeze_keeps_the_queued_runs_of_its_namespace_and_no_other(any_env: Env, frozen: str) -> None:
     env, first, second = any_env, any_env.create(), any_env.create("other", namespace="tenant")
     env.fire_all(first, second)
     env.scheduler.freeze(namespace=frozen)
@@ -125,10 +125,10 @@ def test_fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know(
     run = env.fire_next(schedule)
     with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
         other.freeze()
-        env.redis.delete(env.transport.hold_key)
+        env.redis.delete(env.transport.freeze_key)
         env.advance()
 
-        assert env.runtime.hold.frozen == {}
+        assert env.runtime.freezes.frozen == {}
         assert claim_run(env.runtime, job_id(run.state)) is None
         assert [one.outcome for one in env.deliver(schedule.refresh())] == ["frozen"]
 
@@ -198,7 +198,7 @@ def test_a_process_that_is_cut_off_from_redis_asks_sql(env: Env, own_valkey: Val
         far.advance(SECOND)
         with pytest.raises(FrozenError):
             schedule.trigger()
-        assert other.thaw(missed="none").hold
+        assert other.thaw(missed="none").freeze
     own_valkey.start()
 
 
@@ -207,14 +207,14 @@ def test_a_pass_puts_right_what_redis_tells_of_frozen_namespaces(any_env: Env, w
     env, schedule = any_env, any_env.create(spec=HOUR)
     with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
         env.scheduler.freeze()
-        told = env.transport.read_hold()
+        told = env.transport.read_freeze()
         env.transport.tell_frozen(None if wrong == "forgotten" else "another")
         other.recover()
-        assert env.transport.read_hold() == told
+        assert env.transport.read_freeze() == told
         env.scheduler.thaw()
         env.transport.tell_frozen("another")
         other.recover()
-        assert env.transport.read_hold() == (None, None)
+        assert env.transport.read_freeze() == (None, None)
     assert schedule.trigger()
 
 
@@ -259,10 +259,10 @@ def test_waiting_behind_a_run_goes_on_after_it_but_begins_later(any_env: Env) ->
     assert statuses(schedule) == ["succeeded", "pending"]
 
 
-def test_a_process_that_is_held_by_its_settings_freezes_and_thaws(make_env: MakeEnv, env: Env) -> None:
-    held = make_env(hold=True)
-    assert held.scheduler.freeze().namespace == "default"
-    assert held.scheduler.thaw().hold
+def test_a_process_that_is_frozen_by_its_settings_freezes_and_thaws(make_env: MakeEnv, env: Env) -> None:
+    own = make_env(freeze=True)
+    assert own.scheduler.freeze().namespace == "default"
+    assert own.scheduler.thaw().freeze
 
 
 def test_who_froze_and_thawed_is_kept_of_each_namespace(any_env: Env) -> None:
@@ -276,24 +276,24 @@ def test_who_froze_and_thawed_is_kept_of_each_namespace(any_env: Env) -> None:
 
     lasting, over = env.scheduler.freezes(namespace=longest)
 
-    assert (lasting.reason, lasting.released_at, lasting.kept_in) == ("again", None, ("sql",))
+    assert (lasting.reason, lasting.thawed_at, lasting.kept_in) == ("again", None, ("sql",))
     assert (over.by, over.since, over.reason, over.kept_in, over.namespace) == ("ann", began, "it moves", (), longest)
-    assert (over.released_by, over.released_at, over.release_reason) == ("bob", began + HOUR, "it has")
+    assert (over.thawed_by, over.thawed_at, over.thaw_reason) == ("bob", began + HOUR, "it has")
     assert [one.reason for one in env.scheduler.frozen()] == ["again", "so does this"]
-    assert env.scheduler.holds() == []
+    assert env.scheduler.freezes(everything=True) == []
 
 
 def test_a_thaw_ends_only_the_freeze_that_it_has_read(any_env: Env) -> None:
     env = any_env
     env.scheduler.freeze("first")
-    gate = env.runtime.hold
+    gate = env.runtime.freezes
     text, freeze = gate._in_sql["default"], gate.frozen["default"]
     with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
         other.thaw()
         second = other.freeze("second")
-    env.runtime.database.transact(lambda c: metadata.drop_hold(c, [freeze], text=text, namespace="default"))
+    env.runtime.database.transact(lambda c: metadata.drop_freeze(c, [freeze], text=text, namespace="default"))
     assert [one.uid for one in env.scheduler.frozen()] == [second.uid]
-    env.runtime.hold.freeze(freeze)
+    env.runtime.freezes.freeze(freeze)
     assert [one.uid for one in env.scheduler.frozen()] == [second.uid]
 
 
@@ -306,7 +306,7 @@ def test_a_freeze_needs_sql(own_postgres: PostgresServer, own_postgres_url: str,
         with pytest.raises(DatabaseUnavailableError):
             do()
     own_postgres.start()
-    assert far.scheduler.thaw().hold
+    assert far.scheduler.thaw().freeze
 
 
 def test_a_preview_says_what_a_thaw_does_and_names_nothing_of_others(any_env: Env) -> None:
@@ -328,8 +328,8 @@ def test_a_preview_says_what_a_thaw_does_and_names_nothing_of_others(any_env: En
         "one": ([began + MINUTE], 3),
     }
     assert [run.uid for run in found.runs] == [waiting.uid]
-    assert present(found.hold).namespace == "default"
-    assert {row.schedule_id for row in env.scheduler.preview_release().schedules} == {"elsewhere"}
+    assert present(found.freeze).namespace == "default"
+    assert {row.schedule_id for row in env.scheduler.preview_thaw(everything=True).schedules} == {"elsewhere"}
 
     env.scheduler.thaw()
     env.advance(PASSED)
@@ -389,12 +389,14 @@ def test_a_thaw_does_with_what_is_due_what_it_is_asked_and_the_preview_says_so(
         assert (told.payload["policy"], told.payload["command_context"]["principal"]) == ("frozen", "ann")
 
 
-def test_a_thaw_cancels_what_waits_in_its_namespace_alone_and_a_release_leaves_what_is_frozen(any_env: Env) -> None:
+def test_a_thaw_cancels_what_waits_in_its_scope_alone_and_leaves_what_is_frozen(
+    any_env: Env,
+) -> None:
     env = any_env
     here, there = (env.fire_next(env.create(spec=HOUR, namespace=name), HOUR) for name in ("default", "tenant"))
     env.scheduler.freeze()
     env.advance(HOUR)
-    done = env.scheduler.release(missed=True, cancel_pending=True)
+    done = env.scheduler.thaw(everything=True, missed="none", cancel_pending=True)
     assert (done.schedules, done.cancelled, there.refresh().status, here.refresh().status) == (
         1,
         1,
@@ -409,6 +411,6 @@ def test_a_thaw_of_what_is_not_frozen_does_nothing(any_env: Env) -> None:
     env, schedule = any_env, any_env.create()
     env.advance(5 * MINUTE)
     done = env.scheduler.thaw(missed="none", cancel_pending=True)
-    assert (done.hold, done.missed, env.state(schedule).missed_count) == (None, 0, 0)
+    assert (done.freeze, done.missed, env.state(schedule).missed_count) == (None, 0, 0)
     with pytest.raises(InvalidInputError, match="missed"):
         env.scheduler.thaw(missed="some")  # type: ignore[arg-type]

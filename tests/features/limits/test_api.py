@@ -445,15 +445,15 @@ def test_row_of_a_group_that_is_gone_is_made_again(any_env: Env) -> None:
 
 
 @pytest.mark.every_database
-def test_while_everything_is_held_no_place_is_given(any_env: Env) -> None:
+def test_while_everything_is_frozen_no_place_is_given(any_env: Env) -> None:
     env = any_env
     first, second = env.fire_all(create(env, "a"), create(env, "b"))
-    env.scheduler.hold("restoring")
+    env.scheduler.freeze("restoring", everything=True)
     first.cancel()
     env.advance(2 * GRANT_LIFE)
     env.recover()
     assert granted(second) == [False]
-    env.scheduler.release()
+    env.scheduler.thaw(everything=True)
     env.recover()
     assert granted(second) == [True]
     env.work()

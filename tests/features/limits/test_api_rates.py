@@ -300,7 +300,7 @@ def test_redis_that_was_emptied_is_told_again_when_to_look(any_env: Env) -> None
 
 
 @pytest.mark.every_database
-@pytest.mark.parametrize("how", ["hold", "freeze"])
+@pytest.mark.parametrize("how", ["everything", "namespace"])
 def test_nothing_starts_while_it_is_held_and_the_pass_after_that_gives_places(any_env: Env, how: str) -> None:
     env = any_env
     made = make(create(env), 3)
@@ -309,7 +309,7 @@ def test_nothing_starts_while_it_is_held_and_the_pass_after_that_gives_places(an
     env.advance(MINUTE)
     env.dispatch()
     assert granted(made[2]) == [False]
-    env.scheduler.release() if how == "hold" else env.scheduler.thaw()
+    env.scheduler.thaw(everything=True) if how == "everything" else env.scheduler.thaw()
     env.recover()
     env.work()
     assert statuses(*made) == ["succeeded"] * 3

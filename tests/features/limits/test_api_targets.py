@@ -282,13 +282,13 @@ def test_run_that_is_stopped_frees_the_places_of_its_targets(shop: Shop, how: st
     check_invariants(env.runtime, with_redis=False)
 
 
-@pytest.mark.parametrize("how", ["hold", "freeze"])
+@pytest.mark.parametrize("how", ["everything", "namespace"])
 def test_targets_go_on_where_nothing_may_begin(shop: Shop, how: str) -> None:
     env = shop.env
     run = shop.dispatched()
     other = present(shop.note("other").trigger().run)
-    if how == "hold":
-        env.scheduler.hold("restoring")
+    if how == "everything":
+        env.scheduler.freeze("restoring", everything=True)
     else:
         env.scheduler.freeze()
     env.work()
@@ -296,8 +296,8 @@ def test_targets_go_on_where_nothing_may_begin(shop: Shop, how: str) -> None:
     env.advance(HOUR / 2)
     env.recover()
     assert not other.refresh().state.takes_place
-    if how == "hold":
-        env.scheduler.release()
+    if how == "everything":
+        env.scheduler.thaw(everything=True)
     else:
         env.scheduler.thaw()
     env.recover()

@@ -255,17 +255,17 @@ def test_requeue_of_a_failed_run_job_is_a_new_attempt(any_env: Env) -> None:
     check_invariants(any_env.runtime)
 
 
-def test_requeue_while_everything_is_held_fails_again_and_is_a_new_attempt_after_the_release(any_env: Env) -> None:
+def test_requeue_while_everything_is_frozen_fails_again_and_is_a_new_attempt_after_the_thaw(any_env: Env) -> None:
     schedule, run = failed_run(any_env)
     (job,) = failed_jobs(any_env).get_job_ids()
-    any_env.scheduler.hold("restore")
+    any_env.scheduler.freeze("restore", everything=True)
 
     failed_jobs(any_env).requeue(job)
     any_env.work()
 
     assert failed_jobs(any_env).get_job_ids() == [job]
     assert (run.refresh().status, len(any_env.calls)) == ("failed", 1)
-    any_env.scheduler.release()
+    any_env.scheduler.thaw(everything=True)
     failed_jobs(any_env).requeue(job)
     any_env.work()
     assert (run.refresh().status, run.attempt) == ("succeeded", 2)

@@ -114,7 +114,7 @@ def test_tick_fires_what_is_free_before_it_waits_for_what_is_held(env: Env) -> N
 
 
 @pytest.mark.parametrize("overlap", ["cancel_other", "terminate_other"])
-def test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile(env: Env, overlap: str) -> None:
+def test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile(env: Env, overlap: str) -> None:
     schedule = env.create(overlap=overlap)
     run = env.fire_next(schedule)
     env.advance(3 * MINUTE)
@@ -128,6 +128,6 @@ def test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile(en
                 tried.append(other.transact(lambda c: claims.start_run(c, run.uid, 1, 1, start)))
 
     with closing(other), statements(env.runtime, claim):
-        assert env.scheduler.release(missed=True, since=env.clock.now() - MINUTE).missed
+        assert env.scheduler.thaw(everything=True, missed="none", since=env.clock.now() - MINUTE).missed
 
     assert (tried, run.refresh().status in {"cancelled", "terminated"}) == (["once"], True)

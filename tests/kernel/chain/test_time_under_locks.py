@@ -21,7 +21,7 @@ from rqsched.features.external import chain as external_runs
 from rqsched.features.fan_out import dispatch as fan_out
 from rqsched.features.fan_out import execution as target_execution
 from rqsched.features.fan_out.execution import claim_target
-from rqsched.features.freeze import chain as holding
+from rqsched.features.freeze import chain as freezing
 from rqsched.features.limits.chain import grant
 from rqsched.features.notifications import chain as delivering
 from rqsched.features.notifications import store
@@ -119,11 +119,11 @@ def test_what_is_due_at_the_end_of_a_freeze_is_decided_when_its_schedule_is_lock
     env = postgres_env
     schedule = env.create()
     context = CommandContext()
-    holding.freeze(env.runtime, "default", context)
+    freezing.freeze(env.runtime, "default", context)
     env.advance()
     began = env.clock.now()
 
-    after_a_wait(env, row_of(schedule), partial(holding.thaw, env.runtime, "default", context, missed="one"))
+    after_a_wait(env, row_of(schedule), partial(freezing.thaw, env.runtime, "default", context, missed="one"))
 
     assert present(newest(schedule).state.queued_at) >= began + WAIT
 
@@ -345,16 +345,16 @@ def test_run_that_started_while_a_fire_waited_for_it_does_not_end_before_it_star
 def test_freeze_begins_and_ends_when_others_who_set_one_are_done(postgres_env: Env) -> None:
     env = postgres_env
     context = CommandContext()
-    holding.freeze(env.runtime, "default", context)
-    holding.thaw(env.runtime, "default", context)
+    freezing.freeze(env.runtime, "default", context)
+    freezing.thaw(env.runtime, "default", context)
     began, row = env.clock.now(), sa.select(namespace_metadata.c.value).where(namespace_metadata.c.name == "released")
 
-    freeze = after_a_wait(env, row, partial(holding.freeze, env.runtime, "default", context))
+    freeze = after_a_wait(env, row, partial(freezing.freeze, env.runtime, "default", context))
     assert freeze.since == began + WAIT
 
-    after_a_wait(env, row, partial(env.runtime.hold.thaw, "default"))
-    newest_first = env.runtime.database.read(lambda c: metadata.find_holds(c, "default"))
-    assert newest_first[0].released_at == began + 2 * WAIT
+    after_a_wait(env, row, partial(env.runtime.freezes.thaw, "default"))
+    newest_first = env.runtime.database.read(lambda c: metadata.find_freezes(c, "default"))
+    assert newest_first[0].thawed_at == began + 2 * WAIT
 
 
 def test_mark_of_a_pass_that_met_another_one_is_not_of_before(postgres_env: Env) -> None:

@@ -115,7 +115,7 @@ def fire(live: LiveEnv) -> None:
     live.wait_for_successes(live.note_every("nightly", Every(SECOND)))
 
 
-def hold_and_stop(live: LiveEnv) -> None:
+def freeze_and_stop(live: LiveEnv) -> None:
     with Runbook(live, "Restore from a backup") as book:
         book.step()
         for worker in live.started:
@@ -125,10 +125,10 @@ def hold_and_stop(live: LiveEnv) -> None:
 
 
 def look_and_release(live: LiveEnv, restored: LiveEnv) -> None:
-    """To the end of the restore: nothing begins before its release, and nothing twice."""
+    """To the end of the restore: nothing begins before its thaw, and nothing twice."""
     restored.environment |= live.environment
     ran = len(live.executions())
-    with Runbook(restored, "Look, and release") as book:
+    with Runbook(restored, "Look, and thaw") as book:
         book.step(3)
         assert len(restored.executions()) == ran
         book.step(2)
@@ -157,7 +157,7 @@ def test_sqlite_is_restored(make_live: MakeLive, sqlite_url: str, tmp_path: Path
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(tmp_path / "backup.db")) as copy:
         source.backup(copy)
     live.wait_for_successes(live.scheduler.get("nightly"))
-    hold_and_stop(live)
+    freeze_and_stop(live)
 
     with Runbook(live, "Put SQLite back", {"BACKUP_AT": at}) as book:
         book.step()
@@ -181,7 +181,7 @@ def test_postgresql_is_restored(
     dump = ["pg_dump", "--format", "custom", "--file", str(tmp_path / "rqsched.dump"), url]
     subprocess.run([postgres_server.binaries / dump[0], *dump[1:]], check=True)
     live.wait_for_successes(live.scheduler.get("nightly"))
-    hold_and_stop(live)
+    freeze_and_stop(live)
 
     restored = f"{url.rpartition('/')[0]}/rqsched_restored"
     try:
@@ -216,9 +216,9 @@ def test_no_process_fires(silent: LiveEnv) -> None:
         book.step(3)
 
 
-def test_a_worker_is_held_by_its_settings(silent: LiveEnv) -> None:
-    silent.start_worker("--hold")
-    with Runbook(silent, "A worker is held by its settings") as book:
+def test_a_worker_is_frozen_by_its_settings(silent: LiveEnv) -> None:
+    silent.start_worker("--freeze")
+    with Runbook(silent, "A worker is frozen by its settings") as book:
         book.step()
 
 
@@ -246,10 +246,10 @@ def test_links_are_missing_in_redis(live: LiveEnv, link: str) -> None:
         book.step(3)
 
 
-def test_everything_is_held(silent: LiveEnv) -> None:
+def test_everything_is_frozen(silent: LiveEnv) -> None:
     silent.start_worker()
-    silent.scheduler.hold("the mail server sends twice", context=CommandContext(principal="ada"))
-    with Runbook(silent, "Everything is held") as book:
+    silent.scheduler.freeze("the mail server sends twice", everything=True, context=CommandContext(principal="ada"))
+    with Runbook(silent, "Everything is frozen") as book:
         book.step(3)
 
 

@@ -95,7 +95,7 @@ def scene(postgres_url: str, redis_url: str, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(crowd, scheduler, free, busy, queued, replacing, held)
 
 
-Hold = Callable[[Connection, Scene], Any]
+LockRows = Callable[[Connection, Scene], Any]
 
 
 def hold_schedules(connection: Connection, here: Scene) -> None:
@@ -121,7 +121,7 @@ def hold_comparison(connection: Connection, here: Scene) -> None:
     assert len(uids) == 2
 
 
-HOLDS: dict[str, tuple[Hold, set[str]]] = {
+HOLDS: dict[str, tuple[LockRows, set[str]]] = {
     "a fire": (hold_schedules, {"held-0", "held-1", "held-2"}),
     "a claim": (hold_claim, set()),
     "heartbeats": (hold_heartbeats, {"replacing"}),
@@ -130,7 +130,7 @@ HOLDS: dict[str, tuple[Hold, set[str]]] = {
 """The transaction in which a process freezes, and the schedules that must wait for its locks."""
 
 
-def freezing(here: Scene, hold: Hold, **session: str) -> Callable[[], None]:
+def freezing(here: Scene, hold: LockRows, **session: str) -> Callable[[], None]:
     """The work of a child that freezes in a transaction, once, and repeats it when it wakes."""
     options = "%20".join(f"-c%20{name}={value}" for name, value in {"application_name": "frozen", **session}.items())
     url = f"{here.crowd.settings.database_url}?options={options}"

@@ -57,7 +57,7 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]
     with closing(CrashEnv(database_url, redis_url, tmp_path, START)) as env:
         env.scheduler.recover()
         env.redis.set(env.runtime.transport.interval_key, 1)
-        env.runtime.hold.look()  # what it answers counts for a second: all children ask as often
+        env.runtime.freezes.look()  # what it answers counts for a second: all children ask as often
         yield env
 
 

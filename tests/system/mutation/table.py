@@ -108,13 +108,12 @@ FENCES = (
         _CHAIN + "locked.py::test_schedule_that_would_replace_a_held_run_is_left_for_the_next_turn[cancel_other]",
     ),
     _edit(
-        "a release does not lock the runs that it replaces",
+        "a thaw does not lock the runs that it replaces",
         "features/freeze/chain.py",
         "changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)",
         "changes.open_runs(connection, due)",
-        _CHAIN + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[cancel_other]",
-        _CHAIN
-        + "locked.py::test_release_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
+        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[cancel_other]",
+        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
     ),
     _edit(
         "a claim does not compare attempt and job number",
@@ -145,38 +144,38 @@ FENCES = (
         _WORLDS.format(0),
     ),
     _edit(
-        "a claim does not look whether everything is held",
+        "a claim does not look whether everything is frozen",
         "kernel/store/claims.py",
-        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_frozen(namespace), ~is_late(now), MAY_START)\n",
         "    may_start = (~is_late(now), MAY_START)\n",
-        "tests/features/freeze/test_hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[sqlite]",
-        "tests/features/freeze/test_hold.py::test_a_claim_sees_a_hold_of_sql_that_its_process_does_not_know[postgres]",
+        "tests/features/freeze/test_everything.py::test_a_claim_sees_a_freeze_of_sql_that_its_process_does_not_know[sqlite]",
+        "tests/features/freeze/test_everything.py::test_a_claim_sees_a_freeze_of_sql_that_its_process_does_not_know[postgres]",
     ),
     _edit(
-        "a lease does not look whether everything is held",
+        "a lease does not look whether everything is frozen",
         "kernel/transport/lua.py",
         "if redis.call('HEXISTS', KEYS[4], '*') == 1 then return false end\n",
         "",
-        "tests/features/freeze/test_hold.py::test_a_dispatcher_that_does_not_know_of_a_hold_in_redis_leases_nothing[sqlite]",
+        "tests/features/freeze/test_everything.py::test_a_dispatcher_that_does_not_know_of_a_freeze_in_redis_leases_nothing[sqlite]",
     ),
     _edit(
-        "a fire does not look whether everything is held",
+        "a fire does not look whether everything is frozen",
         "kernel/chain/fire.py",
-        "    if runtime.hold.is_on:\n",
+        "    if runtime.freezes.is_all_frozen:\n",
         "    if False:\n",
-        "tests/features/freeze/test_hold.py::test_while_held_no_link_fires_and_then_the_policy_decides[sqlite-SQL]",
+        "tests/features/freeze/test_everything.py::test_while_frozen_no_link_fires_and_then_the_policy_decides[sqlite-SQL]",
     ),
     _edit(
-        "a pass copies back a hold that was released since it read it",
+        "a pass copies back a freeze that was thawed since it read it",
         "kernel/store/metadata.py",
-        "    if hold.uid not in _lock_released(connection, hold.namespace):\n",
+        "    if freeze.uid not in _lock_thawed(connection, freeze.namespace):\n",
         "    if True:\n",
-        "tests/features/freeze/test_hold.py::test_a_released_hold_is_not_copied_back_by_a_pass_that_had_read_it[sqlite]",
+        "tests/features/freeze/test_everything.py::test_a_thawed_freeze_is_not_copied_back_by_a_pass_that_had_read_it[sqlite]",
     ),
     _edit(
         "a claim does not look whether its namespace is frozen",
         "kernel/store/metadata.py",
-        "    return sa.exists(sa.select(1).where(everything)) | is_frozen(namespace)\n",
+        "    return sa.exists(sa.select(1).where(everything)) | is_namespace_frozen(namespace)\n",
         "    return sa.exists(sa.select(1).where(everything))\n",
         _FREEZE + "fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know[sqlite]",
         _FREEZE + "fires_and_claims_see_a_freeze_that_redis_and_their_process_do_not_know[postgres]",
@@ -194,8 +193,8 @@ FENCES = (
         "kernel/store/tables.py",
         ".correlate(table).scalar_subquery()",
         ".scalar_subquery()",
-        _FREEZE + "a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other[sqlite-default]",
-        _FREEZE + "a_freeze_holds_the_queued_runs_of_its_namespace_and_no_other[sqlite-tenant]",
+        _FREEZE + "a_freeze_keeps_the_queued_runs_of_its_namespace_and_no_other[sqlite-default]",
+        _FREEZE + "a_freeze_keeps_the_queued_runs_of_its_namespace_and_no_other[sqlite-tenant]",
     ),
     _edit(
         "a fire does not look whether its namespace is frozen",
@@ -215,7 +214,7 @@ FENCES = (
     _edit(
         "a pass begins what waits in a frozen namespace, and tells that it is overdue",
         "kernel/chain/reconcile/repair.py",
-        "frozen=[*parts.hold.frozen]",
+        "frozen=[*parts.freezes.frozen]",
         "frozen=[]",
         _FREEZE + "nothing_of_a_frozen_namespace_fires_and_others_do[sqlite]",
         _FREEZE + "a_popped_job_of_a_frozen_namespace_begins_nothing_and_comes_back_after_the_thaw[sqlite]",
@@ -223,7 +222,7 @@ FENCES = (
     ),
     _edit(
         "a process that Redis tells of another freeze does not ask SQL",
-        "kernel/chain/hold.py",
+        "kernel/chain/freeze_gate.py",
         "        if self._told != self._told_before:\n",
         "        if False:\n",
         _FREEZE + "another_process_refuses_a_trigger_once_redis_has_told_it_and_no_longer_after_the_thaw[sqlite]",
@@ -762,7 +761,7 @@ RECONCILE = (
     _edit(
         "reconcile enqueues no run jobs",
         "kernel/chain/reconcile/passes.py",
-        "        unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
+        "        unless_all_frozen(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
@@ -983,7 +982,7 @@ RECONCILE = (
     _edit(
         "reconcile drains nothing",
         "kernel/chain/reconcile/passes.py",
-        "        unless_held(runtime, schedules.drain(runtime)),\n",
+        "        unless_all_frozen(runtime, schedules.drain(runtime)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_waiting_run_with_nothing_ahead_is_drained[sqlite]",
     ),
@@ -1128,16 +1127,16 @@ NOTIFICATIONS = (
     _edit(
         "a claim does not look whether the run is late",
         "kernel/store/claims.py",
-        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
-        "    may_start = (~is_held(namespace), MAY_START)\n",
+        "    may_start = (~is_frozen(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_frozen(namespace), MAY_START)\n",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[sqlite]",
         "tests/api/test_start_within.py::test_late_worker_never_starts_it_and_ends_it_itself[postgres]",
     ),
     _edit(
         "an external worker is handed a late run",
         "kernel/store/claims.py",
-        "~is_held(sa.literal(namespace)), ~is_late(now))",
-        "~is_held(sa.literal(namespace)))",
+        "~is_frozen(sa.literal(namespace)), ~is_late(now))",
+        "~is_frozen(sa.literal(namespace)))",
         "tests/api/test_start_within.py::test_external_worker_gets_none_that_is_late[sqlite]",
     ),
     _edit(
@@ -1150,8 +1149,8 @@ NOTIFICATIONS = (
     _edit(
         "a claim does not look whether the run has a place in its group",
         "kernel/store/claims.py",
-        "    may_start = (~is_held(namespace), ~is_late(now), MAY_START)\n",
-        "    may_start = (~is_held(namespace), ~is_late(now))\n",
+        "    may_start = (~is_frozen(namespace), ~is_late(now), MAY_START)\n",
+        "    may_start = (~is_frozen(namespace), ~is_late(now))\n",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[sqlite]",
         _LIMITS + "test_only_so_many_run_and_the_next_in_line_follows_each_end[postgres]",
     ),
@@ -1400,7 +1399,7 @@ NOTIFICATIONS = (
     _edit(
         "a link looks without end at a line of which a place is tried already",
         "features/limits/store.py",
-        "    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_held=is_held):\n"
+        "    if is_its and at <= now and _is_for_quiet(connection, run.limit_group, now, is_frozen=is_frozen):\n"
         "        return None\n",
         "",
         _RATES + "test_link_does_not_come_again_where_only_a_queue_without_workers_waits[sqlite]",
@@ -1488,7 +1487,7 @@ NOTIFICATIONS = (
     _edit(
         "in a freeze runs get places beside targets",
         "features/limits/store.py",
-        "        statement = _FIRST_TARGETS if is_held else _FIRST_IN_LINE\n",
+        "        statement = _FIRST_TARGETS if is_frozen else _FIRST_IN_LINE\n",
         "        statement = _FIRST_IN_LINE\n",
         _TARGETS + "test_targets_go_on_where_nothing_may_begin[sqlite-freeze]",
     ),
@@ -2110,7 +2109,7 @@ AFTER = (
     _edit(
         "a pass leaves what is owed",
         "features/after/chain.py",
-        "[Section(Stage.RUNS, unless_held(self._parts, start_owed(self._parts)))]",
+        "[Section(Stage.RUNS, unless_all_frozen(self._parts, start_owed(self._parts)))]",
         "[]",
         _AFTER + "the_process_that_dies_after_the_end_leaves_the_rest_to_a_pass[sqlite]",
         _CRASH.format("a run succeeds and one comes after it"),
@@ -2209,8 +2208,8 @@ AFTER = (
     _edit(
         "a thaw leaves what was owed in the freeze to a pass",
         "features/freeze/chain.py",
-        "    settled += _settle_owed(runtime, context, wanted)\n    ended = runtime.hold.thaw(",
-        "    ended = runtime.hold.thaw(",
+        "    settled += _settle_owed(runtime, context, wanted)\n",
+        "",
         _AFTER + "what_came_during_a_freeze_is_one_at_the_thaw[sqlite-all-3]",
         _WORLDS.format(200),
     ),
@@ -2252,7 +2251,7 @@ AFTER = (
     ),
 )
 
-_ONE = _AFTER + "ends_of_a_freeze_or_a_hold_are_one_also_where_they_are_more_than_a_transaction_follows_else"
+_ONE = _AFTER + "ends_of_a_freeze_are_one_also_where_they_are_more_than_a_transaction_follows_else"
 _TIMES = _CHAIN + "time_under_locks.py::test_"
 TIMES = (
     _edit(
@@ -2260,8 +2259,8 @@ TIMES = (
         "features/after/chain.py",
         "MOST_OF_A_FREEZE = 10_000\n",
         "MOST_OF_A_FREEZE = MOST_AT_ONCE\n",
-        _ONE + "[a freeze]",
-        _ONE + "[a hold]",
+        _ONE + "[a namespace]",
+        _ONE + "[everything]",
     ),
     _edit(
         "a claim reads the time before it waits for its run",

@@ -57,7 +57,7 @@ class Turn:
     may_repeat: bool
     """Whether SQL may have lost confirmed commits, so that their attempts may run a second time."""
     silence_seconds: float = 0.0
-    """From when SQL was away, or held, until something ran again."""
+    """From when SQL was away, or everything was frozen, until something ran again."""
     executed: int = 0
     """Attempts that began."""
     lost: int = 0

@@ -133,7 +133,7 @@ def restore(play: Play, turn: Turn, *, is_flushed: bool, is_missed: bool) -> Non
     _dump(primary, dump)
     play.go_on()
     since = time.monotonic()
-    play.command("hold", "--reason", "restore")
+    play.command("freeze", "--everything", "--reason", "restore")
     play.running.stop()
     play.scheduler.runtime.database.close()
     primary.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
@@ -145,16 +145,16 @@ def restore(play: Play, turn: Turn, *, is_flushed: bool, is_missed: bool) -> Non
         redis.delete(passed)
         ran = play.executed()
         play.command("db", "adopt", "--yes")
-        play.command("hold", "--reason", "restored, to be looked at")
+        play.command("freeze", "--everything", "--reason", "restored, to be looked at")
         play.running.start_missing()
         for worker in play.running.running:
             worker.wait_for_log("nothing begins here", timeout=_SOON)
         wait_until(lambda: redis.exists(passed), timeout=_SOON, what="a pass")
-    how = ["--missed", "--since", (backed_up_at - _MARGIN).isoformat()] if is_missed else []
-    found = play.command("hold", "--preview", *how)
+    how = ["--missed", "none", "--since", (backed_up_at - _MARGIN).isoformat()] if is_missed else []
+    found = play.command("freeze", "--everything", "--preview", *how)
     assert found["schedules"], found
-    assert play.executed() == ran, "something began under the hold"
-    play.command("release", *how, *(["--cancel-pending"] if is_missed else []))
+    assert play.executed() == ran, "something began in the freeze"
+    play.command("thaw", "--everything", *how, *(["--cancel-pending"] if is_missed else []))
     turn.silence_seconds = play.silence(since)
     play.go_on()
 

@@ -27,7 +27,7 @@ from rqsched.kernel.chain import execution, settle
 from rqsched.kernel.chain.claim import Claim
 from rqsched.kernel.chain.reconcile.passes import iter_batches
 from rqsched.kernel.chain.runtime import using
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, new_uid, parse_run_job_id, parse_target_job_id
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
 from rqsched.kernel.decide.model import ScheduleStatus, TargetStatus
@@ -234,7 +234,7 @@ class World:
         if before.frozen and before.frozen == after.frozen and World.thaw not in self._acting:
             assert after.running <= before.running, "an attempt has begun in a frozen namespace"
             # For a second a process may not have heard of the freeze. Requests of that second wait for the thaw.
-            since = [Hold.from_text(one).since or datetime.max.replace(tzinfo=UTC) for one in before.frozen]
+            since = [Freeze.from_text(one).since or datetime.max.replace(tzinfo=UTC) for one in before.frozen]
             is_asked = World.trigger in self._acting or World.trigger_upstream in self._acting
             is_new = is_asked and self.stage.clock.now() - max(since) <= timedelta(seconds=1)
             assert after.live <= before.live + is_new, "a run was made in a frozen namespace"
@@ -298,7 +298,7 @@ class World:
     def thaw(self, actor: Actor) -> str:
         missed, before, at = self.random.choice(_THAWS), self._ends(), len(self.log)
         ended = actor.scheduler.thaw(missed=missed, cancel_pending=self.random.random() < 0.2)
-        if ended.hold is not None and len(self.log) == at:  # else another one acted meanwhile
+        if ended.freeze is not None and len(self.log) == at:  # else another one acted meanwhile
             self._require_thawed(actor, before, missed)
         return f"{missed} {ended}"
 

@@ -14,7 +14,7 @@ from rqsched.kernel.chain import marks
 from rqsched.kernel.chain.feature import Pass, Stage
 from rqsched.kernel.chain.marks import Told
 from rqsched.kernel.chain.reconcile import attempts, schedules
-from rqsched.kernel.chain.reconcile.repair import unless_held
+from rqsched.kernel.chain.reconcile.repair import unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.results import Recovered
 from rqsched.kernel.transport import telemetry
@@ -78,7 +78,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
     flush_marker = _leave_flush_marker(runtime)
     _claim_server(runtime)
     uncompared = _leave_mark(runtime)
-    runtime.hold.share()
+    runtime.freezes.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     handed_in = runtime.features.sections(Pass(everything, fires_between))
     sections = [
@@ -89,10 +89,10 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
         schedules.arm_links(runtime, everything=everything),
         attempts.arm_retries(runtime, everything=everything),
         attempts.expire(runtime),
-        unless_held(runtime, attempts.redeliver_runs(runtime, everything=everything)),
+        unless_all_frozen(runtime, attempts.redeliver_runs(runtime, everything=everything)),
         attempts.settle_lost(runtime),
-        unless_held(runtime, attempts.fail_blocked(runtime)),
-        unless_held(runtime, schedules.drain(runtime)),
+        unless_all_frozen(runtime, attempts.fail_blocked(runtime)),
+        unless_all_frozen(runtime, schedules.drain(runtime)),
         *handed_in[Stage.RUNS],
     ]
     errors: list[BaseException] = []

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rqsched.errors import BackendUnavailableError
 from rqsched.kernel.chain.change import change
 from rqsched.kernel.chain.commit import Decided
-from rqsched.kernel.chain.hold import HoldGate
+from rqsched.kernel.chain.freeze_gate import FreezeGate
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.model import Change, Schedule
 from rqsched.kernel.decide.results import Recovered
@@ -31,19 +31,19 @@ class Parts(Protocol):
 
     database: Database
     """The database of the rows."""
-    hold: HoldGate
-    """Knows whether everything is on hold, and which namespaces are frozen."""
+    freezes: FreezeGate
+    """Knows whether everything is frozen, and which namespaces are."""
 
 
-def unless_held(parts: Parts, section: Iterator[Recovered]) -> Iterator[Recovered]:
-    """Skip a section while everything is on hold, because it begins waiting work or reports a long wait."""
-    if not parts.hold.is_on:
+def unless_all_frozen(parts: Parts, section: Iterator[Recovered]) -> Iterator[Recovered]:
+    """Skip a section while everything is frozen, because it begins waiting work or reports a long wait."""
+    if not parts.freezes.is_all_frozen:
         yield from section
 
 
 def pages_unfrozen(parts: Parts, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
     """Yield pages of rows without those of frozen namespaces: nothing begins there, and waiting is not reported."""
-    return pages(parts, partial(page, frozen=[*parts.hold.frozen]))
+    return pages(parts, partial(page, frozen=[*parts.freezes.frozen]))
 
 
 def pages(parts: Parts, page: Callable[..., tuple[list[Any], Any]], *, is_writing: bool = False) -> Iterator[list[Any]]:

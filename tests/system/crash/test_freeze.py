@@ -1,7 +1,4 @@
-"""A process that sets or ends a hold dies, or loses an answer, at any step: it is held, or it is not.
-
-The same is tested for a freeze and a thaw of a namespace.
-"""
+"""A process that freezes or thaws dies, or loses an answer, at any step: then everything is frozen, or nothing is."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 import pytest
 
 from rqsched import Scheduler
-from rqsched.kernel.decide.hold import Hold
+from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.ids import new_uid
 from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
@@ -45,25 +42,37 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]
         yield env
 
 
-def held(env: CrashEnv) -> None:
-    """Two occurrences are due and a run waits, and all of it is held."""
+def all_frozen(env: CrashEnv) -> None:
+    """Two occurrences are due and a run waits, and all of it is frozen."""
     waiting(SECOND + HALF_A_SECOND, overlap="allow_all")(env)
-    env.scheduler.hold()
+    env.scheduler.freeze(everything=True)
 
 
-def held_and_owed(env: CrashEnv) -> None:
-    """A run has ended, its downstream has not started, and everything is held."""
+def all_frozen_and_owed(env: CrashEnv) -> None:
+    """A run has ended, its downstream has not started, and everything is frozen."""
     owed(env)
-    env.scheduler.hold()
+    env.scheduler.freeze(everything=True)
 
 
-HOLD = Flow("hold", late(), lambda env: env.scheduler.hold("restore"))
+def thaw_all(env: CrashEnv, **how: Any) -> None:
+    env.scheduler.thaw(everything=True, **how)
+
+
+EVERYTHING = Flow("freeze everything", late(), lambda env: env.scheduler.freeze("restore", everything=True))
 FLOWS = (
-    HOLD,
-    Flow("release", held, lambda env: env.scheduler.release()),
-    Flow("miss and cancel", held, lambda env: env.scheduler.release(missed=True, cancel_pending=True)),
-    Flow("release what is owed", held_and_owed, lambda env: env.scheduler.release()),
-    Flow("miss what is owed and release", held_and_owed, lambda env: env.scheduler.release(missed=True)),
+    EVERYTHING,
+    Flow("thaw everything", all_frozen, lambda env: thaw_all(env)),
+    Flow(
+        "miss and cancel",
+        all_frozen,
+        lambda env: env.scheduler.thaw(everything=True, missed="none", cancel_pending=True),
+    ),
+    Flow("thaw everything, what is owed too", all_frozen_and_owed, lambda env: thaw_all(env)),
+    Flow(
+        "miss what is owed and thaw everything",
+        all_frozen_and_owed,
+        lambda env: env.scheduler.thaw(everything=True, missed="none"),
+    ),
 )
 
 
@@ -95,19 +104,23 @@ BESIDE = (
     Flow("fire as rq worker does", taken_by_rq, fire_plainly),
     Flow("execute", popped(), execute),
 )
-"""Flows of another process while a hold is set or released."""
+"""Flows of another process while everything is frozen or thawed."""
 each_database = pytest.mark.parametrize(
     "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
 
 
 def _case(flow: Flow) -> Any:
-    return pytest.param(flow, id=flow.name, marks=[pytest.mark.once] if flow in (HOLD, FREEZE) else [])
+    return pytest.param(flow, id=flow.name, marks=[pytest.mark.once] if flow in (EVERYTHING, FREEZE) else [])
+
+
+def _everything(env: CrashEnv) -> Freeze | None:
+    return next((one for one in env.scheduler.frozen() if one.namespace is None), None)
 
 
 @each_database
 @pytest.mark.parametrize("flow", [_case(flow) for flow in FLOWS])
-def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
+def test_at_each_step_everything_is_frozen_or_it_is_not_and_repeated_it_is_whole(
     flow: Flow, env: CrashEnv, database_kind: str
 ) -> None:
     del database_kind
@@ -123,25 +136,25 @@ def test_at_each_step_it_is_held_or_it_is_not_and_repeated_it_is_whole(
             env.restore(before)
             ended = run_in_child(env, flow, Steps(at, fate))
             assert ended.error is None, f"{name}: {ended.error}"
-            hold = env.scheduler.held()
+            freeze = _everything(env)
             if not ended.has_died:
-                assert (hold is not None) is (flow is HOLD), name
+                assert (freeze is not None) is (flow is EVERYTHING), name
             env.scheduler.recover()
-            again = env.scheduler.held()
-            # SQL remembers a release that died between the two: the pass ends it in Redis, too.
-            is_half_released = flow is not HOLD and hold is not None and hold.kept_in == ("redis",)
-            assert (again is None) is (hold is None or is_half_released), f"{name}: after a pass"
+            again = _everything(env)
+            # SQL remembers a thaw that died between the two: the pass ends it in Redis, too.
+            is_half_thawed = flow is not EVERYTHING and freeze is not None and freeze.kept_in == ("redis",)
+            assert (again is None) is (freeze is None or is_half_thawed), f"{name}: after a pass"
             if again is not None:
                 assert again.kept_in == ("redis", "sql"), name
                 began = [run.started_at for story in env.stories() for run in story.runs]
                 env.dispatch_all()
                 env.work()
                 assert [run.started_at for story in env.stories() for run in story.runs] == began, name
-            if flow is HOLD:
-                env.scheduler.release()
+            if flow is EVERYTHING:
+                env.scheduler.thaw(everything=True)
             else:
                 flow.act(env)
-            assert env.scheduler.held() is None, name
+            assert env.scheduler.frozen() == [], name
             env.settle()
 
 
@@ -168,7 +181,7 @@ def test_at_each_step_a_namespace_is_frozen_or_it_is_not_and_repeated_it_is_whol
                 assert is_frozen is (flow is FREEZE), name
             env.scheduler.recover()
             assert bool(env.scheduler.frozen()) is is_frozen, f"{name}: after a pass"
-            assert (env.runtime.transport.read_hold()[1] is not None) is is_frozen, f"{name}: what Redis tells"
+            assert (env.runtime.transport.read_freeze()[1] is not None) is is_frozen, f"{name}: what Redis tells"
             if is_frozen:
                 began = [run.started_at for story in env.stories() for run in story.runs if run.started_at]
                 env.dispatch_all()
@@ -234,7 +247,7 @@ def freeze_or_thaw(env: CrashEnv, *, is_set: bool) -> None:
 @each_database
 @pytest.mark.parametrize("is_set", [True, False], ids=["set", "released"])
 @pytest.mark.parametrize("flow", BESIDE, ids=lambda flow: flow.name)
-def test_a_process_dies_or_goes_on_at_each_step_at_which_a_hold_is_set_or_released(
+def test_a_process_dies_or_goes_on_at_each_step_at_which_everything_is_frozen_or_thawed(
     flow: Flow, is_set: bool, env: CrashEnv, database_kind: str
 ) -> None:
     nothing_yet = env.snapshot()
@@ -243,7 +256,7 @@ def test_a_process_dies_or_goes_on_at_each_step_at_which_a_hold_is_set_or_releas
     env.restore(nothing_yet)
     flow.prepare(env)
     if not is_set:
-        env.scheduler.hold()
+        env.scheduler.freeze(everything=True)
     before = env.snapshot()
     steps = run_in_child(env, flow, Steps()).seen
     claims = [at for at, step in enumerate(steps) if step.text.startswith("UPDATE rqsched_runs") and flow in BESIDE[2:]]
@@ -253,28 +266,28 @@ def test_a_process_dies_or_goes_on_at_each_step_at_which_a_hold_is_set_or_releas
         for fate in (Fate.GOES_ON, Fate.DIES_BEFORE):
             name = f"{flow.name}: at step {at} of {len(steps)} ({step}), process {fate.value}"
             env.restore(before)
-            env.runtime.hold.look(is_fresh=True)
+            env.runtime.freezes.look(is_fresh=True)
             ended = run_in_child(env, flow, Steps(at, fate, meanwhile=lambda: change(env, is_set, database_kind)))
             assert ended.error is None, f"{name}: {ended.error}"
-            if is_set and env.scheduler.held() is not None:
+            if is_set and env.scheduler.frozen() != []:
                 if claims and at <= claims[0] and database_kind == "postgres":
-                    assert executed(env.log) == [], f"{name}: began after the hold was in SQL"
+                    assert executed(env.log) == [], f"{name}: began after the freeze was in SQL"
                 env.scheduler.recover()
                 began = executed(env.log)
                 env.dispatch_all()
                 env.work()
-                assert executed(env.log) == began, f"{name}: began under a hold"
-            env.scheduler.release()
+                assert executed(env.log) == began, f"{name}: began while everything is frozen"
+            env.scheduler.thaw(everything=True)
             env.settle()
 
 
 def change(env: CrashEnv, is_set: bool, database_kind: str) -> None:
-    """Set or release a hold as another process does, in Redis alone where SQL may be locked by this one."""
+    """Freeze or thaw everything as another process does, in Redis alone where SQL may be locked by this one."""
     with closing(Scheduler(settings=env.scheduler.settings, clock=env.clock)) as other:
-        gate = other.runtime.hold
+        gate = other.runtime.freezes
         if not is_set:
-            other.release()
+            other.thaw(everything=True)
         elif database_kind == "postgres":
-            other.hold()
+            other.freeze(everything=True)
         else:
-            gate.put_into_redis(Hold(new_uid(env.clock.now()), env.clock.now()))
+            gate.put_into_redis(Freeze(new_uid(env.clock.now()), env.clock.now()))

@@ -1,4 +1,4 @@
-"""A restore in its real order, with real workers: hold, stop, restore, start, look, release. Nothing runs twice."""
+"""A restore in its real order, with real workers: freeze, stop, restore, start, look, thaw. Nothing runs twice."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def put_back(database: Path, copy: Path) -> None:
 
 
 @pytest.mark.parametrize("redis", ["as it was", "empty"])
-@pytest.mark.parametrize("held", ["before the backup", "after the backup"])
-def test_a_restore_under_a_hold_runs_nothing_twice(live: LiveEnv, tmp_path: Path, redis: str, held: str) -> None:
+@pytest.mark.parametrize("frozen", ["before the backup", "after the backup"])
+def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Path, redis: str, frozen: str) -> None:
     database, copy = Path(live.environment["RQSCHED_DATABASE_URL"].partition("///")[2]), tmp_path / "backup.db"
     schedules = [live.note_every(f"note-{number}", Every("1s")) for number in range(3)]
     paused = live.note_every("paused", Every("1s"))
@@ -49,17 +49,19 @@ def test_a_restore_under_a_hold_runs_nothing_twice(live: LiveEnv, tmp_path: Path
     worker = live.start_worker()
     for schedule in schedules:
         live.wait_for_successes(schedule)
-    if held == "after the backup":
+    if frozen == "after the backup":
         back_up(database, copy)
         at = live.scheduler.runtime.now()
         for schedule in schedules:
             live.wait_for_successes(schedule)
-    command(live, "hold", "--reason", "restore")
-    if held == "before the backup":
+    command(live, "freeze", "--everything", "--reason", "restore")
+    if frozen == "before the backup":
         back_up(database, copy)
         at = live.scheduler.runtime.now()
     began = len(live.executions())
-    wait_until(lambda: command(live, "hold", "--preview")["schedules"], timeout=60, what="what is due")
+    wait_until(
+        lambda: command(live, "freeze", "--everything", "--preview")["schedules"], timeout=60, what="what is due"
+    )
     assert len(live.executions()) <= began + len(schedules)  # those that had begun
     worker.terminate()
     live.scheduler.close()
@@ -68,22 +70,22 @@ def test_a_restore_under_a_hold_runs_nothing_twice(live: LiveEnv, tmp_path: Path
     put_back(database, copy)
     if redis == "empty":
         live.redis.flushdb()
-    held_by_environment = redis == "empty" and held == "after the backup"  # nothing else remembers it
-    worker = live.start([*rqsched_command("worker"), *(["--hold"] if held_by_environment else [])])
+    by_environment = redis == "empty" and frozen == "after the backup"  # nothing else remembers it
+    worker = live.start([*rqsched_command("worker"), *(["--freeze"] if by_environment else [])])
     worker.wait_for_log("nothing begins here", timeout=60)
     wait_until(lambda: live.redis.get("rqsched:reconcile:rqsched"), timeout=60, what="a pass")
-    if held_by_environment:
-        assert command(live, "hold", "--reason", "restored")["kept_in"] == ["redis", "sql"]
+    if by_environment:
+        assert command(live, "freeze", "--everything", "--reason", "restored")["kept_in"] == ["redis", "sql"]
         worker.terminate()
         worker = live.start_worker()
         worker.wait_for_log("nothing begins here", timeout=60)
-    found = command(live, "hold", "--preview", "--missed", "--since", at.isoformat())
-    assert found["hold"]["reason"] in {"restore", "restored"}
+    found = command(live, "freeze", "--everything", "--preview", "--missed", "none", "--since", at.isoformat())
+    assert found["freeze"]["reason"] in {"restore", "restored"}
     assert {row["schedule_id"] for row in found["schedules"]} == {one.schedule_id for one in schedules}
     assert sum(row["missed"] for row in found["schedules"]) >= len(schedules)
     assert len(live.executions()) == ran
 
-    done = command(live, "release", "--missed", "--since", at.isoformat(), "--cancel-pending")
+    done = command(live, "thaw", "--everything", "--missed", "none", "--since", at.isoformat(), "--cancel-pending")
 
     assert done["missed"] >= len(schedules)
     for schedule in schedules:
@@ -97,13 +99,13 @@ def test_a_restore_under_a_hold_runs_nothing_twice(live: LiveEnv, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["forking", "runner"])
-def test_an_idle_worker_executes_the_first_job_after_a_release(live: LiveEnv, kind: str) -> None:
-    live.scheduler.hold()
+def test_an_idle_worker_executes_the_first_job_after_a_thaw(live: LiveEnv, kind: str) -> None:
+    live.scheduler.freeze(everything=True)
     worker = live.start_worker() if kind == "forking" else live.start_runners(1)
     worker.wait_for_log("nothing begins here", timeout=60)
     wait_until(lambda: RqWorker.all(live.redis), timeout=60, what="a worker that waits for jobs")
 
-    live.scheduler.release()
+    live.scheduler.thaw(everything=True)
     live.wait_for_status(live.run_now("after"), "succeeded", timeout=60)
 
-    assert "waits: everything is held" not in worker.log()
+    assert "waits: everything is frozen" not in worker.log()
