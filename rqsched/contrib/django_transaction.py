@@ -5,8 +5,9 @@
 ...     order.save()
 ...     scheduler.create(f"order-{order.pk}", "remind", Every("1d"), session=in_atomic())
 
-Schedules are written on Django's own connection, rolled back with the block, and published in `transaction.on_commit`.
-On SQLite Django's connection cannot be shared: call the scheduler in `on_commit` there. See docs/transactions.md.
+Schedules are written on Django's own connection, so a rollback of the block removes them. They are published in
+`transaction.on_commit`. On SQLite, Django's connection cannot be shared: call the scheduler in `on_commit` there. See
+docs/transactions.md.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Let Django make the call after its commit, once for all writes of the block under a key.
+        """Register the function from `make`, which Django calls after its commit. Writes with the same key share it.
 
         Each write registers it again, because a rollback to a savepoint drops the calls that were registered since.
         """
@@ -54,7 +55,7 @@ class InAtomic:
 
 
 class _Call(NamedTuple):
-    """The function that Django calls after its commit, perhaps more than once."""
+    """The function that Django calls after its commit, possibly several times."""
 
     key: object
     publish: Callable[[], None]
@@ -64,7 +65,7 @@ class _Call(NamedTuple):
 
 
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
-    """Return the value of `session=` that makes an operation a part of the `atomic()` block around the call."""
+    """Return a value for `session=` with which an operation joins the `atomic()` block around the call."""
     return InAtomic(using)
 
 
@@ -85,7 +86,7 @@ def _engine(using: str) -> Engine:
     def current() -> Any:
         raw = connections[using].connection
         if not type(raw).__module__.startswith("psycopg.") and type(raw).__module__ != "psycopg":
-            raise ConfigError("Django uses psycopg2 here; install psycopg 3, and Django uses that.")
+            raise ConfigError("Django uses psycopg2 here; install psycopg 3, which Django prefers.")
         return raw
 
     return engine_over(current)

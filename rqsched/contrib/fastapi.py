@@ -1,4 +1,4 @@
-"""rqsched in a FastAPI application: one scheduler from start-up to shutdown, and the parameters that receive it.
+"""rqsched in a FastAPI application: one scheduler from start-up to shutdown, and endpoint parameters that get it.
 
 >>> app = FastAPI(lifespan=lifespan())  # doctest: +SKIP
 >>> @app.put("/exports/{customer}")  # doctest: +SKIP
@@ -37,13 +37,13 @@ def lifespan(
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     """Return a lifespan with a scheduler: the given one, or one from `RQSCHED_*` that is closed at shutdown.
 
-    From start-up on a thread makes reconcile passes in turn with the workers. They repair losses of Redis even if all
-    workers are plain `rq worker`s. With `sync` the schedules that decorators declare are created and updated before the
-    first request; every process of a deployment may do so. A module of RQSCHED_IMPORTS that cannot be imported is
+    From start-up on, a thread shares the reconcile passes with the workers. So losses of Redis are repaired even if all
+    workers are plain `rq worker`s. With `sync`, the schedules that decorators declare are created and updated before
+    the first request; every process of a deployment may do this. A module of RQSCHED_IMPORTS that cannot be imported is
     logged, and the declarations of the others are synced.
 
     An application with its own lifespan enters this one in it: `async with lifespan()(app): ...`. Start-up raises
-    ConfigError for wrong settings, and SchemaError when PostgreSQL's tables need `rqsched db upgrade`.
+    ConfigError for wrong settings, and SchemaError if PostgreSQL's tables need `rqsched db upgrade`.
     """
 
     @asynccontextmanager
@@ -70,10 +70,10 @@ def _sync(scheduler: Scheduler) -> None:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let the application answer rqsched's errors as the HTTP API does, with its statuses and bodies.
+    """Make the application answer rqsched's errors with the statuses and bodies of the HTTP API.
 
-    Invalid input is 422 with the field, a missing object 404, a conflict 409, an unavailable backend 503 with
-    Retry-After (docs/http.md lists them all), as problem details (RFC 9457). Your own handler for one of these classes
+    The bodies are problem details (RFC 9457). Invalid input is 422 with the field, a missing object 404, a conflict
+    409, an unavailable backend 503 with Retry-After; docs/http.md lists all. Your own handler for one of these classes
     takes precedence. Needs the `http` extra.
     """
     from rqsched.http.native.router import answer_error  # noqa: PLC0415 - an optional extra

@@ -1,1 +1,1 @@
-"""`rqsched dev`: a whole system on this machine, with a screen of its activity."""
+"""`rqsched dev`: a whole system on this machine, with a screen that shows its activity."""

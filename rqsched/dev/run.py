@@ -49,10 +49,10 @@ def run_dev(
 ) -> int:
     """Serve schedules from this terminal until Ctrl-C, SIGTERM or `seconds`; returns the exit code.
 
-    Configured servers are used; without them it uses the embedded default in `data_dir`, whose data stays. Schedules
-    that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. A terminal shows a
-    live screen; elsewhere lines are written. When it returns, all processes that it started have ended. Raises
-    ConfigError when another `rqsched dev` uses the data folder.
+    Configured servers are used. Without them, SQLite and the embedded Valkey in `data_dir` are used, and the data
+    stays. Schedules that an imported module declares (`SCHEDULES`, or a function `schedules(scheduler)`) are synced. A
+    terminal shows a live screen; otherwise lines are written. When this returns, all processes that it started have
+    ended. Raises ConfigError if another `rqsched dev` uses the data folder.
     """
     settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
     console = console or Console()
@@ -79,14 +79,14 @@ def _supervise(scheduler: Scheduler, queues: Sequence[str], seconds: float | Non
 
 
 def _leave(number: int, frame: Any) -> None:
-    """Exit through the open `with` blocks, so that every process started so far ends, too."""
+    """Exit through the open `with` blocks, so that every process that was started ends too."""
     del frame
     sys.exit(128 + number)
 
 
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
-    """Refuse a second `rqsched dev` on the folder: the first to end would stop the other's Valkey."""
+    """Refuse a second `rqsched dev` on the folder, because the first one to end would stop the Valkey of the other."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with embedded.open_privately(data_dir / "dev.lock") as file:
         try:
@@ -102,7 +102,7 @@ def _claimed(data_dir: Path) -> Iterator[IO[str]]:
 def _own_valkey(settings: Settings, claim: IO[str]) -> Iterator[None]:
     """Start the embedded Valkey if it is needed, and stop it at the end unless it ran before.
 
-    The file of the claim keeps the pid of the Valkey that `rqsched dev` has started. If that was killed, the Valkey is
+    The file `claim` holds the pid of the Valkey that `rqsched dev` started. If `rqsched dev` was killed, its Valkey is
     still running, and the next `rqsched dev` stops it.
     """
     if settings.redis_url is not None:
@@ -179,11 +179,11 @@ def _free_port() -> int:
                 continue
             port: int = probe.getsockname()[1]
             return port
-    raise ConfigError(f"no port of {_HOST} is free for the dashboard; close what listens there.")
+    raise ConfigError(f"no port of {_HOST} is free for the dashboard; close a program that listens there.")
 
 
 def _serve_dashboard(progress: Progress, *, port: int) -> None:
-    """Serve the dashboard until SIGTERM; each second the event loop shows that it is not blocked."""
+    """Serve the dashboard until SIGTERM. Each second the event loop reports to `progress` that it is not blocked."""
     import uvicorn  # noqa: PLC0415 - an optional extra
 
     from rqsched.http import create_app, run_server  # noqa: PLC0415 - an optional extra
@@ -215,7 +215,9 @@ class _Turn:
         if now >= self._refresh_at:
             self._refresh_at = now + _REFRESH_SECONDS
             settings = self._scheduler.settings
-            if settings.redis_url is None and not self._supervisor.is_stopping:  # starts a Valkey that was killed
+            if (
+                settings.redis_url is None and not self._supervisor.is_stopping
+            ):  # starts the Valkey again if it was killed
                 _quietly(partial(embedded.attach, settings.data_dir))
             self._screen.show(self._read())
 
@@ -231,7 +233,7 @@ class _Turn:
 
 
 def _quietly(work: Callable[[], T]) -> T | None:
-    """Return the result of a read; None while a server is down: the screen stays as it is, and the worker waits."""
+    """Return the result of `work`; None if a server is down. The screen then stays as it is, and the worker waits."""
     try:
         return work()
     except BackendUnavailableError:

@@ -1,6 +1,6 @@
 """The screen of `rqsched dev`: schedules with their next times, runs with their outcomes, processes, next steps.
 
-In a terminal each snapshot replaces the one before; elsewhere changes are written as lines.
+In a terminal each snapshot replaces the previous one. Otherwise changes are written as lines.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rqsched.when.duration import format_short
 from rqsched.when.words import in_words
 
 MOST_SCHEDULES = 12
-"""The most schedules shown."""
+"""The most schedules that are shown."""
 MOST_RUNS = 40
-"""The most runs read for one snapshot."""
+"""The most runs that are read for one snapshot."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}
 _FURNITURE = 7
-"""Lines of a snapshot beside schedules, runs and next steps: titles, blank lines, and one to spare."""
+"""The lines of a snapshot besides schedules, runs and next steps: titles, blank lines, and one spare line."""
 _LEAST_RUNS = 3
-"""How many runs are shown even if there are more schedules than fit."""
+"""How many runs are shown at least, even if not all schedules fit then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Location:
     log_path: Path
     """The file of the worker's log."""
     command: str
-    """How to call `rqsched` from the working directory."""
+    """The command that calls `rqsched` from the working directory."""
     dashboard: str | None
     """The address of the dashboard; None if its extra is not installed."""
     environment: str
-    """Assignments to put before the command, with a blank at the end; empty for the default folder."""
+    """Assignments of variables to put before the command, with a blank at the end; empty for the default folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class Snapshot:
     """Everything the screen shows at one moment."""
 
     now: datetime
-    """When it was read, by the scheduler's clock."""
+    """When the snapshot was read, by the scheduler's clock."""
     schedules: Sequence[Schedule]
-    """The first MOST_SCHEDULES in the order of creation."""
+    """The first MOST_SCHEDULES schedules in the order of creation."""
     runs: Sequence[tuple[str, Run]]
-    """Newest first, each with the id of its schedule."""
+    """The newest runs, the newest first, each with the id of its schedule."""
     children: Sequence[Child]
     """The processes of the worker."""
     is_ending: bool = False
-    """Whether it waits for running jobs before it ends."""
+    """Whether `rqsched dev` is ending, and waits for running jobs."""
 
 
 def read_snapshot(scheduler: Scheduler, children: Sequence[Child], *, is_ending: bool) -> Snapshot:
@@ -95,7 +95,7 @@ class Screen:
             self._live.stop()
 
     def show(self, snapshot: Snapshot | None) -> None:
-        """Show a snapshot; None keeps the one before."""
+        """Show a snapshot; None keeps the previous one."""
         if snapshot is None:
             return
         if self._live is not None:
@@ -108,8 +108,8 @@ class Screen:
 
 
 def draw(snapshot: Snapshot, location: Location, *, width: int, height: int) -> RenderableType:
-    """Draw a snapshot that fits a terminal of so many columns and lines."""
-    ending = "ending after running jobs; Ctrl-C again ends them" if snapshot.is_ending else "Ctrl-C ends it"
+    """Draw a snapshot that fits a terminal with `width` columns and `height` lines."""
+    ending = "waits for running jobs; Ctrl-C again kills them" if snapshot.is_ending else "Ctrl-C ends it"
     title = Text.assemble(("rqsched dev", "bold"), f"   {_clock(snapshot.now)} UTC   {ending}")
     steps = _next_steps(snapshot, location)
     room = height - _FURNITURE - sum(max(1, -(-step.cell_len // width)) for step in steps)
@@ -171,7 +171,7 @@ def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
 
 
 def _commands(snapshot: Snapshot, location: Location) -> list[str]:
-    """Return commands to copy; without a schedule, one that creates the first."""
+    """Return commands for the user to copy. Without a schedule, the first one creates a schedule."""
     call = f"{location.environment}{location.command}"
     if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]
@@ -245,7 +245,7 @@ def _clock(instant: datetime) -> str:
 
 
 def _plain(text: str, most: int) -> str:
-    """Cut a text of a user and remove characters that could move the cursor."""
+    """Shorten a text, and remove characters that could move the cursor."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
@@ -261,7 +261,7 @@ class EventLog:
         self._is_ending = False
 
     def lines(self, snapshot: Snapshot) -> list[str]:
-        """Return lines about changes; the first snapshot's lines show places and next steps."""
+        """Return lines about the changes. The lines of the first snapshot show addresses and next steps."""
         lines = self._first(snapshot) if self._began_at is None else []
         for child in snapshot.children:
             if self._pids.get(child.role) != child.pid:

@@ -1,4 +1,4 @@
-"""State machines on schedule: a schedule sends an event to every instance it concerns, each in a job of its own.
+"""State machines on schedule: a schedule sends an event to instances of a machine, with one job for each instance.
 
 Needs the `machines` extra (python-statemachine); docs/machines.md is the guide.
 """

@@ -1,4 +1,4 @@
-"""Commands about state machines: machine run. They need the `machines` extra."""
+"""The command `machine run`. It needs the `machines` extra."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(
     event: Annotated[str, typer.Argument(metavar="EVENT", help="An event that the class declares in `schedules`.")],
     queue: Annotated[str | None, typer.Option("--queue", help="The queue of its jobs; default: the machine's.")] = None,
 ) -> None:
-    """Send an event now to every instance it concerns, one job each. Exit code 1 when the resolver raises."""
+    """Send an event now to the instances that its resolver finds, one job each. Exit code 1 if the resolver fails."""
     try:
         from rqsched import machines  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
@@ -36,10 +36,10 @@ def run(
         done = machines.MachineScheduler.run(scheduler, cls, event, queue=queue)
     except RqschedError:
         raise
-    except Exception as error:  # whatever a user's resolver does wrong
+    except Exception as error:  # a user's resolver may raise anything
         raise RqschedError(
             f"nothing was dispatched: the resolver raised {type(error).__name__}: {error}. Correct it, run this again."
         ) from error
     text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
-    filtered = f"; {done.filtered} id(s) are not its instances" if done.filtered else ""
+    filtered = f"; {done.filtered} id(s) are not instances of it" if done.filtered else ""
     session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")

@@ -27,17 +27,17 @@ class InState:
 
 
 def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
-    """Return a resolver of an event: the instances that are in one of these states, for `for_` or longer.
+    """Return a resolver that finds the instances that have been in one of these states for `for_` or longer.
 
     >>> in_state("pending", for_="P2D")
     InState(states=('pending',), span=datetime.timedelta(days=2))
 
-    A compound state includes the states inside it. The states in `MachineStates` when the run executes count. The time
-    begins anew whenever an active state of the instance changes: a move between the states inside `shopping`, or in
-    another region, restarts it; a transition to the same state does not. An instance that stays in the state gets the
-    event at each occurrence: let the event move it, or guard it.
+    The resolver reads the states in `MachineStates` when the run executes. A compound state includes the states inside
+    it. The time starts again whenever an active state of the instance changes, also for a move between states inside a
+    compound state or in another region. A transition to the same state does not restart it. An instance that stays in
+    the state gets the event at each occurrence: let the event move the instance, or guard the transition.
 
-    Raises InvalidInputError without a state and for a negative length; `@machine` does for an unknown state.
+    Raises InvalidInputError without a state and for a negative length. `@machine` raises it for an unknown state.
     """
     if not states or not all(isinstance(state, str) and state for state in states):
         raise InvalidInputError("in_state", f"takes ids of states, such as in_state('pending'), not {states!r}")
@@ -49,14 +49,14 @@ def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
 
 MachineClass: TypeAlias = type[StateChart[Any]]
 Resolve: TypeAlias = Callable[[], Iterable[Any]]
-"""Returns the ids of the instances to which an event is sent."""
+"""A function that returns the ids of the instances to which an event is sent."""
 Resolver: TypeAlias = Resolve | type[Resolve] | InState
-"""A callable, a class of such callables with its dependencies as constructor arguments, or the result of
-`in_state`."""
+"""A function that returns ids, a class whose instances are such functions, or the result of `in_state`. A class may
+take its dependencies as constructor arguments."""
 Load: TypeAlias = Callable[[str], Any]
-"""Takes an id; returns the instance's model or the machine itself, None when it no longer exists."""
+"""A function that takes an id, and returns the instance's model or the machine itself; None if it does not exist."""
 Save: TypeAlias = Callable[[str, Any], None]
-"""Takes the id and what `load` returned, after the event."""
+"""A function that stores an instance after the event. It takes the id and the value that `load` returned."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Machine:
     name: str
     """The machine's name in SQL and in schedule ids: by default the class's name."""
     schedules: Mapping[str, Resolver | None]
-    """The resolver of each event; None stands for every instance whose state accepts the event."""
+    """The resolver of each event; None means every instance whose state accepts the event."""
     load: Load | None
-    """Takes an id, returns the instance; None if an instance is nothing but its state."""
+    """The function that loads an instance; None if an instance consists of its state only."""
     save: Save | None
-    """Stores what `load` returned; None exactly when `load` is None."""
+    """The function that stores an instance; None exactly if `load` is None."""
     make: Callable[[type], Any]
-    """Creates an instance of a resolver class."""
+    """The function that creates an instance of a resolver class."""
 
     def workflow(self, event: str) -> str:
         """Return the name of the workflow of an event, which is also the id of its schedule."""
         return f"machine:{self.name}:{event}"
 
     def steps(self, sent: str) -> tuple[Step, ...]:
-        """Return the transitions of each event, in the class's order; `sent` is the event that the workflow sends."""
+        """Return the transitions of each event, in the order of the class. `sent` is the event of the workflow."""
         return tuple(
             Step(state.id, str(event), (transition.target or state).id, str(event) == sent)
             for state in self._states.values()
@@ -98,7 +98,7 @@ class Machine:
         return any(one.id in names for one in self._active(state))
 
     def value_of(self, state: str) -> Any:
-        """Return a state in the form that python-statemachine keeps on a model; raises LookupError if unknown."""
+        """Return a state in the form that python-statemachine stores on a model; raises LookupError if unknown."""
         unknown = set(state.split()) - set(self._states)
         if unknown or not state.strip():
             raise LookupError(f"{self.name} has no state {' '.join(sorted(unknown)) or state!r}")
@@ -107,16 +107,16 @@ class Machine:
         return values[0] if len(values) == 1 else OrderedSet(values)
 
     def whole(self, state: str) -> str:
-        """Return a state as it is stored: every active state, in the order of the class.
+        """Return a state in its stored form: every active state, in the order of the class.
 
-        The argument may name some of them in any order: a transition may leave the same states in another order.
+        `state` may name some of the active states, in any order, because a transition may list them in another order.
         """
         active = {one.id for one in self._active(state)}
         return " ".join(id_ for id_ in self._states if id_ in active)
 
     @property
     def initial(self) -> str:
-        """The state in which an instance begins. No instance is created to find it: its callbacks may do anything."""
+        """The state in which an instance begins. It is found without an instance, whose callbacks may do anything."""
         first = self.cls.initial_state
         return "" if first is None else " ".join(state.id for state in _entered(first))
 
@@ -125,7 +125,7 @@ class Machine:
         return {state.id: state for state in self.cls.states_map.values()}
 
     def _active(self, state: str) -> Iterable[State]:
-        """Yield the named states and their ancestors; a name that the class does not have (any more) is left out."""
+        """Yield the named states and their ancestors. A name that the class does not have is left out."""
         for name in state.split():
             if name in self._states:
                 yield self._states[name]
@@ -133,7 +133,7 @@ class Machine:
 
 
 def _entered(state: State) -> Iterator[State]:
-    """Yield a state and those that are entered with it: its initial child, or every child of a parallel state."""
+    """Yield a state and the states entered with it: its initial child, or every child of a parallel state."""
     yield state
     for child in state.states:
         if state.parallel or child.initial:
@@ -141,13 +141,13 @@ def _entered(state: State) -> Iterator[State]:
 
 
 def state_of(instance: StateChart[Any]) -> str:
-    """Return the state of a live machine as `machine_states` keeps it: its active states in the order of the class."""
+    """Return the state of a live machine in its stored form: its active states, in the order of the class."""
     active = {state.id for state in instance.configuration}
     return " ".join(state.id for state in type(instance).states_map.values() if state.id in active)
 
 
 def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
-    """Return the declarations in `schedules` of the class; raises InvalidInputError for an unknown event."""
+    """Return the resolvers in `schedules` of a class, by event; raises InvalidInputError for an unknown event."""
     declared = getattr(cls, "schedules", {})
     if not isinstance(declared, Mapping):
         raise InvalidInputError("schedules", f"of {cls.__name__} must be a dict from event to resolver")
@@ -175,10 +175,10 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
 
 
 def _event_of(key: object, known: Sequence[str]) -> str | None:
-    """Return the event that a key of `schedules` names: its text, or the object that the class body assigned.
+    """Return the name of the event that a key of `schedules` means: a text, or an object from the class body.
 
-    In the class body `CLOSE = a.to(b)` is a list of transitions, and `Event(a.to(b))` has no name yet. Both know their
-    transitions, which know their event once the class exists.
+    In the class body, `CLOSE = a.to(b)` is a list of transitions, and `Event(a.to(b))` has no name yet. Both hold their
+    transitions, and a transition has the name of its event once the class exists.
     """
     if isinstance(key, str) and key in known:
         return str(key)

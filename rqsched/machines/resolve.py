@@ -30,14 +30,14 @@ class Resolved:
     event: str
     """The event that is sent."""
     filtered: int = field(default=0, init=False)
-    """How many ids so far belong to no instance of this machine."""
+    """How many ids so far were of no instance of this machine."""
 
     @property
     def _size(self) -> int:
         return self.runtime.settings.target_chunk
 
     def chunks(self) -> Iterator[list[str]]:
-        """Yield the ids. A resolver is called to its end before the first chunk: if it raises, none is dispatched."""
+        """Yield the ids in chunks. The resolver finishes before the first chunk, so an error dispatches nothing."""
         resolver = self.machine.schedules[self.event]
         if resolver is None:
             yield from self._found(lambda state: self.machine.takes(state, self.event))
@@ -84,17 +84,17 @@ class Dispatched:
     """The result of a dispatch."""
 
     run_uid: str
-    """The uid by which `MachineScheduler.count` and `.targets` find its targets."""
+    """The uid of the run, for `MachineScheduler.count` and `.targets`."""
     targets: int
     """How many instances get the event."""
     filtered: int
-    """How many ids belong to no instance of this machine."""
+    """How many ids were of no instance of this machine."""
 
 
 def dispatch(
     runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
 ) -> Dispatched:
-    """Resolve and dispatch; no instances are no error. If the resolver raises, nothing is dispatched."""
+    """Find the instances, which may be none, and dispatch a job for each. If the resolver raises, dispatch nothing."""
     resolved = Resolved(runtime, machine, event)
     count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
     return Dispatched(batch.run_uid, count, resolved.filtered)

@@ -1,4 +1,4 @@
-"""Scheduling machines: the decorator that registers a class (WHAT), and `MachineScheduler` (WHEN)."""
+"""Scheduling machines: `@machine` registers a class, and `MachineScheduler` declares when its events are sent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def machine(
     timeout: SpanLike | None = None,
     workflows: Registry = registry,
 ) -> Any:
-    """Register a state machine class and the events in its `schedules`; returns it unchanged.
+    """Register a state machine class and the events in its `schedules`; return the class unchanged.
 
     >>> @machine(queue="low")  # doctest: +SKIP
     ... class Ticket(StateMachine):
@@ -72,10 +72,12 @@ def machine(
     Args:
         cls: The class, when the decorator is used without parentheses.
         name: The machine's name in SQL and in schedule ids; default the class's name.
-        load: Takes an id; returns the model (the object python-statemachine keeps its state on) or the machine itself,
-            None when it no longer exists. Without it an instance is its state alone, in `machine_states`.
-        save: Takes the id and what `load` returned, and stores it. Given with `load`, or not at all.
-        make_resolver: Creates an instance of a resolver class: the resolve method of your container, for example.
+        load: A function that takes an id, and returns the model (the object on which python-statemachine stores the
+            state) or the machine itself; None if it does not exist any more. Without `load`, an instance consists of
+            its state in `machine_states` only.
+        save: A function that takes the id and the value from `load`, and stores it. Needed exactly if `load` is given.
+        make_resolver: A function that creates an instance of a resolver class, such as the resolve method of your
+            dependency container.
         queue: The queue of runs and targets.
         connection: The named Redis of runs and targets.
         timeout: How long a run, or the job of a target, may take: a length or seconds.
@@ -116,7 +118,7 @@ def find_machine(path: str) -> MachineClass:
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a user's module does wrong
+    except Exception as error:  # a user's module may raise anything
         raise InvalidInputError("machine", f"cannot import {path!r}: {import_failure(error)}; correct it") from error
     if not isinstance(found, type):
         raise InvalidInputError("machine", f"{path!r} is not a class; name one that @machine decorates")
@@ -135,7 +137,7 @@ def require_declared(cls: MachineClass, event: str) -> Machine:
 
 
 class MachineScheduler:
-    """Declares when events of machines are sent; `Scheduler.sync()` creates the schedules.
+    """Declare when events of machines are sent. `Scheduler.sync()` creates the schedules.
 
     >>> MachineScheduler.register(ApplicationMachine, "CHECK_EXPIRY").daily_at("00:10")  # doctest: +SKIP
     """
@@ -164,10 +166,10 @@ class MachineScheduler:
         schedule_id: str | None = None,
         workflows: Registry = registry,
     ) -> Any:
-        """Declare a schedule that sends the event; returns a builder for its timing.
+        """Declare a schedule that sends the event; return a builder for its timing.
 
-        Its id is `machine:{name}:{event}` unless `schedule_id` is given, as for a second schedule of the same event.
-        `builder` is your own subclass of Timing. Raises InvalidInputError when the class does not declare the event.
+        The default id is `machine:{name}:{event}`. Give `schedule_id` for a second schedule of the same event.
+        `builder` may be your own subclass of Timing. Raises InvalidInputError if the class does not declare the event.
         """
         known = require_declared(machine_class, event)
         timing = builder()

@@ -1,4 +1,4 @@
-"""Sending, which the job of a target does: an instance is loaded, gets its event and is saved."""
+"""Send an event to one instance: load it, send the event, save it. The job of a target does this."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rqsched.machines.machine import Machine, state_of
 from rqsched.workflows import require_executed
 
 TRIES = 5
-"""How often an event is tried while other processes change the instance."""
+"""How many times an event is tried if other processes change the instance meanwhile."""
 
 
 class _Model:
-    """The model of an instance that is nothing but its state."""
+    """The model of an instance that consists of its state only."""
 
     state: Any = None
     """The state in python-statemachine's form."""
 
 
 def send(machine: Machine, event: str, instance_id: str) -> bool:
-    """Send the event to one instance; returns False when there was nothing to do."""
+    """Send the event to one instance; return False if the instance does not exist or does not accept it."""
     runtime = current_runtime()
     for _ in range(TRIES):
         known = runtime.database.read(lambda connection: machine_states.find(connection, machine.name, instance_id))
@@ -45,7 +45,7 @@ def send(machine: Machine, event: str, instance_id: str) -> bool:
 
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:
-    """Create the live instance in the state of its model, if it has one, else in the one in `machine_states`."""
+    """Create the live instance, in the state of its model, else in its state in `machine_states`."""
     model = _Model() if machine.load is None else require_executed(machine.load(instance_id))
     if model is None or isinstance(model, machine.cls):
         return model
@@ -55,7 +55,7 @@ def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChar
 
 
 def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
-    """Send the event; False if no transition of the present state accepts it, or every guard refuses.
+    """Send the event; return False if no transition of the current state accepts it, or every guard refuses it.
 
     A `StateChart` silently ignores an event that it does not accept, so the transitions are checked first.
     """
@@ -64,7 +64,7 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
         return False
     try:
         done = instance.send(event)
-        for result in done if isinstance(done, list) else [done]:  # of each action, where there are several
+        for result in done if isinstance(done, list) else [done]:  # several actions give a list of results
             require_executed(result)
     except TransitionNotAllowed as refusal:
         # An action may have sent another event that was refused; the instance has moved nevertheless.
@@ -77,9 +77,9 @@ def _take(machine: Machine, instance: StateChart[Any], event: str) -> bool:
 def _store(
     runtime: Runtime, machine: Machine, instance_id: str, known: InstanceState, instance: StateChart[Any]
 ) -> bool:
-    """Save the instance; False, with nothing saved, if another process has changed it since it was read.
+    """Save the instance; return False, with nothing saved, if another process has changed it since it was read.
 
-    With a `save` of the application, its database settles races, and the row of rqsched follows what it saved.
+    If the application has a `save`, its own database must resolve races. The row of rqsched is written after it.
     """
     state = state_of(instance)
     if machine.save is None:
@@ -106,6 +106,6 @@ def write(
     *,
     entered_at: datetime | None = None,
 ) -> None:
-    """Set the states of instances under their locks; by default, an instance that moves enters its state now."""
+    """Lock instances and set their states. The default `entered_at` of an instance that changes its state is now."""
     machine_states.lock(connection, machine, states)
     machine_states.put(connection, machine, states, runtime.now(), entered_at)

@@ -21,12 +21,14 @@ _MAX_ID = 255
 
 
 class MachineStates:
-    """The current states of one machine's instances. Events without a resolver read them; resolved ids must be in them.
+    """The current states of one machine's instances.
+
+    An event without a resolver is sent to these instances. The ids from a resolver must be among them.
 
     >>> states = MachineStates(scheduler, ApplicationMachine)  # doctest: +SKIP
     >>> states.put("a-1", "waiting")  # doctest: +SKIP
 
-    Put an instance when it is created and whenever your own code has moved it; scheduled events put it themselves.
+    Put an instance when it is created, and whenever your own code moves it. Scheduled events put it themselves.
     """
 
     def __init__(self, scheduler: Scheduler, cls: MachineClass) -> None:
@@ -47,8 +49,9 @@ class MachineStates:
     ) -> None:
         """Set many states in one transaction. Raises InvalidInputError for a state that the machine does not have.
 
-        `entered_at`, an aware datetime, is when they entered it; `in_state(..., for_=...)` reads it. By default an
-        instance that is in the same state keeps its time, and any other has entered its state now.
+        `entered_at`, an aware datetime, is when the instances entered their states; `in_state(..., for_=...)` uses it.
+        By default, an instance whose state does not change keeps its time, and any other instance gets the current
+        time.
         """
         since = entered_at and require_utc(entered_at, "entered_at")
         rows = {_require_id(instance_id): self._text(state) for instance_id, state in states.items()}
@@ -76,7 +79,7 @@ class MachineStates:
         return self._runtime.database.read(lambda c: find(c, self._machine.name, instance_id))
 
     def forget(self, instance_id: str) -> bool:
-        """Remove an instance, which gets no more events; False if it was not known."""
+        """Remove an instance, so that it gets no more events; return False if it was not known."""
         return self._runtime.database.transact(lambda c: machine_states.forget(c, self._machine.name, instance_id))
 
 

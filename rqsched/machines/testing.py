@@ -1,4 +1,4 @@
-"""Tests of a state machine in one chain: schedules are created, instances put, jobs executed in this process.
+"""Test a state machine in one chain of calls: create schedules, put instances, and execute jobs in this process.
 
 >>> def test_expiry(rqsched_scheduler):  # doctest: +SKIP
 ...     machine_test(ApplicationMachine).put({"a-1": None}).run_schedule("CHECK_EXPIRY").assert_state("a-1", "expired")
@@ -23,8 +23,8 @@ from rqsched.machines.states import MachineStates
 def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None) -> ReadyMachineTest:
     """Begin a chain that tests a machine, and create the schedules that are registered for it.
 
-    `scheduler` defaults to the scheduler of the fixture `rqsched_scheduler`. Raises InvalidInputError without either,
-    and for a class without `@machine`.
+    `scheduler` defaults to the scheduler of the fixture `rqsched_scheduler`. Raises InvalidInputError if there is
+    neither, and for a class without `@machine`.
     """
     used = testing.of_test.get() if scheduler is None else scheduler
     if used is None:
@@ -51,7 +51,7 @@ class ReadyMachineTest(testing.MachineTest):
     def assert_sent_to(self, *instance_ids: str) -> Self:
         """Assert that the last run sent its event to these instances and no others, in any order.
 
-        These are the instances that the resolver found, also those that did not accept the event.
+        All instances that the resolver found count, even if they did not accept the event.
         """
         if self.run is None:
             raise InvalidInputError("run", "there is none yet; call run_schedule first")

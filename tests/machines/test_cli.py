@@ -67,7 +67,7 @@ def test_the_output_counts_ids_of_other_machines(
 ) -> None:
     resolve(monkeypatch, ["nobody"])
     out = cli("machine", "run", TICKET, "EXPIRE").out
-    assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are not its instances.\n"
+    assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are not instances of it.\n"
 
 
 def test_no_instances_are_a_success(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""The Django app: its set-up with Django, and its work around each run."""
+"""The Django app: its set-up at Django's start, and its work around each run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Let rqsched use the project's settings and name them, and import `schedules.py` of every installed app."""
+        """Make rqsched use the project's settings and their names, and import `schedules.py` of every installed app."""
         provide(project.provided)
         speak_with(project.in_words)
         around_runs(fresh_connections)
@@ -52,7 +52,10 @@ class RqschedConfig(AppConfig):
 
 @contextmanager
 def fresh_connections() -> Iterator[None]:
-    """Close connections that are broken or older than CONN_MAX_AGE around a run, as Django does around a request."""
+    """Close broken connections, and those older than CONN_MAX_AGE, before and after a run.
+
+    Django does the same around a request.
+    """
     close_old_connections()
     try:
         yield
@@ -61,14 +64,17 @@ def fresh_connections() -> Iterator[None]:
 
 
 def import_task_backends() -> None:
-    """Import the backends of TASKS: ours tells a worker how to execute a task. Django reports a wrong one when used."""
+    """Import the backends of TASKS, because rqsched's backend tells a worker how to execute a task.
+
+    An import error is ignored here; Django reports it when the backend is used.
+    """
     for params in getattr(django_settings, "TASKS", {}).values():
         with suppress(ImportError):
             import_string(params.get("BACKEND", ""))
 
 
 def keep_recovering(sender: type, **others: Any) -> None:
-    """Make reconcile passes from the first request of a web server on; Django's test client does not start them."""
+    """Make reconcile passes in a web server, from its first request on. Django's test client does not start them."""
     del others
     if issubclass(sender, WSGIHandler | ASGIHandler):
         scheduler.keep_recovering()
@@ -81,7 +87,7 @@ def upgrade(using: str, **others: Any) -> None:
         return
     try:
         settings = Settings()
-    except ConfigError as error:  # `manage.py check` reports it; a test database in memory needs no tables
+    except ConfigError as error:  # `manage.py check` reports it, and a test database in memory needs no tables
         _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
         return
     with closing(Database(settings.database_url or "", pooler=settings.database_pooler)) as database:

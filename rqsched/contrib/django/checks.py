@@ -1,4 +1,4 @@
-"""The checks of `manage.py check`. They open no connection: `manage.py rqsched doctor` asks the servers."""
+"""The checks of `manage.py check`. They open no connection. `manage.py rqsched doctor` checks the servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rqsched.config import Settings
 from rqsched.contrib.django.project import OPERATOR, own_settings
 from rqsched.errors import ConfigError
 
-_HINT = "See RQSCHED in the settings, DATABASES and RQ_QUEUES, which it reuses, and RQSCHED_* in the environment."
+_HINT = "See RQSCHED, DATABASES and RQ_QUEUES in the settings, and RQSCHED_* in the environment."
 
 
 def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report settings that are missing or wrong, or do not fit production."""
+    """Report settings that are missing, wrong or not suitable for production."""
     del app_configs, others
     try:
         settings = Settings()
@@ -36,7 +36,7 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
 
 
 def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report that the task framework is missing although TASKS names our backend; the framework checks the rest."""
+    """Report a missing task framework if TASKS names rqsched's backend. The framework itself checks the rest."""
     del app_configs, others
     for alias, params in getattr(django_settings, "TASKS", {}).items():
         try:
@@ -52,7 +52,7 @@ def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
 
 
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report the dashboard's missing requirements, if the project's URLs include it."""
+    """Report missing requirements of the dashboard, if the project's URLs include it."""
     del app_configs, others
     try:
         operator = own_settings().get(OPERATOR)
@@ -69,14 +69,14 @@ def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage
         return found
     missing = [app for app in ("django.contrib.auth", "django.contrib.sessions") if not apps.is_installed(app)]
     if missing and operator is None:
-        text = f"The dashboard is for users that Django has authenticated, but {' and '.join(missing)} not installed."
+        text = f"The dashboard needs users that Django authenticates, but {' and '.join(missing)} not installed."
         hint = f"Add it to INSTALLED_APPS with its middleware, or set RQSCHED[{OPERATOR!r}] to a function of your own."
         found.append(Error(text.replace(" not ", " is not ", 1), hint=hint, id="rqsched.E003"))
     return found
 
 
 def _has_dashboard() -> bool:
-    """Return whether the project's URLs include ours; Django's own checks report broken URLs."""
+    """Return whether the project's URLs include the dashboard. Django's own checks report broken URLs."""
     if not getattr(django_settings, "ROOT_URLCONF", None):
         return False
     try:
@@ -84,6 +84,6 @@ def _has_dashboard() -> bool:
         reverse("rqsched-dashboard")
     except NoReverseMatch:
         return False
-    except Exception:  # noqa: BLE001 - whatever a module of URLs raises
+    except Exception:  # noqa: BLE001 - a module of URLs may raise anything
         return False
     return True

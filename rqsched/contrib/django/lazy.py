@@ -15,8 +15,8 @@ _OPENED = frozenset({"settings", "runtime", "signals"})
 class LazyScheduler(Scheduler):
     """A Scheduler that reads its settings and opens SQL and Redis when it is first used.
 
-    Decorators (`cron`, `every`, `declare`) open nothing, so that a module of schedules can be imported without a
-    database or Redis: in `collectstatic`, for example, while an image is built.
+    Decorators (`cron`, `every`, `declare`) open nothing. So a module of schedules can be imported without a database or
+    Redis, for example by `collectstatic` while an image is built.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LazyScheduler(Scheduler):
             super().close()
 
     def forget(self) -> None:
-        """Close every connection; the next use reads the settings anew."""
+        """Close every connection; the next use reads the settings again."""
         self.close()
         for name in _OPENED - {"signals"}:
             self.__dict__.pop(name, None)

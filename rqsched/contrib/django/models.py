@@ -1,1 +1,1 @@
-"""No models: rqsched has tables of its own. Django sends `post_migrate` only to apps that have this module."""
+"""No models, because rqsched has its own tables. Django sends `post_migrate` only to apps that have this module."""

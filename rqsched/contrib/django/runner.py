@@ -1,4 +1,4 @@
-"""Test runs of a Django project, on its test database and on a Valkey to which no other worker listens.
+"""Test runs of a Django project, on its test database and on a Valkey of their own.
 
 >>> TEST_RUNNER = "rqsched.contrib.django.runner.Runner"  # in the settings
 
@@ -24,16 +24,16 @@ from rqsched.kernel.store import database
 
 _SERVERS = ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
 _DIFFERENT = (*_SERVERS, *(f"{one}_FILE" for one in _SERVERS), "RQSCHED_DATABASE_POOLER", "CREDENTIALS_DIRECTORY")
-"""Variables that name servers of development, or files that do, which tests must not reach."""
+"""Variables that name development servers, or files with such variables. Tests must not use these servers."""
 _FOLDER = "RQSCHED_DATA_DIR"
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Give tests inside the block a Valkey of their own, beside the project's test database; leave no connection open.
+    """Give tests inside the block a Valkey of their own, with the project's test database; close all connections.
 
-    The Valkey of the `embedded` extra is started at the first use, one for each process of a parallel run, and ends
-    with the block. If the test database is in memory, or of another kind, a SQLite in its folder is used instead.
+    The Valkey of the `embedded` extra starts at the first use, one for each process of a parallel run, and ends with
+    the block. If the test database is in memory, or neither PostgreSQL nor SQLite, a SQLite file is used instead.
     """
     data = project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched"
     tests = Path(data) / "test"
@@ -75,19 +75,19 @@ def _remove(folder: Path) -> None:
 
 
 def _init_worker(*arguments: Any, **named: Any) -> None:
-    """Begin a process of a parallel test run, which has a copy of the test database."""
+    """Set up a process of a parallel test run, which has its own copy of the test database."""
     ParallelTestSuite.init_worker(*arguments, **named)
     _enter()
 
 
 class _ParallelSuite(ParallelTestSuite):
-    """A parallel test run whose processes have a Valkey each."""
+    """A parallel test run in which each process has its own Valkey."""
 
     init_worker = _init_worker
 
 
 class Isolated:
-    """A mixin, named before Django's runner, that gives its tests a Valkey of their own."""
+    """A mixin for test runners that gives the tests a Valkey of their own. Put it before the runner in the bases."""
 
     parallel_test_suite = _ParallelSuite
 
@@ -98,7 +98,7 @@ class Isolated:
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, old_config: Any, **options: Any) -> None:
-        """Close every connection, without which PostgreSQL drops no database, and drop the test databases."""
+        """Close every connection, and drop the test databases. PostgreSQL drops no database with open connections."""
         self._isolation.__exit__(None, None, None)
         super().teardown_databases(old_config, **options)  # type: ignore[misc]
 

@@ -1,9 +1,9 @@
-"""A backend for `django.tasks` (Django 6, or the package django-tasks): each task is a row in SQL before it is a job.
+"""A backend for `django.tasks` (Django 6, or the package django-tasks). Each task is stored in SQL before it is a job.
 
 >>> TASKS = {"default": {"BACKEND": "rqsched.contrib.django.tasks.RqschedBackend"}}  # in the settings
 
-An enqueued task is a schedule of one run, in a namespace of its own: the run starts at once, or at `run_after`, and is
-the task's result. Inside `atomic()` the task is enqueued with the caller's rows; see `RqschedBackend.enqueue`.
+An enqueued task is a schedule of one run, in a namespace for tasks. The run starts at once, or at `run_after`, and
+holds the task's result. Inside `atomic()` the task is committed with the caller's rows; see `RqschedBackend.enqueue`.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ Task, TaskContext, TaskError, TaskResult = _base.Task, _base.TaskContext, _base.
 Status = _base.TaskResultStatus
 
 NAMESPACE = "tasks"
-"""The namespace of the schedules that tasks are, unless OPTIONS names another."""
+"""The default namespace of the schedules for tasks; OPTIONS may name another one."""
 OPTIONS = (
     "connection", "description", "labels", "memo", "notifications", "on_failure", "on_recovery", "owner", "retention",
     "retry", "timeout",
 )  # fmt: skip
-"""The options of a schedule that OPTIONS of a backend may set for its tasks, beside `namespace`."""
+"""The options of schedules that OPTIONS of a backend may set for its tasks, besides `namespace`."""
 _STATUS = {
     RunStatus.RUNNING: Status.RUNNING,
     RunStatus.SUCCEEDED: Status.SUCCESSFUL,
     **dict.fromkeys((RunStatus.FAILED, RunStatus.LOST, RunStatus.CANCELLED, RunStatus.TERMINATED), Status.FAILED),
 }
-"""The framework's words for the statuses of runs; every other run is ready, to start or to be retried."""
+"""The task status for each run status. A run with any other status is READY, to start or to be retried."""
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*")
 _UNKNOWN = "unknown"
-"""The name of the worker of an earlier attempt: only the newest attempt's worker is stored."""
+"""The worker's name for earlier attempts, because only the worker of the newest attempt is stored."""
 
 
 class WorkerLostError(Exception):
-    """The error of a task whose worker died while executing it, and which is not retried."""
+    """The error of a task whose worker died during its last attempt."""
 
 
 class TaskStoppedError(Exception):
@@ -81,10 +81,11 @@ class TaskStoppedError(Exception):
 
 
 class RqschedBackend(_backends.BaseTaskBackend):
-    """Enqueues tasks durably, and reads their results from SQL.
+    """Enqueue tasks durably, and read their results from SQL.
 
-    OPTIONS takes the `namespace` of the tasks and the schedule options in `OPTIONS`, such as `{"retry": {"max_retries":
-    3}, "retention": "7d"}`. Without `retry` here or in RQSCHED a task is tried once.
+    The setting OPTIONS takes the `namespace` of the tasks and the options of schedules that `OPTIONS` of this module
+    lists, such as `{"retry": {"max_retries": 3}, "retention": "7d"}`. Without `retry` in OPTIONS or RQSCHED, a task has
+    one attempt.
     """
 
     supports_defer = True
@@ -98,11 +99,12 @@ class RqschedBackend(_backends.BaseTaskBackend):
         self.namespace = self._given.pop("namespace", NAMESPACE)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a task; returns its result, which is READY.
+        """Enqueue a task; return its result, which is READY.
 
-        In `atomic()` it is a part of the block if rqsched is in that PostgreSQL database. With another database it is
-        written after the block's commit (`enqueued_at` is None until then). Outside of a block it is committed at once.
-        Raises TypeError for arguments that are not JSON, InvalidPayloadError for more than 256 KiB of them.
+        Inside `atomic()`, the task is written in the same transaction if rqsched uses that PostgreSQL database. With
+        another database, it is written after the commit of the block, and `enqueued_at` is None until then. Outside of
+        `atomic()` it is committed at once. Raises TypeError for arguments that are not JSON, and InvalidPayloadError
+        for more than 256 KiB of arguments.
         """
         self.validate_task(task)
         runtime = scheduler.runtime
@@ -119,11 +121,11 @@ class RqschedBackend(_backends.BaseTaskBackend):
 
     def _write(self, request: ScheduleRequest, result: Any, within: InAtomic | None) -> None:
         made = create.create(scheduler.runtime, request, within=within)
-        object.__setattr__(result, "enqueued_at", _shown(made.created_at))  # as the framework's own backends do
+        object.__setattr__(result, "enqueued_at", _shown(made.created_at))  # the framework's backends set it so too
         _signals.task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> Any:
-        """Return the result of a task; raises TaskResultDoesNotExist when there is none or its retention is over."""
+        """Return the result of a task; raises TaskResultDoesNotExist if it never existed or was pruned."""
         found = None
         if isinstance(result_id, str) and is_uid(result_id):
             _, within = _open_block()
@@ -133,21 +135,21 @@ class RqschedBackend(_backends.BaseTaskBackend):
         return _result_of(*found)
 
     def check(self, **others: Any) -> Iterable[checks.CheckMessage]:
-        """Report settings that would be refused when a task is enqueued."""
+        """Report settings with which enqueuing a task would fail."""
         yield from super().check(**others)
         if not apps.is_installed("rqsched.contrib.django"):
-            hint = "Insert 'rqsched.contrib.django' in INSTALLED_APPS: it makes the tables, and brings the worker."
+            hint = "Add 'rqsched.contrib.django' to INSTALLED_APPS; it creates the tables, and provides the worker."
             yield checks.Error("TASKS names rqsched, which is not installed.", hint=hint, id="rqsched.E004")
         try:
             settings = Settings()
         except ConfigError:
-            return  # E001 says so
+            return  # E001 reports it
         try:
             for queue in (*self.queues, None):
                 define(None, self._options(settings, queue), workflow=TASK, spec=Every("1h"))
         except InvalidInputError as error:
             where = f"TASKS[{self.alias!r}]"
-            hint = f"OPTIONS takes namespace and options of schedules: {', '.join(OPTIONS)}. QUEUES names queues."
+            hint = f"OPTIONS takes namespace and options of schedules: {', '.join(OPTIONS)}. QUEUES takes queue names."
             yield checks.Error(f"{where}: {error}.", hint=hint, id="rqsched.E005")
 
     def _options(self, settings: Settings, queue: str | None) -> dict[str, Any]:
@@ -175,12 +177,12 @@ class RqschedBackend(_backends.BaseTaskBackend):
         own = {"args": result.args, "kwargs": result.kwargs, "memo": memo}
         spec = Once(runtime.now() if task.run_after is None else _aware(task.run_after))
         options = {**self._options(runtime.settings, queue), **own}
-        # The code of a task is a dotted path, which has no defaults; checking whether it is registered would read SQL.
+        # `is_external` avoids an SQL read: a task's dotted path need not be registered, and it has no defaults.
         return option_checks.new_definition(runtime, task.module_path, spec, options, is_external=True)
 
 
 def _open_block() -> tuple[str | None, InAtomic | None]:
-    """Return the database whose `atomic()` block is open here, and the `session` for it if rqsched can use one."""
+    """Return the alias of the database with an open `atomic()` block, and the `session` if rqsched can join it."""
     for using in dict.fromkeys((project.alias(), DEFAULT_DB_ALIAS)):
         if using not in connections:
             continue
@@ -200,7 +202,7 @@ def _find(namespace: str, result_id: str, connection: Connection) -> tuple[Sched
 
 
 def _result_of(schedule: Schedule, run: Run | None) -> Any:
-    """Return a task's result from its rows; raises ImportError when its code is gone."""
+    """Return a task's result from its rows; raises ImportError if its code does not exist any more."""
     definition = schedule.definition
     task, told = _task_at(definition.workflow), loads(definition.memo).get(TASK, {})
     action, (once,) = loads(definition.action), schedule.spec.members
@@ -230,7 +232,7 @@ def _result_of(schedule: Schedule, run: Run | None) -> Any:
 def _task_at(path: str) -> Any:
     task = import_string(path)
     if not isinstance(task, Task):
-        raise ImportError(f"{path} is not a task any more")  # noqa: TRY004 - its code is gone
+        raise ImportError(f"{path} is not a task any more")  # noqa: TRY004 - the task's code does not exist any more
     return task
 
 
@@ -246,7 +248,7 @@ def _first_start(run: Run) -> datetime | None:
 
 
 def _errors_of(run: Run) -> list[Any]:
-    """Return an error for each attempt that did not succeed; only the newest one is complete."""
+    """Return an error for each attempt that did not succeed. Only the newest error has its complete text."""
     entries = [entry for entry in json.loads(run.attempts) if entry["outcome"] != "succeeded"]
     texts = [entry["error"] or "" for entry in entries]
     if texts and run.error and run.status is not RunStatus.SUCCEEDED:
@@ -271,7 +273,7 @@ def _error_of(outcome: str, text: str) -> Any:
 
 
 def _workers_of(run: Run) -> list[str]:
-    """Return the worker of each attempt that began: the framework counts them."""
+    """Return the worker of each attempt that began, because the framework counts attempts by this list."""
     before = [_UNKNOWN] * (run.attempt - 1)
     return before if run.worker is None else [*before, run.worker]
 
@@ -281,13 +283,13 @@ def _aware(at: datetime) -> datetime:
 
 
 def _shown(at: datetime | None) -> datetime | None:
-    """Return an instant as Django shows times here: naive in its own zone without USE_TZ."""
+    """Return an instant in Django's form: aware, or without USE_TZ naive in Django's own zone."""
     return at if at is None or django_settings.USE_TZ else timezone.make_naive(at)
 
 
 @callable_of.register(Task)
 def _callable_of(task: Any) -> Any:
-    """Return the callable of a task that a dotted path names, for a worker."""
+    """Return the function with which a worker executes a task."""
     return partial(perform, task)
 
 
@@ -303,7 +305,7 @@ def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
-    """Return the result of the task that executes here, from its run's context, without a read."""
+    """Return the result object of the executing task, from the context of its run, without a database read."""
     told = run.memo.get(TASK, {})
     at = _shown(run.started_at)
     return TaskResult(
@@ -324,7 +326,7 @@ def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
 
 @on_end
 def _tell_end(schedule: Schedule, run: Run) -> None:
-    """Send `task_finished` once the end of a task is committed, in the process that committed it."""
+    """Send `task_finished` after the end of a task was committed, in the process that committed it."""
     if schedule.definition.managed_by == TASK:
         result = _result_of(schedule, run)
         _signals.task_finished.send(type(result.task.get_backend()), task_result=result)

@@ -27,9 +27,9 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return a user's principal for the dashboard: superusers may do everything, other staff may look; None for others.
+    """Return the principal of a user: superusers may do everything, other staff may read. Return None for other users.
 
-    RQSCHED["OPERATOR"] names a function that decides otherwise.
+    RQSCHED["OPERATOR"] may name a function that replaces this one.
     """
     user = getattr(request, "user", None)
     if user is None or not (user.is_active and user.is_staff):
@@ -37,9 +37,9 @@ def staff(request: HttpRequest) -> Principal | None:
     return Principal(user.get_username(), Role.ADMIN if user.is_superuser else Role.READ)
 
 
-@csrf_exempt  # type: ignore[untyped-decorator] # the dashboard's forms have a token of their own against CSRF
+@csrf_exempt  # type: ignore[untyped-decorator] # the dashboard's forms have their own CSRF token
 def dashboard(request: HttpRequest, page: str = "") -> HttpResponse:
-    """Serve one page or form; visitors are redirected to the login, and a user without access is refused."""
+    """Serve one page or form. Redirect anonymous visitors to the login, and refuse users without access."""
     principal = _operator()(request)
     if principal is None:
         user = getattr(request, "user", None)
@@ -59,7 +59,7 @@ def _operator() -> Callable[[HttpRequest], Principal | None]:
 
 
 def _login_url() -> str:
-    """Return the login of the admin, where staff logs in; without an admin, LOGIN_URL."""
+    """Return the URL of the admin's login; without an admin, LOGIN_URL."""
     try:
         return str(reverse("admin:login"))
     except NoReverseMatch:
@@ -72,7 +72,7 @@ def _pages() -> WSGIApplication:
 
 
 def _environ(request: HttpRequest, root: str, path: str, principal: Principal) -> dict[str, Any]:
-    """Return the request as a WSGI environ, which is built here under ASGI."""
+    """Return the request as a WSGI environ. An ASGI request has none, so it is built here."""
     plain = {name: value for name, value in request.META.items() if isinstance(value, str)}
     return plain | {
         "REQUEST_METHOD": request.method,

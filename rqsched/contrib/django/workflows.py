@@ -1,7 +1,7 @@
-"""Sets Django up in processes that were started without it, such as a spawned work horse: they import this module.
+"""Set Django up in processes that were started without it, such as a spawned work horse. They import this module.
 
-Setting it up imports `schedules.py` of every app. DJANGO_SETTINGS_MODULE must be set, as `manage.py` does. For a plain
-`rqsched worker` outside of `manage.py` name this module in RQSCHED_IMPORTS.
+The set-up imports `schedules.py` of every app. DJANGO_SETTINGS_MODULE must be set; `manage.py` sets it. For a plain
+`rqsched worker` without `manage.py`, name this module in RQSCHED_IMPORTS.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rqsched.cli.app import app
 
 
 class Command(BaseCommand):
-    """Passes its arguments to `rqsched` unchanged: `manage.py rqsched list --help` is `rqsched list --help`."""
+    """Pass the arguments to `rqsched` unchanged: `manage.py rqsched list --help` is `rqsched list --help`."""
 
     help = "Every command of rqsched: `manage.py rqsched --help` lists them."
     requires_system_checks: Sequence[str] = ()
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     """Words that are put before the arguments."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run from a shell, with the exit codes of `rqsched`; `--settings` and `--pythonpath` are Django's own."""
+        """Run from a shell, with the exit codes of `rqsched`. Django handles `--settings` and `--pythonpath`."""
         django = ArgumentParser(add_help=False, allow_abbrev=False)
         django.add_argument("--settings")
         django.add_argument("--pythonpath")

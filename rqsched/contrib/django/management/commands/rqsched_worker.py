@@ -8,5 +8,5 @@ from rqsched.contrib.django.management.commands import rqsched
 class Command(rqsched.Command):
     """The same as `manage.py rqsched worker`, with the same options."""
 
-    help = "Fire schedules and execute their runs until SIGTERM or Ctrl-C; any number may run."
+    help = "Fire schedules and execute their runs until SIGTERM or Ctrl-C; start any number of these."
     words = ("worker",)
