@@ -239,7 +239,7 @@ class ClockChanges(NamedTuple):
     def told_of(self, other: str) -> Iterator[str]:
         """Yield a sentence for each difference from a scheduler that steps through local times (all but APScheduler).
 
-        Such a scheduler shifts a local time that does not exist, and runs a repeated one once.
+        A scheduler of this kind shifts a local time that does not exist, and runs a repeated one once.
         """
         if self.skips > 1 and not self.is_every_hour:
             yield f"When the clocks go forward over several of its times, {other} runs one of them; rqsched runs each."

@@ -201,7 +201,7 @@ class HandingOver:
     def vanished(self, found: Iterable[Imported]) -> list[str]:
         """Return the ids of waiting schedules whose entries no longer exist at the source; they stay paused.
 
-        Such an entry has fired for the last time at the source, or was cancelled there.
+        The entries have fired for the last time at the source, or were cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
         paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})

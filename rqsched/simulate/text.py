@@ -20,9 +20,9 @@ LIMIT = (
     "Limit", "At once", "Rate", "Places", "Wait p50", "p95", "Longest", "Most in line", "Full", "Rate waited for",
     "Keeps up",
 )  # fmt: skip
-BEHIND = ("Always waiting on", "From", "For", "Most", "Longest wait")
-SCHEDULE = ("Schedule", "Fires", "Overlaps", "Told")
-NIGHT = ("Clocks change", "How", "What that does", "Schedules")
+BEHIND = ("Line never empty", "From", "For", "Most waiting", "Longest wait")
+SCHEDULE = ("Schedule", "Fires", "Overlaps", "Outcome")
+NIGHT = ("Clocks change", "Change", "Effect", "Schedules")
 _MOST_BEHIND = 5
 
 

@@ -90,7 +90,7 @@ class BackfillRange(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None records neither."""
     rerun: Rerun | None = None
-    """Which occurrences that already have a run are run again; None: none of them."""
+    """The occurrences that are run again, although they already have a run; None is none of them."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:

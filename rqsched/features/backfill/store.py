@@ -56,7 +56,7 @@ class Backfill:
     context: str | None = None
     """The CommandContext as JSON; None if none was given."""
     rerun: str | None = None
-    """Which occurrences that already have a run are run again, a `Rerun`; None: none of them."""
+    """A `Rerun`: the occurrences that are run again, although they already have a run; None is none of them."""
 
     @property
     def is_done(self) -> bool:

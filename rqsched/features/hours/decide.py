@@ -55,7 +55,7 @@ class HourKey(NamedTuple):
     """The key of the runs that are counted together."""
 
     hour: int
-    """Whole hours since 1970, UTC; for a day, its first hour."""
+    """The hour as a number of whole hours since 1970, UTC. A day has the number of its first hour."""
     is_backfilled: bool
     """Whether a backfill asked for them."""
     outcome: str

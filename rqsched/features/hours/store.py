@@ -304,8 +304,8 @@ _TAIL = (
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
     """Delete the hours of a schedule before an hour, and the days that end before it.
 
-    Hours of backfills are deleted only if the schedule has no run left. Such an hour is the hour of the occurrence, so
-    an old hour may belong to runs that still exist.
+    Hours of backfills are deleted only if the schedule has no run left. A backfilled run is counted in the hour of its
+    occurrence. So the hour may be old although the run still exists.
     """
     is_over = hours.c.hour + hours.c.width <= before
     its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)
