@@ -1,4 +1,4 @@
-"""The command `forecast upcoming`: the next fires, as a table and over time."""
+"""The command `forecast upcoming`: show the next fires as a table and on a time axis."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ app = typer.Typer(add_completion=False)
 
 FIRES = ("Fires At", "In", "Schedule ID", "Workflow Type")
 WIDTH = 60
-"""Columns of a timeline."""
+"""The columns of the time axis."""
 _MOST_LINES = 20
 _LABEL = 24
 
 Fire = tuple[datetime, str, str]
-"""When it fires, its schedule, its workflow."""
+"""The instant of a fire, the id of its schedule, and the name of its workflow."""
 
 
 @command(app)
@@ -42,10 +42,10 @@ def upcoming(
 ) -> None:
     """Show the next fires of one schedule, or of all.
 
-    Local times in between that the clocks leave out are named, too.
+    Local times that a clock change leaves out before the last of these fires are listed too.
     """
     now, writer = session.scheduler.runtime.now(), session.writer
-    if schedule_id is None:  # by its first fire, a schedule can or cannot be among the next `count`
+    if schedule_id is None:  # only the `count` schedules that fire first can have one of the next `count` fires
         schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
     else:
         schedules = [session.schedule(schedule_id).state]
@@ -79,7 +79,7 @@ def _left_out(schedules: Sequence[Schedule], now: datetime, end: datetime) -> It
 
 
 def until(now: datetime, at: datetime) -> str:
-    """Return the time from `now` until an instant: to the second within a day, to the hour beyond."""
+    """Return the time from `now` until an instant: to the second if it is under a day, otherwise to the hour."""
     if at <= now:
         return "due"
     left = timedelta(seconds=max(1, round((at - now).total_seconds())))
@@ -88,7 +88,10 @@ def until(now: datetime, at: datetime) -> str:
 
 
 def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
-    """Draw fires over time from `now` to the last one: a line per schedule, a digit where several coincide."""
+    """Draw fires on a time axis from `now` to the last one, with a line for each schedule.
+
+    A digit stands for several fires of a schedule in one column.
+    """
     end = max(at for at, _, _ in fires)
     names = list(dict.fromkeys(name for _, name, _ in fires))
     label = min(max(len(name) for name in names), _LABEL)

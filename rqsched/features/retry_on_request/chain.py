@@ -194,7 +194,7 @@ def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
     except FrozenError:
         raise
     except (ConflictError, NotFoundError) as error:
-        _log.warning("%s was requeued in vain: %s", job, error, extra={"action": "requeue_refused"})
+        _log.warning("%s was requeued, but its run is not retried: %s", job, error, extra={"action": "requeue_refused"})
         return None
     _log.info("%s was requeued: attempt %d of its run follows", job, run.attempt, extra={"action": "run_requeued"})
     return run

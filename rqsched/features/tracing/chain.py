@@ -221,7 +221,7 @@ class Tracing(Tracer):
         try:
             return self._tracer.start_span(name, parent, kind, attributes, links)
         except Exception:  # noqa: BLE001 - the application's sampler or processor
-            _log.exception("not traced: %s", name, extra=_FAILED)
+            _log.exception("the span %s could not be started", name, extra=_FAILED)
             return trace.INVALID_SPAN
 
     def end_job(self, job_id: str) -> None:
@@ -310,7 +310,7 @@ def _end(span: Span) -> None:
     try:
         span.end()
     except Exception:  # noqa: BLE001 - the application's processor
-        _log.exception("a span is lost", extra=_FAILED)
+        _log.exception("a span could not be ended, and is lost", extra=_FAILED)
 
 
 def _fail(span: Span, error: BaseException) -> None:
