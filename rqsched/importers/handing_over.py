@@ -95,7 +95,7 @@ class Imported:
     request: ScheduleRequest | None = None
     """The schedule to write; None if the entry is not imported."""
     schedule: Schedule | None = None
-    """The schedule as it is now; None if there is none yet, or if another schedule has the id."""
+    """The current schedule; None if there is none yet, or if another schedule has the id."""
 
     @property
     def is_paused(self) -> bool:

@@ -33,7 +33,7 @@ def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
     InState(states=('pending',), span=datetime.timedelta(days=2))
 
     The resolver reads the states in `MachineStates` when the run executes. A compound state includes the states inside
-    it. The time starts again whenever an active state of the instance changes, also for a move between states inside a
+    it. The time starts again whenever an active state of the instance changes, even for a move between states inside a
     compound state or in another region. A transition to the same state does not restart it. An instance that stays in
     the state gets the event at each occurrence: let the event move the instance, or guard the transition.
 

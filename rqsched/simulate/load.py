@@ -174,7 +174,7 @@ class Counting:
             herd.names.append(name)
 
     def load(self, most_schedules: int | None) -> Load:
-        """Count the added schedules. `most_schedules` is given if only the first so many schedules were added."""
+        """Count the added schedules. `most_schedules` is their number if there are more schedules, else None."""
         queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
         return Load(
             start=self._window.start,

@@ -163,7 +163,7 @@ def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None
 
 
 def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
-    """Follow the oldest due ends that are owed to schedules, in one transaction; see `_follow`."""
+    """Follow the oldest due ends that are owed to these schedules, in one transaction; see `_follow`."""
     # In the process that ended the upstream's run, this is the span of that attempt.
     span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)

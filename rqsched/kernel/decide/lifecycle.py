@@ -1,6 +1,6 @@
 """Decide an owner's operations on a schedule: create, update, pause, skip, resume, restart, delete. Pure functions.
 
-Each operation returns a Change. No operation fires a due occurrence, and every due occurrence gets a recorded outcome.
+Each operation returns a Change. No operation fires a due occurrence itself, or drops one without a recorded outcome.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def created_alike(made: Change, identity: Identity, definition: Definition, oper
     if definition.action == first.action:
         return Change(None, changed(made.after, **named, operation=operation), events=events)
     if definition.spec != first.spec:
-        definition = changed(definition, spec=first.spec)  # this spec has its anchor
+        definition = changed(definition, spec=first.spec)  # `first.spec` already has its anchor
     events = tuple(_with_action(event, json.loads(definition.action)) for event in events)
     return Change(None, changed(made.after, **named, definition=definition, operation=operation), events=events)
 
@@ -292,14 +292,15 @@ def decide_apply_calendars(
 ) -> Change:
     """Plan a schedule again if one of its calendars was changed since its next time was planned.
 
-    The effect is that of a change of the schedule's own `exclude`, made when the calendar was changed: an occurrence
-    that was due by then still fires. The schedule stays active even if all its further occurrences are excluded now.
+    This has the same effect as a change of the schedule's own `exclude` at the time of the calendar's change: an
+    occurrence that was due by then still fires. The schedule stays active even if all its further occurrences are
+    excluded now.
     `before` are the earlier contents of the calendars, if they are known. The instants that they excluded before the
     change are recorded. The Change is empty if there is nothing to plan, or if a calendar is gone.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
-    planned_with = (schedule.calendars or "").split()  # contents in between planned nothing
+    planned_with = (schedule.calendars or "").split()  # later contents than these have planned nothing
     known = {one.name: one for one in before if one.edit in planned_with}
     since = holding_since(schedule.contents, schedule.calendars, now)
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
@@ -372,7 +373,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 nominals = schedule.spec.nominals_of(kept)
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
-    # A missed end of an upstream run is kept, also if the clock that recorded it is ahead of this one.
+    # A missed end of an upstream run is kept, even if the clock that recorded it is ahead of this one.
     is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
     builder.set(
         timing_changed_at=at,
@@ -399,7 +400,7 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurre
 
 
 def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
-    """Fire the stored occurrence earlier if the new timing would overtake it during its jitter or spread."""
+    """Make the stored occurrence due earlier if the new timing would overtake it during its jitter or spread."""
     schedule = builder.schedule
     following = answered(schedule.timeline.next_after, at, otherwise=None)
     if following is not None and schedule.due_at is not None and schedule.due_at >= following:

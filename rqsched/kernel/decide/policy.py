@@ -271,7 +271,7 @@ class Policies:
     start_within: timedelta | None = None
     """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
-    """How `resume()` continues unless the call says otherwise."""
+    """How `resume()` continues by default; the call may override it."""
     on_max_runs: str = "done"
     """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
     max_successes: int | None = None

@@ -350,7 +350,7 @@ class Recovered:
     followed: int = 0
     """Downstream schedules that had not seen the end of an upstream run."""
     failed: int = 0
-    """Rows that could not be repaired now; the log says why."""
+    """Rows that could not be repaired now; the log has the errors."""
 
     @property
     def repaired(self) -> int:
