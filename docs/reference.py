@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_args
 import typer.main
 from fastapi.routing import APIRoute, APIRouter
 
-from rqsched import Scheduler, errors
+from rqsched import Scheduler, durable_workflow, errors, ojs
 from rqsched.api.gauges import DatabaseGauges, Memory, RedisGauges
 from rqsched.cli.app import app
 from rqsched.config import Settings, secrets
@@ -259,62 +259,6 @@ def _routes() -> list[APIRoute]:
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
 
-EXAMPLES: Mapping[str, Any] = {
-    "POST /api/v1/schedules/": {
-        "schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *", "timezone": "Europe/Berlin",
-        "args": ["eu"],
-    },
-    "PUT /api/v1/schedules/{schedule_id}/": {"workflow": "invoice-sync", "interval": "30m", "overlap": "buffer_one"},
-    "PATCH /api/v1/schedules/{schedule_id}/": {"cron": "0 3 * * *", "queue": None},
-    "POST /api/v1/schedules/batch-delete/": {"schedule_ids": ["nightly", "weekly"]},
-    "POST /api/v1/schedules/{schedule_id}/pause/": {"reason": "the bank is closed"},
-    "POST /api/v1/schedules/{schedule_id}/skip-next/": {"count": 2, "reason": "the bank is closed"},
-    "POST /api/v1/schedules/{schedule_id}/resume/": {"on_resume": "once"},
-    "POST /api/v1/schedules/{schedule_id}/restart/": {"note": "the password is changed"},
-    "POST /api/v1/schedules/{schedule_id}/trigger/": {"overlap": "allow_all"},
-    "POST /api/v1/schedules/{schedule_id}/backfill/": {
-        "start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True,
-    },
-    "POST /api/v1/bulk/{operation}/": {"labels": {"team": "billing"}, "dry_run": True},
-    "POST /api/v1/sync/": {
-        "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}],
-        "delete_removed": True,
-    },
-    "POST /api/v1/freeze/": {"reason": "its database moves"},
-    "PUT /api/v1/limits/": {"name": "tenant:42", "number": 5},
-    "PUT /api/v1/calendars/{calendar}/": {"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"},
-    "POST /api/v1/thaw/": {"missed": "one", "cancel_pending": True},
-    "POST /api/v1/runs/retry/": {"since": "1h", "workflow": "invoice-sync", "dry_run": True},
-    "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": {"reason": "the server is back"},
-    "POST /api/v1/schedules/{schedule_id}/runs/{run}/cancel/": {"reason": "the wrong month"},
-    "POST /api/v1/schedules/{schedule_id}/runs/{run}/terminate/": {"reason": "it hangs"},
-    "POST /api/v1/backfills/{uid}/cancel/": {"reason": "the wrong month"},
-    "POST /ojs/v1/cron": {"name": "nightly", "cron": "0 2 * * *", "type": "invoices.sync", "args": ["eu"]},
-    "PATCH /ojs/v1/cron/{name}": {"cron": "0 3 * * *"},
-    "POST /ojs/v1/workers/fetch": {"queues": ["default"], "worker_id": "go-1", "count": 5},
-    "POST /ojs/v1/workers/ack": {
-        "job_id": "0197a3c2-5f00-7000-8000-000000000001", "worker_id": "go-1", "result": {"rows": 12},
-    },
-    "POST /ojs/v1/workers/nack": {
-        "job_id": "0197a3c2-5f00-7000-8000-000000000001", "worker_id": "go-1",
-        "error": {"code": "timeout", "message": "no answer in 30 s", "retryable": True},
-    },
-    "POST /ojs/v1/workers/heartbeat": {
-        "worker_id": "go-1", "active_jobs": ["0197a3c2-5f00-7000-8000-000000000001"],
-    },
-    "POST /api/schedules": {
-        "schedule_id": "nightly", "spec": {"cron_expressions": ["0 2 * * *"]},
-        "action": {"workflow_type": "invoice-sync"},
-    },
-    "PUT /api/schedules/{schedule_id}": {"overlap_policy": "buffer_one"},
-    "POST /api/schedules/{schedule_id}/pause": {"note": "the bank is closed"},
-    "POST /api/schedules/{schedule_id}/resume": {"note": "the bank is open"},
-    "POST /api/schedules/{schedule_id}/trigger": {"overlap_policy": "allow_all"},
-    "POST /api/schedules/{schedule_id}/backfill": {
-        "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-08T00:00:00Z",
-    },
-}  # fmt: skip
-"""A body for each operation that takes one; a test sends them."""
 _TAGS = {"open-job-spec": "Open Job Spec", "durable-workflow": "Durable Workflow"}
 _REF = re.compile(r"#/components/schemas/(\w+)")
 
@@ -339,10 +283,12 @@ class _Operations:
             "Each operation with its parameters, body and answers; [HTTP](/http.md) says how they belong together.\n"
             "`/openapi.json` of a server is the same for programs, and its page `/docs` for people without this site.\n"
         )
-        yield "\n".join(["```sh", *_curl("POST /api/v1/schedules/"), "```\n"])
+        first = "POST /api/v1/schedules/"
+        yield "\n".join(["```sh", *_curl(first, _example(self.paths["/api/v1/schedules/"]["post"])), "```\n"])
         yield "## Errors of every operation\n"
         yield "An operation may also be refused with these; [Errors](/reference/errors.md) says what to do.\n"
-        yield from (f"{status}\n: {openapi.MEANINGS[status]}\n" for status in openapi.ANY)
+        every = openapi.PROBLEM.of_every_route()
+        yield from (f"{status}\n: {_plain(answer['description'])}\n" for status, answer in every.items())
         for tag, found in by_tag.items():
             yield "\n".join([f"## {_TAGS.get(tag, tag.capitalize())}\n", *found])
         yield "## Schemas\n"
@@ -359,9 +305,9 @@ class _Operations:
             schema = next(iter(body["content"].values()))["schema"]
             yield f"**Body:** {self._kind(schema)}\n"
             yield from self._inner(schema, is_sent=True)
-        if name in EXAMPLES:
-            yield "\n".join(["```sh", *_curl(name), "```\n"])
-        answers = {status: one for status, one in operation["responses"].items() if not _is_of_every(status)}
+        if operation.get("requestBody"):
+            yield "\n".join(["```sh", *_curl(name, _example(operation)), "```\n"])
+        answers = {status: one for status, one in operation["responses"].items() if not _is_of_every(status, one)}
         yield "**Answers**\n"
         for status, answer in answers.items():
             yield from self._answer(status, answer)
@@ -408,11 +354,19 @@ def _default(schema: Mapping[str, Any]) -> str:
     return "" if schema.get("default") is None else f", default `{json.dumps(schema['default'])}`"
 
 
-def _is_of_every(status: str) -> bool:
-    return status.isdigit() and int(status) in openapi.ANY
+def _is_of_every(status: str, answer: Mapping[str, Any]) -> bool:
+    """Return whether every operation of the surface may answer so."""
+    surfaces = (refused.of_every_route() for refused in (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED))
+    codes = answer.get(openapi.CODES)
+    return codes is not None and codes in (every.get(int(status), {}).get(openapi.CODES) for every in surfaces)
 
 
-def _curl(name: str) -> list[str]:
+def _example(operation: Mapping[str, Any]) -> Any:
+    """Return the example of a request's body."""
+    return next(iter(operation["requestBody"]["content"].values()))["example"]
+
+
+def _curl(name: str, body: Any) -> list[str]:
     """Return a request as one types it in a shell."""
     method, _, path = name.partition(" ")
     url = path.replace("{schedule_id}", "nightly").replace("{name}", "nightly").replace("{operation}", "pause")
@@ -420,7 +374,7 @@ def _curl(name: str) -> list[str]:
     if path.startswith("/api/schedules"):
         headers.append(f"{VERSION_HEADER}: {VERSION}")
     said = "".join(f"  -H '{header}' \\\n" for header in headers)
-    return [f"curl -X {method} http://127.0.0.1:8000{url} \\", f"{said}  -d '{json.dumps(EXAMPLES[name])}'"]
+    return [f"curl -X {method} http://127.0.0.1:8000{url} \\", f"{said}  -d '{json.dumps(body)}'"]
 
 
 def observed() -> str:

@@ -11,7 +11,7 @@ from rqsched.http.surface import Surface
 
 VERSION_HEADER = "X-Durable-Workflow-Control-Plane-Version"
 VERSION = "2"
-_REASONS = {"invalid_input": "validation_failed", "malformed": "malformed_request"}
+REASONS = {"invalid_input": "validation_failed", "malformed": "malformed_request"}
 
 
 class ReasonError(HttpError):
@@ -47,7 +47,7 @@ def render(problem: Problem, request_id: str) -> Response:
     """Render `{message, reason, ...}`; errors of fields are listed by name."""
     body: dict[str, Any] = {
         "message": problem.detail,
-        "reason": _REASONS.get(problem.code, problem.code),
+        "reason": REASONS.get(problem.code, problem.code),
         "request_id": request_id,
     }
     if isinstance(problem.error, TriggerFailedError):

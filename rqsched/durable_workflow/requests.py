@@ -28,6 +28,7 @@ from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER, PageTokenEr
 from rqsched.durable_workflow.responses import arguments_of
 from rqsched.errors import InvalidInputError, InvalidLimitError, InvalidPayloadError, InvalidSpecError
 from rqsched.http.dependencies import Call, SignedIn
+from rqsched.http.examples import shown
 from rqsched.http.middleware import tag_of
 from rqsched.types import ScheduleStatus
 from rqsched.when.spec import Spec, require_no_place
@@ -66,7 +67,7 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class UpdateRequest(RequestBody):
+class DurableUpdateRequest(RequestBody, json_schema_extra=shown({"overlap_policy": "buffer_one"})):
     """The body of PUT; absent fields stay."""
 
     spec: dict[str, Any] | None = Field(
@@ -84,7 +85,16 @@ class UpdateRequest(RequestBody):
     paused: Annotated[bool, Field(strict=True)] | None = Field(default=None, description="Whether it is paused.")
 
 
-class CreateRequest(UpdateRequest):
+class DurableCreateRequest(
+    DurableUpdateRequest,
+    json_schema_extra=shown(
+        {
+            "schedule_id": "nightly",
+            "spec": {"cron_expressions": ["0 2 * * *"]},
+            "action": {"workflow_type": "invoice-sync"},
+        }
+    ),
+):
     """The body of POST."""
 
     schedule_id: Annotated[str, Field(max_length=128)] | None = Field(
@@ -92,19 +102,21 @@ class CreateRequest(UpdateRequest):
     )
 
 
-class NoteRequest(RequestBody):
+class DurableNoteRequest(RequestBody, json_schema_extra=shown({"note": "the bank is closed"})):
     """The body of pause and resume."""
 
     note: Note | None = Field(default=None, description=_NOTE)
 
 
-class TriggerRequest(RequestBody):
+class DurableTriggerRequest(RequestBody, json_schema_extra=shown({"overlap_policy": "allow_all"})):
     """The body of trigger."""
 
     overlap_policy: Overlap | None = Field(default=None, description="Instead of the policy of the schedule.")
 
 
-class BackfillRequest(RequestBody):
+class DurableBackfillRequest(
+    RequestBody, json_schema_extra=shown({"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-08T00:00:00Z"})
+):
     """The body of backfill."""
 
     start_time: AwareDatetime = Field(description="The first instant, inclusive.")
@@ -165,7 +177,7 @@ def workflow_of(action: dict[str, Any]) -> str:
     return name
 
 
-def options_of(body: UpdateRequest) -> dict[str, Any]:
+def options_of(body: DurableUpdateRequest) -> dict[str, Any]:
     """Return the fields that the body contains, and the keys of its action, as our options."""
     given = body.model_dump(exclude_unset=True)
     options: dict[str, Any] = {}

@@ -12,7 +12,8 @@ from rqsched.api.description import TriggerResult
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.states import TRIGGERED
 from rqsched.api.values import loads
-from rqsched.http.openapi import Refusals, Schema
+from rqsched.durable_workflow.errors import REASONS
+from rqsched.http.openapi import EVERYWHERE, Refusals, Schema
 from rqsched.types import AuditRecord, BackfillRow, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 
 
@@ -68,7 +69,7 @@ def detail(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) ->
     return {
         **fields,
         "namespace": schedule.namespace,
-        "state": {name: fields[name] for name in State.model_fields},
+        "state": {name: fields[name] for name in DurableState.model_fields},
         "info": {
             **{name: fields[name] for name in ("next_fire", "last_fire", "fires_count", "failures_count")},
             "recent_actions": [_recent(run) for run in recent],
@@ -205,7 +206,7 @@ class SpecForm(Schema):
     """The IANA zone of the cron expressions."""
 
 
-class Item(Schema):
+class DurableSchedule(Schema):
     """An item of the list."""
 
     schedule_id: str
@@ -252,16 +253,16 @@ class Item(Schema):
     """When it was last changed."""
 
 
-class ItemsResponse(Schema):
+class DurableSchedulesResponse(Schema):
     """A page of schedules, created newest first."""
 
-    schedules: list[Item]
+    schedules: list[DurableSchedule]
     """The schedules of this page."""
     next_page_token: str | None
     """Passed to read the next page; None on the last one."""
 
 
-class State(Schema):
+class DurableState(Schema):
     """Whether a schedule fires."""
 
     status: str
@@ -304,7 +305,7 @@ class BufferedAction(Schema):
     """Since when it waits."""
 
 
-class Info(Schema):
+class DurableInfo(Schema):
     """Counters and the newest runs."""
 
     next_fire: datetime | None
@@ -327,14 +328,14 @@ class Info(Schema):
     """When that was recorded."""
 
 
-class DetailResponse(Item):
+class DurableScheduleResponse(DurableSchedule):
     """All details of a schedule."""
 
     namespace: str
     """The namespace."""
-    state: State
+    state: DurableState
     """Whether it fires."""
-    info: Info
+    info: DurableInfo
     """Counters and the newest runs."""
     memo: dict[str, Any]
     """The memo of its runs."""
@@ -398,7 +399,7 @@ class BackfilledResponse(Schema):
     """The outcomes, where all are there within the request."""
 
 
-class Event(Schema):
+class DurableEvent(Schema):
     """One audit event."""
 
     id: str
@@ -424,7 +425,7 @@ class HistoryResponse(Schema):
     """The id."""
     namespace: str
     """The namespace."""
-    events: list[Event]
+    events: list[DurableEvent]
     """The events of this page."""
     next_cursor: int | None
     """Passed as `after_sequence` to read the next page; None on the last one."""
@@ -479,4 +480,14 @@ class RefusalResponse(Schema):
     """Present only if a trigger failed."""
 
 
-REFUSED = Refusals(RefusalResponse)
+REFUSED = Refusals(
+    RefusalResponse,
+    (
+        *(
+            (400, reason)
+            for reason in (REASONS["malformed"], "missing_control_plane_version", "unsupported_control_plane_version")
+        ),
+        (422, REASONS["invalid_input"]),
+        *EVERYWHERE,
+    ),
+)

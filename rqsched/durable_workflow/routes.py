@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
@@ -23,17 +24,27 @@ from rqsched.durable_workflow import requests, responses
 from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER, ReasonError, TriggerFailedError
 from rqsched.durable_workflow.requests import Versioned, command_context
 from rqsched.durable_workflow.responses import REFUSED
-from rqsched.errors import ScheduleExistsError, ScheduleNotFoundError, ScheduleStateError
-from rqsched.http import openapi
+from rqsched.errors import (
+    FrozenError,
+    InvalidLimitError,
+    InvalidPolicyError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    ScheduleStateError,
+)
 from rqsched.http.dependencies import Admin, Call, Operate, Read
 from rqsched.http.errors import EXPECTED
-from rqsched.http.openapi import Json
+from rqsched.http.openapi import DEFINITION, ErrorLike, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.types import ScheduleStatus
 
 _log = logging.getLogger(__name__)
 _schedules = APIRouter(prefix="/api/schedules", route_class=StrictRoute, dependencies=[Versioned])
 
+_PAGE_TOKEN = ((400, "invalid_page_token"), (403, "page_token_namespace_mismatch"), (409, "page_token_filter_mismatch"))
+_DEFINITION = ((422, "memo_too_large"), *DEFINITION)
+_OVERLAP = (ScheduleNotFoundError, InvalidPolicyError)
+_SCHEDULE: Sequence[ErrorLike] = (ScheduleNotFoundError, ScheduleStateError)
 ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
 RECENT = 10
 """The newest runs that a description lists."""
@@ -45,7 +56,11 @@ DEFAULT_EVENTS = 100
 _QUERY = 'An AND of equalities, such as WorkflowType = "invoice-sync" AND region = "eu".'
 
 
-@_schedules.get("", response_model=responses.ItemsResponse, responses=REFUSED.of(409))
+@_schedules.get(
+    "",
+    response_model=responses.DurableSchedulesResponse,
+    responses=REFUSED.of(*_PAGE_TOKEN, *((422, reason) for reason in ("invalid_query", "invalid_status"))),
+)
 def list_schedules(
     call: Read,
     status: Annotated[str | None, Query(max_length=32, description="Only these: active or paused.")] = None,
@@ -67,8 +82,13 @@ def list_schedules(
     return Json({"schedules": [responses.item(one) for one in page.items], "next_page_token": token})
 
 
-@_schedules.post("", status_code=201, response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
-def create(call: Admin, body: requests.CreateRequest, request: Request) -> Response:
+@_schedules.post(
+    "",
+    status_code=201,
+    response_model=responses.OutcomeResponse,
+    responses=REFUSED.of(ScheduleExistsError, *_DEFINITION),
+)
+def create_schedule(call: Admin, body: requests.DurableCreateRequest, request: Request) -> Response:
     """Create a schedule; 409 when its id is taken."""
     if body.spec is None or body.action is None:
         raise ReasonError(422, "validation_failed", "spec and action are required.")
@@ -114,8 +134,10 @@ def _executor(call: Call, workflow: str) -> str:
     return "rq" if is_registered(call.scheduler.runtime, workflow) else "external"
 
 
-@_schedules.get("/{schedule_id}", response_model=responses.DetailResponse)
-def read(call: Read, schedule_id: ScheduleId) -> Response:
+@_schedules.get(
+    "/{schedule_id}", response_model=responses.DurableScheduleResponse, responses=REFUSED.of(ScheduleNotFoundError)
+)
+def read_schedule(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     handle = _find(call, schedule_id)
     recent = [run.state for run in handle.runs(limit=RECENT).items]
@@ -124,8 +146,12 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
     return Json(responses.detail(handle.state, recent, [run.state for run in reversed(newest)]))
 
 
-@_schedules.put("/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
-def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, request: Request) -> Response:
+@_schedules.put(
+    "/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(*_SCHEDULE, *_DEFINITION)
+)
+def update_schedule(
+    call: Admin, schedule_id: ScheduleId, body: requests.DurableUpdateRequest, request: Request
+) -> Response:
     """Change what is sent: `spec` replaces, `action` merges by key."""
     handle = _find(call, schedule_id)
     context = command_context(call, request, schedule_id, "update")
@@ -135,7 +161,7 @@ def update(call: Admin, schedule_id: ScheduleId, body: requests.UpdateRequest, r
     return _outcome(schedule_id, "updated")
 
 
-def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -> tuple[str | None, Any]:
+def _changes(call: Call, handle: ScheduleHandle, body: requests.DurableUpdateRequest) -> tuple[str | None, Any]:
     """Return the changes; the executor changes only with the workflow."""
     options: Any = requests.options_of(body)
     if body.action is None:
@@ -149,17 +175,19 @@ def _changes(call: Call, handle: ScheduleHandle, body: requests.UpdateRequest) -
     return workflow, options | {"executor": _executor(call, workflow)}
 
 
-@_schedules.delete("/{schedule_id}", response_model=responses.OutcomeResponse)
-def delete(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
+@_schedules.delete(
+    "/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(ScheduleNotFoundError)
+)
+def delete_schedule(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
     """Delete softly: history stays."""
     context = command_context(call, request, schedule_id, "delete")
     _find(call, schedule_id).delete(reason="deleted", context=context)
     return _outcome(schedule_id, "deleted")
 
 
-@_schedules.post("/{schedule_id}/pause", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
-def pause(
-    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
+@_schedules.post("/{schedule_id}/pause", response_model=responses.OutcomeResponse, responses=REFUSED.of(*_SCHEDULE))
+def pause_schedule(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.DurableNoteRequest | None = None
 ) -> Response:
     """Stop firing; a paused schedule stays paused."""
     context = command_context(call, request, schedule_id, "pause")
@@ -167,9 +195,9 @@ def pause(
     return _outcome(schedule_id, "paused")
 
 
-@_schedules.post("/{schedule_id}/resume", response_model=responses.OutcomeResponse, responses=REFUSED.of(409))
-def resume(
-    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.NoteRequest | None = None
+@_schedules.post("/{schedule_id}/resume", response_model=responses.OutcomeResponse, responses=REFUSED.of(*_SCHEDULE))
+def resume_schedule(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.DurableNoteRequest | None = None
 ) -> Response:
     """Fire again from now; a dead schedule is revived."""
     context = command_context(call, request, schedule_id, "resume")
@@ -195,9 +223,13 @@ def _switch_once(handle: ScheduleHandle, *, paused: bool, note: str | None, cont
             handle.restart(note=note, context=context)
 
 
-@_schedules.post("/{schedule_id}/trigger", response_model=responses.TriggeredResponse, responses=REFUSED.of(409))
-def trigger(
-    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.TriggerRequest | None = None
+@_schedules.post(
+    "/{schedule_id}/trigger",
+    response_model=responses.TriggeredResponse,
+    responses=REFUSED.of(*_OVERLAP, FrozenError),
+)
+def trigger_schedule(
+    call: Operate, schedule_id: ScheduleId, request: Request, body: requests.DurableTriggerRequest | None = None
 ) -> Response:
     """Start a run now, as the overlap policy allows."""
     handle = _find(call, schedule_id)
@@ -213,8 +245,14 @@ def trigger(
     return Json(responses.triggered(schedule_id, result))
 
 
-@_schedules.post("/{schedule_id}/backfill", response_model=responses.BackfilledResponse, responses=REFUSED.of(409))
-def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequest, request: Request) -> Response:
+@_schedules.post(
+    "/{schedule_id}/backfill",
+    response_model=responses.BackfilledResponse,
+    responses=REFUSED.of(*_OVERLAP, (422, "invalid_time_range"), FrozenError, InvalidLimitError),
+)
+def backfill_schedule(
+    call: Operate, schedule_id: ScheduleId, body: requests.DurableBackfillRequest, request: Request
+) -> Response:
     """Fire the past occurrences of a range; after two seconds the response is sent and the rest continues."""
     if body.end_time <= body.start_time:
         raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
@@ -240,8 +278,12 @@ def backfill(call: Operate, schedule_id: ScheduleId, body: requests.BackfillRequ
     )
 
 
-@_schedules.get("/{schedule_id}/history", response_model=responses.HistoryResponse)
-def history(
+@_schedules.get(
+    "/{schedule_id}/history",
+    response_model=responses.HistoryResponse,
+    responses=REFUSED.of(ScheduleNotFoundError, (422, "invalid_after_sequence")),
+)
+def read_history(
     call: Read,
     schedule_id: ScheduleId,
     limit: Annotated[str | None, Query(max_length=32, description="1 to 500; 100 when it is not a number.")] = None,
@@ -289,7 +331,11 @@ def _outcome(schedule_id: str, outcome: str, status: int = 200) -> Response:
     return Json({"schedule_id": schedule_id, "outcome": outcome}, status_code=status)
 
 
-router = APIRouter(tags=["durable-workflow"], responses=REFUSED.of(*openapi.ANY))
+router = APIRouter(
+    tags=["durable-workflow"],
+    responses=REFUSED.of_every_route(),
+    generate_unique_id_function=lambda route: f"durable_{route.name}",
+)
 router.include_router(_schedules)
 
 

@@ -30,10 +30,14 @@ class ReadyResponse(Schema):
     """Whether Redis responds and takes writes."""
 
 
-router = APIRouter(tags=["health"], responses=PROBLEM.of(400, 413))
+router = APIRouter(
+    tags=["health"],
+    responses=PROBLEM.of_every_route(400, 413),
+    generate_unique_id_function=lambda route: route.name,
+)
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses={200: {"content": {"application/json": {"example": {"status": "ok"}}}}})
 async def healthz() -> dict[str, str]:
     """Return `ok` while the process responds."""
     return {"status": "ok"}
@@ -63,7 +67,10 @@ class _Collected(Collector):
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **PROBLEM.of(400, 401, 403, 413, 429, 500)},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": "rqsched_up 1.0"}}},
+        **PROBLEM.of_every_route(400, 401, 403, 413, 429, 500),
+    },
 )
 def metrics(request: Request, principal: SignedIn) -> Response:
     """Return counters since the first read of this process, and current gauges, in Prometheus format."""

@@ -26,6 +26,43 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from rqsched.api.values import iso_utc
+from rqsched.errors import (
+    BackendUnavailableError,
+    DatabaseLimitError,
+    DatabasePrivilegeError,
+    DatabaseReadOnlyError,
+    DatabaseUnavailableError,
+    InvalidCronError,
+    InvalidDurationError,
+    InvalidIdError,
+    InvalidInputError,
+    InvalidLimitError,
+    InvalidPayloadError,
+    InvalidPolicyError,
+    InvalidSpecError,
+    InvalidTimezoneError,
+    InvalidTypeError,
+    LimitConflictError,
+    NamespaceNotFoundError,
+    QuotaExceededError,
+    RedisUnavailableError,
+    RqschedError,
+    SchemaError,
+    TooMuchWorkError,
+    UnknownCalendarError,
+    UnknownWorkflowError,
+    UpstreamError,
+    WorkCancelledError,
+)
+from rqsched.http.errors import (
+    ForbiddenError,
+    MalformedError,
+    RateLimitedError,
+    TooLargeError,
+    TooSlowError,
+    UnauthorizedError,
+)
+from rqsched.http.examples import example_of
 
 _REF = "#/components/schemas/{model}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
@@ -38,6 +75,7 @@ MEANINGS: Mapping[int, str] = {
     409: "The current state does not allow it.",
     412: "The schedule or calendar changed since it was read.",
     413: "The body exceeds the limit.",
+    415: "The body is compressed.",
     422: "A field of the request is refused.",
     429: "The token exceeds its rate.",
     500: "A defect; the log contains the request's id.",
@@ -49,9 +87,6 @@ _HEADERS: Mapping[int, dict[str, Any]] = {
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
 }
-ANY = (400, 401, 403, 404, 408, 413, 422, 429, 500, 503)
-"""The errors of every route that takes a Call."""
-
 
 _NATIVE = "/api/v1/"
 PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
@@ -154,25 +189,66 @@ class ProblemResponse(Schema):
     """The attributes of the error by name: `schedule_id`, `status`, `actual` ..."""
 
 
+ErrorLike = type[RqschedError] | tuple[int, str]
+"""A kind of error, or the status and the code of one."""
+CODES = "x-error-codes"
+"""The key of a response for the codes that its errors may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusals:
     """The errors of one surface, for the `responses` of its routers and routes."""
 
     model: type[BaseModel]
     """The schema of its error bodies."""
+    always: Sequence[ErrorLike]
+    """The errors of every route that takes a Call."""
     media_type: str = "application/json"
     """Their media type."""
 
-    def of(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
-        """Return the entries of these statuses."""
-        content = {self.media_type: {"schema": reference(self.model)}}
+    def of(self, *errors: ErrorLike) -> dict[int | str, dict[str, Any]]:
+        """Return the responses of these errors, each with the codes that every route may return with its status."""
+        given, always = _codes(errors), _codes(self.always)
+        return {status: self._response(status, always.get(status, []) + codes) for status, codes in given.items()}
+
+    def of_every_route(self, *statuses: int) -> dict[int | str, dict[str, Any]]:
+        """Return the responses that every route may return; with `statuses`, only these."""
+        always = _codes(self.always)
+        return {status: self._response(status, always[status]) for status in statuses or always}
+
+    def _response(self, status: int, codes: Sequence[str]) -> dict[str, Any]:
+        known = list(dict.fromkeys(codes))
         return {
-            status: {"description": MEANINGS[status], "headers": _HEADERS.get(status, {}), "content": content}
-            for status in statuses
+            "description": f"{MEANINGS[status]} Codes: {', '.join(known)}.",
+            "headers": _HEADERS.get(status, {}),
+            "content": {self.media_type: {"schema": reference(self.model)}},
+            CODES: known,
         }
 
 
-PROBLEM = Refusals(ProblemResponse, "application/problem+json")
+def _codes(errors: Sequence[ErrorLike]) -> dict[int, list[str]]:
+    """Return the codes of errors by status."""
+    found: dict[int, list[str]] = {}
+    for error in errors:
+        status, code = error if isinstance(error, tuple) else (error.http_status, error.code)
+        found.setdefault(status, []).append(code)
+    return dict(sorted(found.items()))
+
+
+EVERYWHERE: Sequence[ErrorLike] = (
+    UnauthorizedError, ForbiddenError, NamespaceNotFoundError, TooSlowError, TooLargeError,
+    (415, "unsupported_media_type"), InvalidIdError, RateLimitedError, (500, "internal_error"),
+    BackendUnavailableError, DatabaseUnavailableError, DatabaseReadOnlyError, DatabasePrivilegeError,
+    DatabaseLimitError, RedisUnavailableError, SchemaError, WorkCancelledError,
+)  # fmt: skip
+"""The errors of every route whose surface has no codes of its own for them."""
+DEFINITION: Sequence[ErrorLike] = (
+    InvalidSpecError, InvalidCronError, InvalidTimezoneError, InvalidDurationError, UpstreamError, InvalidPayloadError,
+    InvalidPolicyError, InvalidTypeError, InvalidLimitError, TooMuchWorkError, UnknownWorkflowError,
+    UnknownCalendarError, QuotaExceededError, LimitConflictError,
+)  # fmt: skip
+"""The errors of a schedule's definition."""
+PROBLEM = Refusals(ProblemResponse, (MalformedError, InvalidInputError, *EVERYWHERE), "application/problem+json")
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
@@ -202,6 +278,7 @@ def complete(
             _, schemas = models_json_schema(modes, ref_template=_REF)
             document = generate()
             document["components"]["schemas"] |= schemas["$defs"]
+            _add_examples(document)
             for path, operations in document["paths"].items():
                 if path.startswith(_NATIVE) and "get" in operations:
                     operations["get"]["responses"]["304"] = {"description": "As the ETag in If-None-Match says."}
@@ -211,6 +288,17 @@ def complete(
         return app.openapi_schema or generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    """Give each body of a request and of a successful response an example."""
+    schemas = document["components"]["schemas"]
+    for operation in (one for methods in document["paths"].values() for one in methods.values()):
+        answers = [answer for status, answer in operation["responses"].items() if status < "300"]
+        for body in (operation.get("requestBody", {}), *answers):
+            for content in body.get("content", {}).values():
+                if "schema" in content:
+                    content.setdefault("example", example_of(content["schema"], schemas))
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"

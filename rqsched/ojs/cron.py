@@ -20,7 +20,7 @@ from rqsched.http.dependencies import Admin, Call, Operate, Read, require_role
 from rqsched.ojs import requests, responses
 from rqsched.ojs.errors import OjsError, OjsResponse, invalid
 from rqsched.ojs.requests import FIELDS, Body, Registration, body_schema
-from rqsched.ojs.responses import REFUSED
+from rqsched.ojs.responses import REFUSED, TAKEN, WRONG_STATE
 from rqsched.types import Options
 from rqsched.when.spec import Cron, Spec, require_no_place
 
@@ -35,10 +35,10 @@ SHOWN = ("active", "paused", "done", "dead")
     "",
     status_code=201,
     response_model=responses.CronResponse,
-    responses={200: {"model": responses.CronResponse}, **REFUSED.of(409)},
+    responses={200: {"model": responses.CronResponse}, **REFUSED.of(TAKEN, WRONG_STATE)},
     openapi_extra=body_schema(requests.RegisterRequest),
 )
-def register(call: Admin, body: Body) -> Response:
+def register_cron(call: Admin, body: Body) -> Response:
     """Register a cron job (201), or replace the one with this name (200); `enabled` stays unless it is sent."""
     registration = requests.read_registration(body)
     name = requests.require_name(body.get("name"))
@@ -127,13 +127,13 @@ def list_crons(
 
 
 @router.get("/{name}", response_model=responses.CronResponse)
-def read(call: Read, name: CronName) -> Response:
+def read_cron(call: Read, name: CronName) -> Response:
     """Read a cron job."""
     return OjsResponse(responses.cron_response(call.schedule(name).state))
 
 
 @router.delete("/{name}", response_model=responses.RemovedResponse)
-def remove(call: Admin, name: CronName) -> Response:
+def remove_cron(call: Admin, name: CronName) -> Response:
     """Remove a cron job; jobs it has already enqueued are not affected."""
     handle = call.schedule(name)
     job = responses.cron_job(handle.state)
@@ -144,10 +144,10 @@ def remove(call: Admin, name: CronName) -> Response:
 @router.patch(
     "/{name}",
     response_model=responses.CronResponse,
-    responses=REFUSED.of(409),
+    responses=REFUSED.of(TAKEN, WRONG_STATE),
     openapi_extra=body_schema(requests.ChangeRequest),
 )
-def patch(call: Operate, name: CronName, body: Body) -> Response:
+def change_cron(call: Operate, name: CronName, body: Body) -> Response:
     """Enable or disable a cron job; its other fields may be changed with the role that registers."""
     registration = requests.read_registration(body)
     wanted = FIELDS & set(body)

@@ -30,7 +30,7 @@ from rqsched.ojs.requests import (
     require_queue,
     whole,
 )
-from rqsched.ojs.responses import REFUSED, at
+from rqsched.ojs.responses import REFUSED, WRONG_STATE, at
 from rqsched.types import Run, RunStatus
 
 router = APIRouter(prefix="/v1")
@@ -48,7 +48,7 @@ _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
 
 
 @router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=body_schema(requests.FetchRequest))
-def fetch(call: Operate, body: Body) -> Response:
+def fetch_jobs(call: Operate, body: Body) -> Response:
     """Claim waiting jobs of the queues; each job goes to one worker."""
     fields = _fields(body)
     queues = fields.get("queues")
@@ -72,10 +72,10 @@ def fetch(call: Operate, body: Body) -> Response:
 @router.post(
     "/workers/ack",
     response_model=responses.AcknowledgedResponse,
-    responses=REFUSED.of(409),
+    responses=REFUSED.of(WRONG_STATE),
     openapi_extra=body_schema(requests.AckRequest),
 )
-def ack(call: Operate, body: Body) -> Response:
+def ack_job(call: Operate, body: Body) -> Response:
     """Record that a job succeeded, with its result."""
     fields = _fields(body)
     run, result = _held(call, fields), fields.get("result")
@@ -91,10 +91,10 @@ def ack(call: Operate, body: Body) -> Response:
     "/workers/nack",
     response_model=responses.FailedResponse,
     response_model_exclude_none=True,
-    responses=REFUSED.of(409),
+    responses=REFUSED.of(WRONG_STATE),
     openapi_extra=body_schema(requests.NackRequest),
 )
-def nack(call: Operate, body: Body) -> Response:
+def nack_job(call: Operate, body: Body) -> Response:
     """Record that an attempt failed; it is retried while the retry policy has attempts left."""
     fields = _fields(body)
     claimed = _finish(call, _held(call, fields), _failure(_error_of(fields.get("error"))))
@@ -139,13 +139,13 @@ def heartbeat(call: Operate, body: Body) -> Response:
 
 
 @router.get("/jobs/{job_id}", response_model=responses.JobResponse)
-def read(call: Read, job_id: JobId) -> Response:
+def read_job(call: Read, job_id: JobId) -> Response:
     """Read a job, whichever worker executes it."""
     return _job(call, _find(call, job_id))
 
 
-@router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(409))
-def cancel(call: Operate, job_id: JobId) -> Response:
+@router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(WRONG_STATE))
+def cancel_job(call: Operate, job_id: JobId) -> Response:
     """Cancel a job that has not ended; a worker that executes it is told to stop at its next heartbeat."""
     found = _find(call, job_id)
     before: list[str] = []
@@ -192,14 +192,16 @@ def list_dead_letters(
     return OjsResponse({"jobs": jobs, "pagination": pagination})
 
 
-@router.get("/dead-letter/{dead_letter_id}", response_model=responses.JobResponse, name="read")
+@router.get("/dead-letter/{dead_letter_id}", response_model=responses.JobResponse)
 def read_dead_letter(call: Read, dead_letter_id: JobId) -> Response:
     """Read a dead letter with the error of each attempt."""
     return _job(call, _find_dead_letter(call, dead_letter_id))
 
 
-@router.post("/dead-letter/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(409))
-def retry(call: Operate, dead_letter_id: JobId) -> Response:
+@router.post(
+    "/dead-letter/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(WRONG_STATE)
+)
+def retry_dead_letter(call: Operate, dead_letter_id: JobId) -> Response:
     """Try a dead letter again: one more attempt, with its errors kept. 409 when its cron job was removed."""
     found = _find_dead_letter(call, dead_letter_id)
     runtime = call.scheduler.runtime
@@ -212,7 +214,7 @@ def retry(call: Operate, dead_letter_id: JobId) -> Response:
 
 
 @router.delete("/dead-letter/{dead_letter_id}", response_model=responses.ForgottenResponse)
-def forget(call: Admin, dead_letter_id: JobId) -> Response:
+def forget_dead_letter(call: Admin, dead_letter_id: JobId) -> Response:
     """Remove a dead letter for good; the run stays in the history of its schedule."""
     uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
     if uid is None or not database.transact(lambda c: run_queries.forget_dead_letter(c, uid, namespace=call.namespace)):

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from rqsched import FailurePolicy, RetryPolicy
 from rqsched.api.options import MAX_DELAY, MAX_ERROR_TYPES
 from rqsched.http.dependencies import wiring_of
+from rqsched.http.examples import shown
 from rqsched.http.openapi import request_body
 from rqsched.http.request_bodies import json_body
 from rqsched.ojs.errors import MEDIA_TYPE, VERSION, OjsError, invalid
@@ -76,7 +77,7 @@ class TemplateRequest(BaseModel):
     )
 
 
-class ChangeRequest(TemplateRequest):
+class ChangeRequest(TemplateRequest, json_schema_extra=shown({"cron": "0 3 * * *"})):
     """The changes to a cron job: at least one field."""
 
     cron: str | None = Field(default=None, description="Five or six fields, an alias, or @every.")
@@ -90,13 +91,16 @@ class ChangeRequest(TemplateRequest):
     description: str | None = Field(default=None, description="Free text.")
 
 
-class RegisterRequest(ChangeRequest):
+class RegisterRequest(
+    ChangeRequest,
+    json_schema_extra=shown({"name": "nightly", "cron": "0 2 * * *", "type": "invoices.sync", "args": ["eu"]}),
+):
     """A cron job: its name, `cron` or `expression`, and a type, flat or in `job_template`."""
 
     name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")] = Field(description="Its name, unique in the namespace.")
 
 
-class FetchRequest(BaseModel):
+class FetchRequest(BaseModel, json_schema_extra=shown({"queues": ["default"], "worker_id": "go-1", "count": 5})):
     """The queues and the number of jobs that a worker fetches."""
 
     queues: Annotated[list[Queue], Field(min_length=1, max_length=100)] = Field(
@@ -115,19 +119,35 @@ class EndRequest(BaseModel):
     attempt: int | None = Field(default=None, description="The attempt that it ends; another one is refused.")
 
 
-class AckRequest(EndRequest):
+class AckRequest(
+    EndRequest,
+    json_schema_extra=shown(
+        {"job_id": "0197a3c2-5f00-7000-8000-000000000001", "worker_id": "go-1", "result": {"rows": 12}}
+    ),
+):
     """A job that succeeded."""
 
     result: Any = Field(default=None, description="What the job returned.")
 
 
-class NackRequest(EndRequest):
+class NackRequest(
+    EndRequest,
+    json_schema_extra=shown(
+        {
+            "job_id": "0197a3c2-5f00-7000-8000-000000000001",
+            "worker_id": "go-1",
+            "error": {"code": "timeout", "message": "no answer in 30 s", "retryable": True},
+        }
+    ),
+):
     """An attempt that failed; `retryable: false` in its error makes it the last."""
 
     error: Any = Field(default=None, description="Why it failed: an object with code, message and retryable.")
 
 
-class HeartbeatRequest(BaseModel):
+class HeartbeatRequest(
+    BaseModel, json_schema_extra=shown({"worker_id": "go-1", "active_jobs": ["0197a3c2-5f00-7000-8000-000000000001"]})
+):
     """A live worker and the jobs it executes."""
 
     worker_id: Worker = Field(description=_WORKER)

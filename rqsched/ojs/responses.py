@@ -15,7 +15,7 @@ from rqsched.api.external import ClaimedRun, fence_of
 from rqsched.api.values import loads, uid_to_uuid
 from rqsched.config import Settings
 from rqsched.errors import InvalidSpecError
-from rqsched.http.openapi import Refusals, Schema
+from rqsched.http.openapi import ErrorLike, Refusals, Schema
 from rqsched.ojs.errors import MEDIA_TYPE
 from rqsched.ojs.requests import timeout_seconds
 from rqsched.types import Run, RunStatus, Schedule, ScheduleStatus
@@ -550,4 +550,17 @@ class ErrorResponse(Schema):
     """The error."""
 
 
-REFUSED = Refusals(ErrorResponse, MEDIA_TYPE)
+REFUSED = Refusals(
+    ErrorResponse,
+    (
+        (400, "invalid_request"), (401, "x_unauthorized"), (403, "x_forbidden"), (403, "x_quota_exceeded"),
+        (404, "not_found"),
+        (408, "x_too_slow"), (413, "x_too_large"), (415, "x_unsupported_media_type"), (422, "unsupported"),
+        (429, "rate_limited"), (500, "backend_error"), (503, "backend_error"),
+    ),
+    MEDIA_TYPE,
+)  # fmt: skip
+TAKEN: ErrorLike = (409, "duplicate")
+"""The error of a name that a schedule has which no cron job can express."""
+WRONG_STATE: ErrorLike = (409, "invalid_request")
+"""The error of an operation that the current state refuses."""

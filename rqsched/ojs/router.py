@@ -8,7 +8,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 import rqsched
-from rqsched.http import openapi
 from rqsched.http.dependencies import Read
 from rqsched.ojs import cron, jobs, responses
 from rqsched.ojs.errors import VERSION, OjsError, OjsResponse
@@ -16,7 +15,8 @@ from rqsched.ojs.requests import Versioned
 
 router = APIRouter(
     prefix="/ojs", tags=["open-job-spec"], dependencies=[Versioned],
-    default_response_class=OjsResponse, responses=responses.REFUSED.of(*openapi.ANY),
+    default_response_class=OjsResponse, responses=responses.REFUSED.of_every_route(),
+    generate_unique_id_function=lambda route: f"ojs_{route.name}",
 )  # fmt: skip
 
 CHAPTERS = {

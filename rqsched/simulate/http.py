@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.http.dependencies import ReadHeavy
-from rqsched.http.openapi import Json, Schema, schema_of
+from rqsched.http.errors import TooManyHeavyReadsError
+from rqsched.http.openapi import PROBLEM, Json, Schema, schema_of
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.kernel.decide.results import Load, Peak, QueueLoad
 from rqsched.simulate.load import MOST_HOURS
@@ -27,7 +28,7 @@ class _Parts(Schema):
 LoadResponse: Any = schema_of("LoadResponse", Load, without=("peaks", "queues"), base=_Parts)
 
 
-@router.get("/load/", response_model=LoadResponse, tags=["load"])
+@router.get("/load/", response_model=LoadResponse, responses=PROBLEM.of(TooManyHeavyReadsError), tags=["load"])
 def read_load(
     call: ReadHeavy, hours: Annotated[int, Query(ge=1, le=MOST_HOURS, description="How many hours ahead.")] = 24
 ) -> Response:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,10 @@ class Web:
             content = json.dumps(body)
         sent = {"content-type": "application/json"} if content is not None else {}
         request = {"content": content, "params": params, "headers": {**sent, **self.headers, **(headers or {})}}
-        return asyncio.run(self._send(method, path, request))
+        answer = asyncio.run(self._send(method, path, request))
+        if answer.is_error:
+            require_documented(self.app, answer)
+        return answer
 
     async def _send(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(self.peer, 50_000))
@@ -74,6 +78,36 @@ class Web:
 
 
 MakeWeb = Callable[..., Web]
+Documented = dict[str, list[str]]
+_DOCUMENTED: list[tuple[re.Pattern[str], dict[str, Documented]]] = []
+"""The codes of errors by status, of each method of a path: made once, for all applications have the same."""
+
+
+def require_documented(app: FastAPI, answer: httpx.Response) -> None:
+    """Fail unless the document lists the error's code, if its path and method are operations of the document."""
+    if not hasattr(app.state, "rqsched"):
+        return
+    if not _DOCUMENTED:
+        _DOCUMENTED.extend(_documented(app))
+    path, method = answer.request.url.path, answer.request.method.lower()
+    whole = f"{path.rstrip('/')}/" if path.startswith("/api/v1/") else path
+    found = [methods for pattern, methods in _DOCUMENTED if pattern.fullmatch(whole) and method in methods]
+    if found:
+        codes, body = found[0][method].get(str(answer.status_code)), answer.json()
+        code = body.get("code") or body.get("reason") or body.get("error", {}).get("code")
+        is_unknown = code is None or "outcome" in body  # readiness, and a failure that is named by its class alone
+        assert is_unknown or code in (codes or ()), (
+            f"{method} {path} does not document {answer.status_code} {code}: {answer.text}"
+        )
+
+
+def _documented(app: FastAPI) -> Iterator[tuple[re.Pattern[str], dict[str, Documented]]]:
+    for path, methods in sorted(app.openapi()["paths"].items(), key=lambda one: "{" in one[0]):
+        codes = {
+            method: {status: answer.get("x-error-codes", []) for status, answer in operation["responses"].items()}
+            for method, operation in methods.items()
+        }
+        yield re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), codes
 
 
 def one_token(secret: str, role: str = "admin", **more: Any) -> str:

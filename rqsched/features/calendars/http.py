@@ -10,8 +10,16 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
+from rqsched.errors import (
+    CalendarBusyError,
+    CalendarChangedError,
+    CalendarInUseError,
+    CalendarNotFoundError,
+    InvalidSpecError,
+)
 from rqsched.features.freeze.http import require_all
 from rqsched.http.dependencies import AdminAlways, Call, Read
+from rqsched.http.examples import shown
 from rqsched.http.native.requests import Name, Note, RequestBody, listed
 from rqsched.http.openapi import PROBLEM, Json, Schema
 from rqsched.http.request_bodies import StrictRoute
@@ -42,7 +50,9 @@ Entries = Annotated[
 Day = Annotated[date, BeforeValidator(_date), WithJsonSchema({"type": "string", "format": "date"})]
 
 
-class CalendarRequest(RequestBody):
+class CalendarRequest(
+    RequestBody, json_schema_extra=shown({"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"})
+):
     """The contents of a calendar."""
 
     exclude: Entries = Field(description="Its dates, ranges of dates and weekly windows.")
@@ -111,7 +121,7 @@ def list_calendars(call: Read) -> Response:
     return Json({"items": [one.to_dict() for one in call.scheduler.calendars.list(namespace=call.namespace)]})
 
 
-@router.get("/calendars/{calendar}/", response_model=CalendarUse)
+@router.get("/calendars/{calendar}/", response_model=CalendarUse, responses=PROBLEM.of(CalendarNotFoundError))
 def read_calendar(call: Read, calendar: CalendarName) -> Response:
     """Read a calendar, which schedules name it, and who changed what."""
     of = call.scheduler.calendars
@@ -121,7 +131,11 @@ def read_calendar(call: Read, calendar: CalendarName) -> Response:
     return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
 
 
-@router.put("/calendars/{calendar}/", response_model=CalendarResponse, responses=PROBLEM.of(412))
+@router.put(
+    "/calendars/{calendar}/",
+    response_model=CalendarResponse,
+    responses=PROBLEM.of(CalendarChangedError, CalendarBusyError, InvalidSpecError),
+)
 def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarRequest, shared: Shared = False) -> Response:
     """Create a calendar or replace what it holds; every schedule that names it is planned again. Idempotent."""
     found = call.scheduler.calendars.set(
@@ -138,7 +152,11 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
     return Json(found.to_dict())
 
 
-@router.delete("/calendars/{calendar}/", status_code=204, responses=PROBLEM.of(409, 412))
+@router.delete(
+    "/calendars/{calendar}/",
+    status_code=204,
+    responses=PROBLEM.of(CalendarNotFoundError, CalendarInUseError, CalendarChangedError),
+)
 def delete_calendar(
     call: AdminAlways,
     calendar: CalendarName,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rqsched.http.dependencies import AdminAlways, AdminHeavy, Call, Read
-from rqsched.http.errors import ForbiddenError
+from rqsched.http.errors import ForbiddenError, TooManyHeavyReadsError
 from rqsched.http.native.requests import (
     EVERYTHING,
     SINCE_MISSED,
@@ -20,7 +20,7 @@ from rqsched.http.native.requests import (
     ThawRequest,
 )
 from rqsched.http.native.responses import FreezeResponse, FreezesResponse, ThawPreviewResponse, ThawResponse
-from rqsched.http.openapi import Json
+from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.kernel.decide.freeze import Freeze
 
@@ -43,7 +43,7 @@ def _scope(call: Call, *, everything: bool) -> dict[str, Any]:
 
 
 @router.get("/frozen/", response_model=FreezesResponse)
-def read_frozen(call: Read) -> Response:
+def list_frozen(call: Read) -> Response:
     """List the current freezes: that of everything first, then those of namespaces that the caller may see."""
     found = call.scheduler.frozen()
     return Json({"items": [_told(one) for one in found if one.namespace is None or call.principal.sees(one.namespace)]})
@@ -57,13 +57,13 @@ def freeze(call: AdminAlways, body: FreezeRequest) -> Response:
 
 
 @router.get("/freeze/history/", response_model=FreezesResponse)
-def freezes(call: Read, everything: Everything = False) -> Response:
+def list_freezes(call: Read, everything: Everything = False) -> Response:
     """List the current and past freezes, newest first: when, by whom and why each began and ended."""
     scope = {"everything": True} if everything else {"namespace": call.namespace}
     return Json({"items": [_told(one) for one in call.scheduler.freezes(**scope)]})
 
 
-@router.get("/thaw/preview/", response_model=ThawPreviewResponse)
+@router.get("/thaw/preview/", response_model=ThawPreviewResponse, responses=PROBLEM.of(TooManyHeavyReadsError))
 def preview_thaw(
     call: AdminHeavy,
     everything: Everything = False,

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rqsched.errors import InvalidInputError
+from rqsched.errors import ConflictError, InvalidInputError
 from rqsched.features.namespaces.api import delete_some
 from rqsched.http.dependencies import AdminAlways, AdminHeavy
+from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.requests import MAX_NAME, Note
 from rqsched.http.openapi import PROBLEM, Json, schema_of
 from rqsched.http.request_bodies import StrictRoute
@@ -22,13 +23,20 @@ router = APIRouter(route_class=StrictRoute)
 NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
 
 
-@router.get("/namespace/", response_model=NamespaceDataResponse, tags=["namespace"])
+@router.get(
+    "/namespace/",
+    response_model=NamespaceDataResponse,
+    responses=PROBLEM.of(TooManyHeavyReadsError),
+    tags=["namespace"],
+)
 def read_namespace(call: AdminHeavy) -> Response:
     """Count the stored and the executing objects of the namespace, which its deletion would delete."""
     return Json(call.scheduler.namespaces.preview_delete(call.namespace))
 
 
-@router.delete("/namespace/", response_model=NamespaceDataResponse, responses=PROBLEM.of(409), tags=["namespace"])
+@router.delete(
+    "/namespace/", response_model=NamespaceDataResponse, responses=PROBLEM.of(ConflictError), tags=["namespace"]
+)
 def delete_namespace(
     call: AdminAlways,
     confirm: Annotated[str, Query(max_length=MAX_NAME, description="The name of the namespace, once more.")],

@@ -14,12 +14,14 @@ from rqsched.api import events as event_queries
 from rqsched.api.events import SETTLING
 from rqsched.api.states import CONTRACT
 from rqsched.api.values import is_uid
-from rqsched.errors import InvalidInputError
+from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.http.dependencies import Read, wiring_of
+from rqsched.http.errors import TooManyStreamsError
 from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import MEDIA_TYPE, NamespaceCursor, ScheduleCursor, Wanted, event_fields, open_stream
 from rqsched.http.native.requests import Instant, Limit, ScheduleId
 from rqsched.http.native.responses import FoundEventsResponse
+from rqsched.http.openapi import PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["events"])
@@ -39,7 +41,8 @@ _STREAM: dict[int | str, dict[str, Any]] = {
                     "type": "object",
                     "properties": {"id": {"type": "string"}, "data": _DATA},
                     "required": ["id", "data"],
-                }
+                },
+                "example": {"id": "01KG8J6R00V4ZQ3N7M5T2X9C1B.3", "data": '{"schedule_id": "nightly", "sequence": 3}'},
             }
         },
     }
@@ -93,7 +96,7 @@ def _types_of(texts: Iterable[str] | None) -> tuple[str, ...]:
     return types
 
 
-@router.get("/events/stream/", response_class=Response, responses=_STREAM)
+@router.get("/events/stream/", response_class=Response, responses={**_STREAM, **PROBLEM.of(TooManyStreamsError)})
 async def stream_events(
     call: Read,
     request: Request,
@@ -114,7 +117,11 @@ async def stream_events(
     return await open_stream(feed, Reader(call.namespace, now), cursor, is_new=is_new, wanted=wanted)
 
 
-@router.get("/schedules/{schedule_id}/history/stream/", response_class=Response, responses=_STREAM)
+@router.get(
+    "/schedules/{schedule_id}/history/stream/",
+    response_class=Response,
+    responses={**_STREAM, **PROBLEM.of(ScheduleNotFoundError, TooManyStreamsError)},
+)
 async def stream_history(
     call: Read,
     schedule_id: ScheduleId,

@@ -28,6 +28,7 @@ from rqsched.api.definitions import MAX_SKIPS
 from rqsched.api.options import MAX_ERROR_TYPES, MAX_NUMBER, OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.api.values import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
+from rqsched.http.examples import shown
 from rqsched.when.duration import parse_span
 from rqsched.when.exclusion import MAX_EXCLUSIONS
 from rqsched.when.members import ENDS
@@ -305,7 +306,11 @@ class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made f
     note: Note | None = Field(default=None, description=_NOTE)
 
 
-class DeclareRequest(DefinitionRequest, _FixedOptions):  # type: ignore[misc] # the same
+class DeclareRequest(
+    DefinitionRequest,
+    _FixedOptions,  # type: ignore[misc] # the same
+    json_schema_extra=shown({"workflow": "invoice-sync", "interval": "30m", "overlap": "buffer_one"}),
+):
     """A complete declaration: absent or null fields take their default (PUT)."""
 
     paused: bool | None = Field(
@@ -313,7 +318,18 @@ class DeclareRequest(DefinitionRequest, _FixedOptions):  # type: ignore[misc] # 
     )
 
 
-class CreateRequest(DeclareRequest):
+class CreateRequest(
+    DeclareRequest,
+    json_schema_extra=shown(
+        {
+            "schedule_id": "nightly",
+            "workflow": "invoice-sync",
+            "cron": "0 2 * * *",
+            "timezone": "Europe/Berlin",
+            "args": ["eu"],
+        }
+    ),
+):
     """A new schedule."""
 
     schedule_id: Id | None = Field(default=None, description="Absent: the name when it is a valid id, else a new UUID.")
@@ -324,13 +340,23 @@ class CreateRequest(DeclareRequest):
         return self.interval_seconds is not None or self.total_repeats is not None
 
 
-class SyncedScheduleRequest(DeclareRequest):
+class SyncedScheduleRequest(
+    DeclareRequest, json_schema_extra=shown({"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"})
+):
     """One schedule of a declared set."""
 
     schedule_id: Id = Field(description="Its id, unique in the set.")
 
 
-class SyncRequest(RequestBody):
+class SyncRequest(
+    RequestBody,
+    json_schema_extra=shown(
+        {
+            "schedules": [{"schedule_id": "nightly", "workflow": "invoice-sync", "cron": "0 2 * * *"}],
+            "delete_removed": True,
+        }
+    ),
+):
     """A declared set, or a part of one."""
 
     schedules: Annotated[list[SyncedScheduleRequest], FailFast(), Field(max_length=500)] = Field(
@@ -343,7 +369,7 @@ class SyncRequest(RequestBody):
     dry_run: bool = Field(default=False, description="Return what would be done, with the same checks; write nothing.")
 
 
-class UpdateRequest(DefinitionRequest):
+class UpdateRequest(DefinitionRequest, json_schema_extra=shown({"cron": "0 3 * * *"})):
     """A change: absent fields keep their value, null takes the default (PATCH)."""
 
     paused: bool | None = Field(
@@ -351,7 +377,7 @@ class UpdateRequest(DefinitionRequest):
     )
 
 
-class PauseRequest(RequestBody):
+class PauseRequest(RequestBody, json_schema_extra=shown({"reason": "the bank is closed"})):
     """Why the schedule is paused, and until when."""
 
     note: Note | None = Field(default=None, description=_NOTE)
@@ -364,27 +390,27 @@ class PauseRequest(RequestBody):
     )
 
 
-class SkipNextRequest(RequestBody):
+class SkipNextRequest(RequestBody, json_schema_extra=shown({"count": 2, "reason": "the bank is closed"})):
     """How many of the next occurrences are skipped."""
 
     count: int = Field(default=1, description="1 to 100 of those that are not due yet, and no others; 0: none.")
     reason: Note | None = Field(default=None, description=_REASON)
 
 
-class ResumeRequest(RequestBody):
+class ResumeRequest(RequestBody, json_schema_extra=shown({"on_resume": "once"})):
     """How the schedule continues."""
 
     on_resume: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
     note: Note | None = Field(default=None, description=_NOTE)
 
 
-class NoteRequest(RequestBody):
+class NoteRequest(RequestBody, json_schema_extra=shown({"note": "the password is changed"})):
     """A note for the next operator."""
 
     note: Note | None = Field(default=None, description=_NOTE)
 
 
-class TriggerRequest(RequestBody):
+class TriggerRequest(RequestBody, json_schema_extra=shown({"overlap": "allow_all"})):
     """How to start a run now."""
 
     overlap: Name | None = Field(default=None, description="Instead of the schedule's policy.")
@@ -392,7 +418,10 @@ class TriggerRequest(RequestBody):
     idempotency_key: Name | None = Field(default=None, description="The same as the Idempotency-Key header.")
 
 
-class BackfillRequest(RequestBody):
+class BackfillRequest(
+    RequestBody,
+    json_schema_extra=shown({"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True}),
+):
     """The past range to fire."""
 
     start: Instant = Field(description="The first instant, inclusive.")
@@ -414,7 +443,7 @@ class RetryRunRequest(RequestBody):
     reason: Note | None = Field(default=None, description=_REASON)
 
 
-class StopRequest(RequestBody):
+class StopRequest(RequestBody, json_schema_extra=shown({"reason": "the wrong month"})):
     """Why a run is cancelled or terminated, or a backfill stopped."""
 
     reason: Note | None = Field(default=None, description=_REASON)
@@ -429,7 +458,7 @@ SINCE_MISSED = "With `missed` none: only what is due since then is recorded as m
 EVERYTHING = "Every namespace at once, whichever one the request names; the token must see all of them."
 
 
-class LimitRequest(RequestBody):
+class LimitRequest(RequestBody, json_schema_extra=shown({"name": "tenant:42", "number": 5})):
     """How many runs of a group may run at once, or start in a time; absent fields stay."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, description="The group, as a schedule's `limit` names it.")
@@ -443,14 +472,14 @@ class LimitRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Why, for the changes of the group.")
 
 
-class FreezeRequest(RequestBody):
+class FreezeRequest(RequestBody, json_schema_extra=shown({"reason": "its database moves"})):
     """What is frozen, and why."""
 
     everything: bool = Field(default=False, description=EVERYTHING)
     reason: Note | None = Field(default=None, description="Shown to whoever asks what is frozen.")
 
 
-class ThawRequest(RequestBody):
+class ThawRequest(RequestBody, json_schema_extra=shown({"missed": "one", "cancel_pending": True})):
     """How a thaw treats due occurrences and waiting runs."""
 
     everything: bool = Field(default=False, description=EVERYTHING)
@@ -460,7 +489,7 @@ class ThawRequest(RequestBody):
     reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
 
 
-class RetryOneRequest(RetryRunRequest):
+class RetryOneRequest(RetryRunRequest, json_schema_extra=shown({"reason": "the server is back"})):
     """Why a run is run again, and which part of it."""
 
     failed_targets: bool = Field(
@@ -482,7 +511,9 @@ Since = Annotated[datetime | timedelta, BeforeValidator(_read_since), WithJsonSc
 """An instant, or how long ago."""
 
 
-class RetryFailedRequest(RetryRunRequest):
+class RetryFailedRequest(
+    RetryRunRequest, json_schema_extra=shown({"since": "1h", "workflow": "invoice-sync", "dry_run": True})
+):
     """The filter of failed and lost runs to run again."""
 
     since: Since = Field(description="Ended at or after this instant, or so long ago.")
@@ -493,7 +524,7 @@ class RetryFailedRequest(RetryRunRequest):
     bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=1_000, description="Refuse more runs than this.")
 
 
-class BulkRequest(RequestBody):
+class BulkRequest(RequestBody, json_schema_extra=shown({"labels": {"team": "billing"}, "dry_run": True})):
     """The filter of schedules, all of which must match, and the parameters of the operation."""
 
     status: list[Name] | None = Field(default=None, description="Default: active; paused for resume.")
@@ -530,7 +561,7 @@ class BulkRequest(RequestBody):
     )
 
 
-class BatchDeleteRequest(RequestBody):
+class BatchDeleteRequest(RequestBody, json_schema_extra=shown({"schedule_ids": ["nightly", "weekly"]})):
     """The schedules to delete; ids that do not exist are ignored."""
 
     schedule_ids: Annotated[list[Name], Field(min_length=1, max_length=500)] | None = Field(

@@ -16,7 +16,7 @@ from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
 from rqsched.http.native import events, runs, schedules, workflows
-from rqsched.http.openapi import ANY, PROBLEM
+from rqsched.http.openapi import PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem
 
@@ -65,7 +65,8 @@ def answer_error(request: Request, error: Exception) -> Response:
 router = APIRouter(
     prefix="/api/v1",
     route_class=StrictRoute,
-    responses=PROBLEM.of(*ANY),
+    responses=PROBLEM.of_every_route(),
+    generate_unique_id_function=lambda route: route.name,
     dependencies=[Depends(_refuse_unknown_parameters)],
 )
 router.include_router(schedules.router)

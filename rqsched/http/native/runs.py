@@ -21,7 +21,18 @@ from rqsched.api.cursors import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unb
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunFilters
 from rqsched.api.states import RUN_FILTERS
+from rqsched.errors import (
+    BackfillNotFoundError,
+    FrozenError,
+    InvalidLimitError,
+    InvalidPolicyError,
+    RunNotFoundError,
+    RunStateError,
+    ScheduleNotFoundError,
+    TooMuchWorkError,
+)
 from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
+from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.requests import (
     BackfillRequest,
@@ -56,14 +67,20 @@ _LAST_SEQUENCE = 2**63 - 1
 _UID_LENGTH = 26
 
 router = APIRouter(route_class=StrictRoute)
+_RUN = (ScheduleNotFoundError, RunNotFoundError)
 BackfillStatus = Literal["running", "done", "stopped"]
 
 RunId = Annotated[str, Path(max_length=512, description="A run's uid, number or instance id.")]
 BackfillUid = Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the backfill.")]
 
 
-@router.get("/schedules/{schedule_id}/history/", response_model=EventsResponse, tags=["runs"])
-def history(
+@router.get(
+    "/schedules/{schedule_id}/history/",
+    response_model=EventsResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, InvalidLimitError),
+    tags=["runs"],
+)
+def read_history(
     call: Read,
     schedule_id: ScheduleId,
     limit: Limit = 100,
@@ -78,8 +95,13 @@ def history(
     return Json({"items": page.items, "next_cursor": bind_cursor(page.next_cursor, *of)})
 
 
-@router.get("/schedules/{schedule_id}/deliveries/", response_model=DeliveriesResponse, tags=["runs"])
-def deliveries(
+@router.get(
+    "/schedules/{schedule_id}/deliveries/",
+    response_model=DeliveriesResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, InvalidLimitError),
+    tags=["runs"],
+)
+def list_deliveries(
     call: Read,
     schedule_id: ScheduleId,
     status: Annotated[str | None, Query(max_length=20, description="pending, running, succeeded or failed.")] = None,
@@ -91,7 +113,12 @@ def deliveries(
     return Json(page)
 
 
-@router.get("/schedules/{schedule_id}/runs/", response_model=RunsResponse, tags=["runs"])
+@router.get(
+    "/schedules/{schedule_id}/runs/",
+    response_model=RunsResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, InvalidLimitError),
+    tags=["runs"],
+)
 def list_runs(
     call: Read,
     schedule_id: ScheduleId,
@@ -115,30 +142,49 @@ def list_runs(
     return Json({"items": items, "next_cursor": bind_cursor(page.next_cursor, *of)})
 
 
-@router.get("/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, tags=["runs"])
+@router.get(
+    "/schedules/{schedule_id}/runs/{run}/", response_model=RunResponse, responses=PROBLEM.of(*_RUN), tags=["runs"]
+)
 def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     """Read one run by uid, number or instance id."""
     return Json(describe_run(call.newest(schedule_id).run(run).state))
 
 
-@router.post("/schedules/{schedule_id}/runs/{run}/cancel/", response_model=RunResponse, tags=["runs"])
-def cancel(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
+@router.post(
+    "/schedules/{schedule_id}/runs/{run}/cancel/",
+    response_model=RunResponse,
+    responses=PROBLEM.of(*_RUN),
+    tags=["runs"],
+)
+def cancel_run(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
     """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
     return Json(describe_run(found.cancel(reason, context=call.context).state))
 
 
-@router.post("/schedules/{schedule_id}/runs/{run}/terminate/", response_model=RunResponse, tags=["runs"])
-def terminate(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
+@router.post(
+    "/schedules/{schedule_id}/runs/{run}/terminate/",
+    response_model=RunResponse,
+    responses=PROBLEM.of(*_RUN),
+    tags=["runs"],
+)
+def terminate_run(
+    call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None
+) -> Response:
     """End a run and kill its process. Returns the run."""
     found, reason = call.newest(schedule_id).run(run), body.reason if body else None
     return Json(describe_run(found.terminate(reason, context=call.context).state))
 
 
 @router.post(
-    "/schedules/{schedule_id}/runs/{run}/retry/", response_model=RunResponse, responses=PROBLEM.of(409), tags=["runs"]
+    "/schedules/{schedule_id}/runs/{run}/retry/",
+    response_model=RunResponse,
+    responses=PROBLEM.of(*_RUN, RunStateError, FrozenError),
+    tags=["runs"],
 )
-def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryOneRequest | None = None) -> Response:
+def retry_run(
+    call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryOneRequest | None = None
+) -> Response:
     """Start one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
     reason, only = (body.reason, body.failed_targets) if body else (None, False)
     found = call.newest(schedule_id).run(run)
@@ -148,8 +194,13 @@ def retry(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryO
 TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
 
 
-@router.get("/schedules/{schedule_id}/runs/{run}/targets/", response_model=TargetsResponse, tags=["runs"])
-def targets(
+@router.get(
+    "/schedules/{schedule_id}/runs/{run}/targets/",
+    response_model=TargetsResponse,
+    responses=PROBLEM.of(*_RUN, InvalidLimitError),
+    tags=["runs"],
+)
+def list_targets(
     call: Read,
     schedule_id: ScheduleId,
     run: RunId,
@@ -161,8 +212,13 @@ def targets(
     return _targets(call.newest(schedule_id).run(run), limit, cursor, status)
 
 
-@router.get("/runs/{run_uid}/targets/", response_model=TargetsResponse, tags=["runs"])
-def targets_of_run(
+@router.get(
+    "/runs/{run_uid}/targets/",
+    response_model=TargetsResponse,
+    responses=PROBLEM.of(RunNotFoundError, InvalidLimitError),
+    tags=["runs"],
+)
+def list_targets_of_run(
     call: Read,
     run_uid: Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the run.")],
     status: TargetFilter = None,
@@ -179,8 +235,8 @@ def _targets(run: RunHandle, limit: int, cursor: str | None, status: str | None)
     return Json({"progress": run.progress(), "items": page.items, "next_cursor": page.next_cursor})
 
 
-@router.get("/runs/", response_model=FoundRunsResponse, tags=["runs"])
-def list_runs_of_all(
+@router.get("/runs/", response_model=FoundRunsResponse, responses=PROBLEM.of(InvalidLimitError), tags=["runs"])
+def list_runs_of_namespace(
     call: Read,
     status: Annotated[list[str] | None, Query(description="Only these statuses.")] = None,
     schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
@@ -212,8 +268,13 @@ def list_runs_of_all(
     return Json({"items": items, "next_cursor": page.next_cursor})
 
 
-@router.post("/runs/retry/", response_model=RetryFailedResponse, tags=["runs"])
-def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
+@router.post(
+    "/runs/retry/",
+    response_model=RetryFailedResponse,
+    responses=PROBLEM.of(InvalidLimitError, FrozenError),
+    tags=["runs"],
+)
+def retry_failed_runs(call: OperateAlways, body: RetryFailedRequest) -> Response:
     """Retry every run that failed or was lost since an instant, at most 1000 a request.
 
     The runs of one schedule follow one another. More than `bound` is 422 and retries none. Safe to repeat: a retried
@@ -233,8 +294,13 @@ def retry_failed(call: OperateAlways, body: RetryFailedRequest) -> Response:
     return Json(retry_failed_response(rows))
 
 
-@router.get("/schedules/{schedule_id}/upcoming/", response_model=UpcomingResponse, tags=["runs"])
-def upcoming(
+@router.get(
+    "/schedules/{schedule_id}/upcoming/",
+    response_model=UpcomingResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, TooMuchWorkError),
+    tags=["runs"],
+)
+def list_upcoming(
     call: Read, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
 ) -> Response:
     """List the next instants at which the schedule fires."""
@@ -242,7 +308,12 @@ def upcoming(
     return Json({"items": instants})
 
 
-@router.get("/schedules/{schedule_id}/why/", response_model=WhyResponse, tags=["runs"])
+@router.get(
+    "/schedules/{schedule_id}/why/",
+    response_model=WhyResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, TooMuchWorkError, TooManyHeavyReadsError),
+    tags=["runs"],
+)
 def why(
     call: ReadHeavy,
     schedule_id: ScheduleId,
@@ -255,7 +326,17 @@ def why(
 @router.post(
     "/schedules/{schedule_id}/backfill/",
     response_model=BackfillResponse,
-    responses={202: {"model": BackfillResponse, "description": "It continues; poll Location."}, **PROBLEM.of(409)},
+    responses={
+        202: {"model": BackfillResponse, "description": "It continues; poll Location."},
+        **PROBLEM.of(
+            ScheduleNotFoundError,
+            FrozenError,
+            InvalidPolicyError,
+            InvalidLimitError,
+            TooMuchWorkError,
+            TooManyHeavyReadsError,
+        ),
+    },
     tags=["backfills"],
 )
 def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
@@ -281,7 +362,9 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
     return Json(replace(first, rows=[]), 202, {"Location": location})
 
 
-@router.get("/backfills/", response_model=BackfillsResponse, tags=["backfills"])
+@router.get(
+    "/backfills/", response_model=BackfillsResponse, responses=PROBLEM.of(InvalidLimitError), tags=["backfills"]
+)
 def list_backfills(
     call: Read,
     schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
@@ -296,7 +379,12 @@ def list_backfills(
     return Json({"items": page.items, "next_cursor": page.next_cursor})
 
 
-@router.post("/backfills/{uid}/cancel/", response_model=BackfillResponse, tags=["backfills"])
+@router.post(
+    "/backfills/{uid}/cancel/",
+    response_model=BackfillResponse,
+    responses=PROBLEM.of(BackfillNotFoundError),
+    tags=["backfills"],
+)
 def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
     """Stop a backfill: runs that it has started continue, the rest of its range is not fired.
 
@@ -307,7 +395,12 @@ def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | N
     return Json(stopped)
 
 
-@router.get("/backfills/{uid}/", response_model=BackfillResponse, tags=["backfills"])
+@router.get(
+    "/backfills/{uid}/",
+    response_model=BackfillResponse,
+    responses=PROBLEM.of(BackfillNotFoundError),
+    tags=["backfills"],
+)
 def read_backfill(call: Read, uid: BackfillUid) -> Response:
     """Read the progress of a backfill."""
     return Json(call.scheduler.backfills.get(uid, namespace=call.namespace))

@@ -29,7 +29,19 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedules import MOST_LOOKED_AT
 from rqsched.api.values import dumps, loads, new_uid, uid_to_uuid
 from rqsched.api.workflows import is_registered
-from rqsched.errors import InvalidInputError, ScheduleNotFoundError, UnknownWorkflowError, VersionConflictError
+from rqsched.errors import (
+    FrozenError,
+    IdempotencyConflictError,
+    InvalidInputError,
+    InvalidLimitError,
+    InvalidPayloadError,
+    InvalidPolicyError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    ScheduleStateError,
+    UnknownWorkflowError,
+    VersionConflictError,
+)
 from rqsched.http.dependencies import (
     Admin,
     AdminAlways,
@@ -41,7 +53,7 @@ from rqsched.http.dependencies import (
     Read,
     require_allowed_hosts,
 )
-from rqsched.http.errors import MalformedError
+from rqsched.http.errors import MalformedError, TooManyHeavyReadsError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.requests import (
     ID,
@@ -79,15 +91,18 @@ from rqsched.http.native.responses import (
     schedule_response,
     trigger_response,
 )
-from rqsched.http.openapi import PROBLEM, Json
+from rqsched.http.openapi import DEFINITION, PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.types import LastOutcome, Page, Schedule, ScheduleStatus
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(route_class=StrictRoute, tags=["schedules"])
+_CHANGE = (ScheduleNotFoundError, VersionConflictError)
 
 
-@router.get("/schedules/", response_model=SchedulesResponse)
+@router.get(
+    "/schedules/", response_model=SchedulesResponse, responses=PROBLEM.of(InvalidLimitError, InvalidPayloadError)
+)
 def list_schedules(
     call: Read,
     status: Annotated[
@@ -170,8 +185,13 @@ def _attributes(text: str | None) -> dict[str, Any]:
     return found
 
 
-@router.post("/schedules/", status_code=201, response_model=ScheduleResponse, responses=PROBLEM.of(409))
-def create(
+@router.post(
+    "/schedules/",
+    status_code=201,
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(ScheduleExistsError, IdempotencyConflictError, *DEFINITION),
+)
+def create_schedule(
     call: AdminAlways, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Create a schedule; 409 when the id is taken. For a day the same key and body return the same response."""
@@ -193,7 +213,7 @@ def create(
     answer = {"version": schedule.version, "body": None} if kept is None else loads(kept)
     headers = {
         "ETag": f'"{schedule.uid}.{answer["version"]}"',
-        "Location": str(request.url_for("read", schedule_id=schedule.schedule_id)),
+        "Location": str(request.url_for("read_schedule", schedule_id=schedule.schedule_id)),
     }
     return Json(answer["body"] or schedule_response(schedule), 201, headers)
 
@@ -218,8 +238,8 @@ def require_registered(call: Call, declaration: Declaration) -> None:
     require_allowed_hosts(call.scheduler, options.get("notifications"))
 
 
-@router.get("/schedules/{schedule_id}/", response_model=ScheduleResponse)
-def read(call: Read, schedule_id: ScheduleId) -> Response:
+@router.get("/schedules/{schedule_id}/", response_model=ScheduleResponse, responses=PROBLEM.of(ScheduleNotFoundError))
+def read_schedule(call: Read, schedule_id: ScheduleId) -> Response:
     """Read a schedule."""
     schedule, latest = call.schedule_and_run(schedule_id)
     answer = schedule_response(schedule, latest)
@@ -231,9 +251,9 @@ def read(call: Read, schedule_id: ScheduleId) -> Response:
 @router.put(
     "/schedules/{schedule_id}/",
     response_model=ScheduleResponse,
-    responses={201: {"model": ScheduleResponse}, **PROBLEM.of(409)},
+    responses={201: {"model": ScheduleResponse}, **PROBLEM.of(ScheduleStateError, *DEFINITION)},
 )
-def upsert(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, request: Request) -> Response:
+def upsert_schedule(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, request: Request) -> Response:
     """Create a schedule (201) or replace the definition of an existing one (200)."""
     declaration = declaration_of(body)
     require_registered(call, declaration)
@@ -252,8 +272,12 @@ def upsert(call: AdminAlways, schedule_id: ScheduleId, body: DeclareRequest, req
     return response
 
 
-@router.patch("/schedules/{schedule_id}/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
-def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
+@router.patch(
+    "/schedules/{schedule_id}/",
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(*_CHANGE, ScheduleStateError, *DEFINITION),
+)
+def update_schedule(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
     """Change the given fields only; the next time moves only with the timing. 412 when If-Match does not match."""
     handle = call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
@@ -271,8 +295,8 @@ def update(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: 
     return _respond(call, handle)
 
 
-@router.delete("/schedules/{schedule_id}/", status_code=204, responses=PROBLEM.of(412))
-def delete(
+@router.delete("/schedules/{schedule_id}/", status_code=204, responses=PROBLEM.of(*_CHANGE))
+def delete_schedule(
     call: Admin,
     schedule_id: ScheduleId,
     purge: Annotated[bool, Query(description="Also remove its runs and history permanently.")] = False,
@@ -287,7 +311,7 @@ def delete(
 
 
 @router.post("/schedules/batch-delete/", status_code=204)
-def batch_delete(call: AdminAlways, body: BatchDeleteRequest) -> Response:
+def delete_schedules(call: AdminAlways, body: BatchDeleteRequest) -> Response:
     """Delete several schedules; ids that do not exist are ignored."""
     wanted = [*(body.schedule_ids or ()), *(body.ids or ())]
     if not wanted:
@@ -321,12 +345,16 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
     latest = call.read(lambda c: last_runs(c, [schedule]))
     headers = _tagged(schedule)
     if status == 201 and created_by is not None:
-        headers["Location"] = str(created_by.url_for("read", schedule_id=schedule.schedule_id))
+        headers["Location"] = str(created_by.url_for("read_schedule", schedule_id=schedule.schedule_id))
     return Json(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
 
 
-@router.post("/schedules/{schedule_id}/pause/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
-def pause(
+@router.post(
+    "/schedules/{schedule_id}/pause/",
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
+)
+def pause_schedule(
     call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None, if_match: IfMatch = None
 ) -> Response:
     """Stop firing; 400 unless it is active. Runs and retries continue.
@@ -345,8 +373,12 @@ def pause(
     return _respond(call, handle)
 
 
-@router.post("/schedules/{schedule_id}/resume/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
-def resume(
+@router.post(
+    "/schedules/{schedule_id}/resume/",
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
+)
+def resume_schedule(
     call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
 ) -> Response:
     """Fire again; 400 unless it is paused."""
@@ -355,7 +387,11 @@ def resume(
     return _respond(call, handle.resume(given.on_resume, note=given.note, context=call.context, if_version=version))
 
 
-@router.post("/schedules/{schedule_id}/skip-next/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
+@router.post(
+    "/schedules/{schedule_id}/skip-next/",
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(*_CHANGE, ScheduleStateError),
+)
 def skip_next(
     call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
 ) -> Response:
@@ -368,8 +404,12 @@ def skip_next(
     return _respond(call, handle.skip_next(given.count, reason=given.reason, context=call.context, if_version=version))
 
 
-@router.post("/schedules/{schedule_id}/restart/", response_model=ScheduleResponse, responses=PROBLEM.of(409, 412))
-def restart(
+@router.post(
+    "/schedules/{schedule_id}/restart/",
+    response_model=ScheduleResponse,
+    responses=PROBLEM.of(*_CHANGE, ScheduleStateError),
+)
+def restart_schedule(
     call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None, if_match: IfMatch = None
 ) -> Response:
     """Revive a done or dead schedule with its counters at zero; 409 in any other status."""
@@ -378,8 +418,12 @@ def restart(
     return _respond(call, handle.restart(note=body.note if body else None, context=call.context, if_version=version))
 
 
-@router.post("/schedules/{schedule_id}/trigger/", response_model=TriggerResponse, responses=PROBLEM.of(409))
-def trigger(
+@router.post(
+    "/schedules/{schedule_id}/trigger/",
+    response_model=TriggerResponse,
+    responses=PROBLEM.of(ScheduleNotFoundError, IdempotencyConflictError, FrozenError, InvalidPolicyError),
+)
+def trigger_schedule(
     call: OperateAlways,
     schedule_id: ScheduleId,
     body: TriggerRequest | None = None,
@@ -401,7 +445,11 @@ def trigger(
 BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Path(description="What is done to each.")]
 
 
-@router.post("/bulk/{operation}/", response_model=BulkResponse)
+@router.post(
+    "/bulk/{operation}/",
+    response_model=BulkResponse,
+    responses=PROBLEM.of(InvalidPolicyError, InvalidLimitError, TooManyHeavyReadsError),
+)
 def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
     """Pause, resume, trigger or skip the next occurrences of every schedule that matches, one chunk for each request.
 
@@ -451,8 +499,8 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
     return Json(bulk_response(next(chunks)))
 
 
-@router.post("/sync/", response_model=SyncResponse)
-def sync(call: AdminOrHeavy, body: SyncRequest) -> Response:
+@router.post("/sync/", response_model=SyncResponse, responses=PROBLEM.of(*DEFINITION, TooManyHeavyReadsError))
+def sync_schedules(call: AdminOrHeavy, body: SyncRequest) -> Response:
     """Create or replace the definitions of a declared set; `delete_removed` deletes others of earlier syncs.
 
     The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
