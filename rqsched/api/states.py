@@ -7,7 +7,6 @@ from rqsched.kernel.decide.audit import EXCLUDED as EXCLUDED
 from rqsched.kernel.decide.audit import FAN_OUT_ENDED as FAN_OUT_ENDED
 from rqsched.kernel.decide.audit import FIRE_FAILED as FIRE_FAILED
 from rqsched.kernel.decide.audit import MISSED as MISSED
-from rqsched.kernel.decide.audit import NOT_TRIGGERABLE as NOT_TRIGGERABLE
 from rqsched.kernel.decide.audit import RUN_EXPIRED as RUN_EXPIRED
 from rqsched.kernel.decide.audit import SKIPPED as SKIPPED
 from rqsched.kernel.decide.audit import TRIGGERED as TRIGGERED

@@ -23,9 +23,9 @@ from rqsched.kernel.decide.audit import AuditRecord, instant_of
 from rqsched.kernel.decide.freeze import Freeze
 from rqsched.kernel.decide.lifecycle import decide_end_pause, reanchored
 from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, ScheduleStatus, Skips
-from rqsched.kernel.decide.occurrences import COUNT_CAP, ON_REQUEST, TICK, due_of, stored_due_of
+from rqsched.kernel.decide.occurrences import COUNT_CAP, TICK, due_of, stored_due_of
 from rqsched.kernel.decide.policy import OnResume
-from rqsched.kernel.decide.reasons import end_in_words, miss_in_words, skip_in_words
+from rqsched.kernel.decide.reasons import SkipReason, end_in_words, miss_in_words, skip_in_words
 from rqsched.kernel.decide.results import Answer, Why
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries import runs as run_queries
@@ -471,7 +471,7 @@ class _Question:
             if meant is None or not _concerns(event, meant):
                 continue
             code = str(event.payload.get("reason" if event.event_type == audit.SKIPPED else "policy", ""))
-            stops = {"disabled": audit.PAUSED, "deleted": audit.DELETED}
+            stops = {SkipReason.PAUSED.value: audit.PAUSED, SkipReason.DELETED.value: audit.DELETED}
             stop = next((one for one in events[number:] if one.event_type == stops.get(code)), None)
             if stop is not None:  # it was due, and a pause or a delete came before it fired
                 told = self.because_of_status(_STATUSES[stop.event_type], stop)
@@ -487,7 +487,7 @@ class _Question:
             recorded = self.clock(event.recorded_at)
             text = f"It was missed: {told}. No worker fired it; the miss was recorded on {recorded}."
             return self.say(Answer.MISSED, text, event, occurrence_at=occurrence, reason=code)
-        if code == ON_REQUEST:
+        if code == SkipReason.ON_REQUEST:
             asked_at = instant_of(event, "asked_at") or event.recorded_at
             asked = Skips((occurrence,), asked_at, payload.get("asked_by"), payload.get("asked_reason"))
             return replace(self.on_request(occurrence, asked, "was"), event_sequence=event.sequence)
@@ -516,7 +516,9 @@ class _Question:
         if spec.dst_gap != "shift" and (gaps := spec.gaps_between(self.at - TICK, self.end - TICK)):
             verb = "left" if self.at < self.now else "leaves"
             text = f"The clock {verb} out {_readings(gaps)} that day, and it does not fire then (dst_gap=skip)."
-            return self.say(Answer.SKIPPED, text, occurrence_at=gaps[0].occurrence_at, reason="dst_skip")
+            return self.say(
+                Answer.SKIPPED, text, occurrence_at=gaps[0].occurrence_at, reason=SkipReason.CLOCK_CHANGE.value
+            )
         if (elsewhere := self.moved(spec) or self.excluded(spec)) is not None:
             return elsewhere
         today = self.schedule.spec

@@ -16,8 +16,8 @@ import typer
 from rqsched import OnResume
 from rqsched.api.list_filters import read_page
 from rqsched.api.options import Policies
-from rqsched.api.states import NOT_TRIGGERABLE
 from rqsched.api.values import MAX_PAGE, pages
+from rqsched.api.words import SkipReason
 from rqsched.cli import arguments
 from rqsched.cli.arguments import (
     IdempotencyKey,
@@ -250,6 +250,6 @@ def trigger(
         why = f" (waiting, {result.buffer_depth} in line)"
     session.writer.record(fields, f"[{schedule_id}] → {result.instance_id or result.outcome}{why}")
     if not result:
-        if session.writer.is_table and result.reason == NOT_TRIGGERABLE:
+        if session.writer.is_table and result.reason == SkipReason.STATUS:
             notice("Nothing was started: the schedule is not active. --force triggers a paused one.")
         raise typer.Exit(CONFLICT)

@@ -10,22 +10,22 @@ import pytest
 
 from rqsched import Cron, Every
 from rqsched.api.description import Description
-from rqsched.kernel.decide import audit, schedule_endings
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.policy import MissedPolicy
-from rqsched.kernel.decide.reasons import end_in_words, miss_in_words, skip_in_words
+from rqsched.kernel.decide.reasons import EndReason, SkipReason, end_in_words, miss_in_words, skip_in_words
 from tests.support.env import DAY, HOUR, MINUTE
 from tests.support.pages import Pages
 
 _TEMPLATE = Path(__file__).parents[2] / "rqsched/dashboard/templates/schedule.html"
 _SKIPS = (
-    "overlap_policy_skip", "buffer_full", "environment", "dst_skip", "disabled", "deleted", audit.REMAINING_EXHAUSTED,
-    audit.NOT_TRIGGERABLE,
+    "overlap_policy_skip", "buffer_full", "remaining_actions_exhausted", "status_not_triggerable", "environment",
+    "dst_skip", "skip_next", "disabled", "deleted", "frozen", "paused",
 )  # fmt: skip
-_ENDS = ("total_repeats_reached", "retries_exhausted", schedule_endings.EXHAUSTED, schedule_endings.SPEC_ENDED)
+_ENDS = ("total_repeats_reached", "retries_exhausted", "max_runs_exhausted", "spec_ended")
 
 
 def test_every_reason_has_words_and_what_somebody_typed_stays() -> None:
+    assert (sorted(SkipReason), sorted(EndReason)) == (sorted(_SKIPS), sorted(_ENDS))  # codes are stored
     assert [code for code in _SKIPS if skip_in_words(code) == code] == []
     assert [code for code in (*MissedPolicy, *_SKIPS) if miss_in_words(code, has_fired=True) == code] == []
     assert [code for code in _ENDS if end_in_words(code) == code] == []

@@ -12,15 +12,12 @@ from enum import StrEnum
 from typing import NamedTuple, cast
 
 from rqsched.errors import UpstreamError
-from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.change_builder import ChangeBuilder
 from rqsched.kernel.decide.delays import FIRE_BACKOFF, backoff
-from rqsched.kernel.decide.fire_decision import FROZEN
 from rqsched.kernel.decide.model import OPEN, Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus, unchanged
 from rqsched.kernel.decide.occurrences import (
     COUNT_CAP,
-    MISSED_WHILE_PAUSED,
     Missed,
     Upstream,
     missed_end,
@@ -28,6 +25,7 @@ from rqsched.kernel.decide.occurrences import (
 )
 from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, refuse
 from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
+from rqsched.kernel.decide.reasons import SkipReason
 
 TOGETHER = 50
 """The most downstream schedules whose runs one transaction starts."""
@@ -140,7 +138,7 @@ def decide_after(
     fires: Sequence[UpstreamEnd] = [end for end in waiting if _is_fresh(schedule, end, now)]
     policy = schedule.policies.missed.value
     if thaw is not None:
-        policy, missed = FROZEN, thaw.missed or schedule.policies.missed
+        policy, missed = SkipReason.FROZEN.value, thaw.missed or schedule.policies.missed
         if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
             missed = MissedPolicy.FIRE_ONCE
         fires = [] if thaw.is_missed else _one_of(schedule, fires, missed)
@@ -150,7 +148,7 @@ def decide_after(
     allowed = schedule.policies.environments
     for end in fires:
         if allowed and env not in allowed:
-            refuse(builder, end.ended_at, "environment", upstream=end.upstream)
+            refuse(builder, end.ended_at, SkipReason.ENVIRONMENT, upstream=end.upstream)
             outcomes[end.run_uid] = Followed.SKIPPED
             continue
         outcomes[end.run_uid] = _follow(builder, end)
@@ -160,7 +158,7 @@ def decide_after(
 def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
     """Apply the overlap policy to an end; a schedule that has ended starts nothing."""
     if builder.schedule.has_ended and builder.schedule.remaining != 0:
-        refuse(builder, end.ended_at, audit.NOT_TRIGGERABLE, upstream=end.upstream)
+        refuse(builder, end.ended_at, SkipReason.STATUS, upstream=end.upstream)
         return Followed.SKIPPED
     start = StartRequest(RunKind.AFTER, end.ended_at, due_at=end.ended_at, upstream=end.upstream)
     return Followed.SKIPPED if apply_overlap(builder, start).run is None else Followed.STARTED
@@ -175,7 +173,7 @@ def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[C
         all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
         *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
         if passed:
-            _miss(builder, passed, MISSED_WHILE_PAUSED)
+            _miss(builder, passed, SkipReason.MISSED_WHILE_PAUSED.value)
         builder.set(missed_run_uid=newest.run_uid, paused_next_run_at=ended_at)
     return builder.build(), {end.run_uid: Followed.MISSED for end in ends}
 

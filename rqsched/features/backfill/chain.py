@@ -33,11 +33,12 @@ from rqsched.kernel.chain.commit import Decided
 from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage
 from rqsched.kernel.chain.reconcile.repair import pages_unfrozen, unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide.audit import REMAINING_EXHAUSTED, CommandContext
+from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.model import Schedule, ScheduleStatus, unchanged
 from rqsched.kernel.decide.overlap import for_backfill
 from rqsched.kernel.decide.payload import MEMO_BYTES, json_text, loads
 from rqsched.kernel.decide.policy import OverlapPolicy, Rerun
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.results import BackfillRow, Recovered
 from rqsched.kernel.decide.runs_on_request import decide_backfill, decide_stop_backfill, preview_backfill
 from rqsched.kernel.store import changes
@@ -266,7 +267,7 @@ def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) ->
 
 def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: datetime) -> Backfill:
     outcomes = [row.outcome for row in rows]
-    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == REMAINING_EXHAUSTED)
+    is_stopped = len(rows) < wanted or bool(rows and rows[-1].reason == SkipReason.MAX_RUNS)
     return replace(
         backfill,
         cursor=rows[-1].occurrence_at + _TICK if rows else backfill.end_at,
@@ -276,7 +277,7 @@ def _advanced(backfill: Backfill, rows: list[BackfillRow], wanted: int, now: dat
         skipped=backfill.skipped + outcomes.count("skipped"),
         already_run=backfill.already_run + outcomes.count("already_run"),
         status="stopped" if is_stopped else "running" if wanted == CHUNK else "done",
-        reason=REMAINING_EXHAUSTED if is_stopped else None,
+        reason=SkipReason.MAX_RUNS.value if is_stopped else None,
         updated_at=now,
     )
 

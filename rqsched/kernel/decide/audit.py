@@ -77,11 +77,6 @@ BACKFILL_STOPPED = "BackfillStopped"
 FAN_OUT_ENDED = "FanOutEnded"
 """The last target of a run has ended. If the end of the run itself has an event, that event comes next."""
 
-REMAINING_EXHAUSTED = "remaining_actions_exhausted"
-"""The reason of a skip because `max_runs` is used up."""
-NOT_TRIGGERABLE = "status_not_triggerable"
-"""The reason of a skip because the status of the schedule does not allow a start."""
-
 _DEFINED = frozenset({"spec", "action", "overlap_policy", "next_fire_at"})
 _STARTED = frozenset(
     {

@@ -31,10 +31,8 @@ from rqsched.kernel.decide.occurrences import (
 )
 from rqsched.kernel.decide.overlap import StartRequest, apply_overlap
 from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.schedule_endings import complete_if_over
-
-FROZEN = "frozen"
-"""The policy of an occurrence that was due during a freeze and that the thaw counts as missed."""
 
 
 class FireContext(NamedTuple):
@@ -98,7 +96,7 @@ def decide_miss_due(
         passed = due.missed or Missed(0, False, due.fires[0], due.last)
         first = min(passed.first, *due.fires) if due.fires else passed.first
         missed = replace(passed, count=passed.count + len(due.fires), first=first)
-        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=FROZEN)
+        _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=SkipReason.FROZEN.value)
     complete_if_over(builder)
     builder.set(fire_failures=0)
     return builder.build()
@@ -130,7 +128,7 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
         if nominal in context.ran:
             continue
         if allowed and context.env not in allowed:
-            skip(builder, nominal, "environment")
+            skip(builder, nominal, SkipReason.ENVIRONMENT)
             continue
         due_at = stored_due_of(builder.schedule, nominal)
         moved = nominals if nominal == schedule.next_run_at else spec.nominals_of(nominal)

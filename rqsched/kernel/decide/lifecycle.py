@@ -56,6 +56,7 @@ from rqsched.kernel.decide.occurrences import (
 )
 from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, drain
 from rqsched.kernel.decide.policy import OnResume
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.schedule_endings import complete_if_over, delete, end_if_exhausted
 from rqsched.when.calendars import Calendar, holding_since
 from rqsched.when.spec import After, Member, Once, Spec
@@ -448,7 +449,7 @@ def decide_pause(
 
 def _stop(builder: ChangeBuilder) -> None:
     upcoming, now = builder.schedule.next_run_at, builder.now
-    write_off(builder, "disabled")
+    write_off(builder, SkipReason.PAUSED)
     builder.set(
         status=ScheduleStatus.PAUSED,
         paused_at=now,

@@ -20,6 +20,7 @@ from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import Occurrence, Schedule, Skips, dump_skips
 from rqsched.kernel.decide.moves import evaluate_to
 from rqsched.kernel.decide.policy import MissedPolicy
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.when.spec import Spec
 from rqsched.when.steps import answered, first_of
 from rqsched.when.timeline import Count, Excluded
@@ -28,10 +29,6 @@ COUNT_CAP = 1_000
 """The most missed occurrences that are counted if only enumeration gives their number."""
 LONGEST_SKEW = timedelta(hours=1)
 """The clocks of two processes differ by less. A schedule evaluated further ahead was evaluated by a wrong clock."""
-ON_REQUEST = "skip_next"
-"""The reason of a skip that somebody asked for."""
-MISSED_WHILE_PAUSED = "paused"
-"""The policy of an upstream end that is missed because a later end came during the same pause."""
 _UNCOUNTED = "uncounted"
 """Stands for a count that takes too many steps."""
 TICK = timedelta(microseconds=1)
@@ -305,7 +302,7 @@ def miss_passed(
     record_missed(builder, missed, fired=fired, policy=policy)
 
 
-def write_off(builder: ChangeBuilder, reason: str) -> None:
+def write_off(builder: ChangeBuilder, reason: SkipReason) -> None:
     """Record an outcome for due occurrences that will not fire: the first is skipped, the rest are missed.
 
     Here an occurrence is due from its nominal time on, even if jitter delays its fire. Occurrences that this decision
@@ -322,7 +319,7 @@ def write_off(builder: ChangeBuilder, reason: str) -> None:
     if first is not None and first <= builder.now:
         builder.set(next_run_at=first)
         skip(builder, first, reason)
-        miss_passed(builder, schedule.timeline, kept=first, policy=reason)
+        miss_passed(builder, schedule.timeline, kept=first, policy=reason.value)
         evaluate_to(builder, builder.now)
 
 
@@ -339,7 +336,7 @@ def _first_without_outcome(schedule: Schedule) -> datetime | None:
 def skip(
     builder: ChangeBuilder,
     occurrence_at: datetime | None,
-    reason: str,
+    reason: SkipReason,
     *,
     blocking: str | None = None,
     asked: Skips | None = None,
@@ -350,10 +347,10 @@ def skip(
     `blocking` is the uid of a run that is the reason; `asked` is the request to skip that is the reason.
     """
     count = builder.schedule.skipped_count + 1
-    builder.set(skipped_count=count, last_skip_reason=reason, last_skipped_at=builder.now)
+    builder.set(skipped_count=count, last_skip_reason=reason.value, last_skipped_at=builder.now)
     builder.record(
         audit.SKIPPED,
-        reason=reason,
+        reason=reason.value,
         skipped_trigger_count=count,
         last_skipped_at=builder.now,
         occurrence_time=occurrence_at,
@@ -381,7 +378,7 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     if spec.primary_cron is None or spec.dst_gap == "shift":  # only crons follow the clocks
         return
     for gap in spec.gaps_between(since, until):
-        skip(builder, gap.occurrence_at, "dst_skip")
+        skip(builder, gap.occurrence_at, SkipReason.CLOCK_CHANGE)
 
 
 def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -> None:
@@ -403,7 +400,7 @@ def record_skips(builder: ChangeBuilder, until: datetime) -> None:
     for asked in builder.schedule.parsed_skips:
         for at in asked.occurrences:
             if at <= until:
-                skip(builder, at, ON_REQUEST, asked=asked)
+                skip(builder, at, SkipReason.ON_REQUEST, asked=asked)
         left.append(asked.after(until))
     builder.set(skips=dump_skips(left))
 

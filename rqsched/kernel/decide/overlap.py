@@ -22,6 +22,7 @@ from rqsched.kernel.decide.ids import (
 from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, dump_instants, dumps
 from rqsched.kernel.decide.occurrences import Upstream, skip
 from rqsched.kernel.decide.policy import BUFFERING, REPLACING, OverlapPolicy
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.schedule_endings import complete_if_over, end_if_exhausted
 
 
@@ -66,7 +67,7 @@ class OverlapDecision(NamedTuple):
 
     act: str
     """`start`, `buffer` or `skip`."""
-    reason: str | None = None
+    reason: SkipReason | None = None
     """Why it is skipped, in the durable-workflow document's words; None unless it is."""
     blocking: str | None = None
     """The uid of the oldest blocking run; None when nothing blocks."""
@@ -77,28 +78,27 @@ class OverlapDecision(NamedTuple):
 def refuse(
     builder: ChangeBuilder,
     occurrence_at: datetime,
-    reason: str,
+    reason: SkipReason,
     *,
     blocking: str | None = None,
     upstream: Upstream | None = None,
 ) -> StartResult:
     """Skip an occurrence, a trigger or the end of an `upstream` run, and return this outcome."""
     skip(builder, occurrence_at, reason, blocking=blocking, upstream=upstream)
-    return StartResult("buffer_full" if reason == "buffer_full" else "skipped", reason=reason)
+    return StartResult("buffer_full" if reason is SkipReason.BUFFER_FULL else "skipped", reason=reason.value)
 
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Apply the overlap policy to a request: its run starts, waits or is skipped, each with an event."""
     upstream = request.upstream
     if builder.schedule.remaining == 0:
-        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED, upstream=upstream)
+        return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS, upstream=upstream)
     policies = builder.schedule.policies
     policy = request.overlap or policies.overlap
     unfinished, buffered = [run.uid for run in builder.unfinished(request.kind)], builder.schedule.buffer_depth
     decision = judge_overlap(policy, unfinished=unfinished, buffered=buffered, buffer_limit=policies.buffer_limit)
-    if decision.act == "skip":
-        reason, blocking = decision.reason or "", decision.blocking
-        return refuse(builder, request.occurrence_at, reason, blocking=blocking, upstream=upstream)
+    if decision.reason is not None:
+        return refuse(builder, request.occurrence_at, decision.reason, blocking=decision.blocking, upstream=upstream)
     ended = []
     if decision.ends is not None:
         ended, status = unfinished, RunStatus(decision.ends)
@@ -137,7 +137,7 @@ def judge_overlap(
     if policy in REPLACING:
         ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
         return OverlapDecision("start", blocking=blocking, ends=ends)
-    return OverlapDecision("skip", reason="overlap_policy_skip", blocking=blocking)
+    return OverlapDecision("skip", reason=SkipReason.OVERLAP, blocking=blocking)
 
 
 def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
@@ -145,7 +145,7 @@ def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int,
         return OverlapDecision("start")
     room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
     if room is not None and buffered >= room:
-        return OverlapDecision("skip", reason="buffer_full", blocking=blocking)
+        return OverlapDecision("skip", reason=SkipReason.BUFFER_FULL, blocking=blocking)
     return OverlapDecision("buffer", blocking=blocking)
 
 
@@ -157,7 +157,7 @@ def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Make a run wait its turn in any case: a backfill under `skip` runs its runs one after another."""
     if builder.schedule.remaining == 0:
-        return refuse(builder, request.occurrence_at, audit.REMAINING_EXHAUSTED)
+        return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS)
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
 
 

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from rqsched.kernel.decide import audit
-from rqsched.kernel.decide.fire_decision import FROZEN
-from rqsched.kernel.decide.occurrences import MISSED_WHILE_PAUSED, ON_REQUEST
-from rqsched.kernel.decide.policy import MissedPolicy
-from rqsched.kernel.decide.schedule_endings import EXHAUSTED, SPEC_ENDED
+from enum import StrEnum
+from typing import Self
 
-_ENDS = {
-    EXHAUSTED: "its max_runs are used up",
-    SPEC_ENDED: "its timing has no further occurrence",
-    "total_repeats_reached": "it has succeeded as often as it was to",
-    "retries_exhausted": "too many runs in a row failed",
-}
+from rqsched.kernel.decide import audit
+from rqsched.kernel.decide.policy import MissedPolicy
+
+
+class _Reason(StrEnum):
+    """A recorded code and its phrase."""
+
+    phrase: str
+
+    def __new__(cls, code: str, phrase: str) -> Self:
+        reason = str.__new__(cls, code)
+        reason._value_, reason.phrase = code, phrase
+        return reason
+
+
+class SkipReason(_Reason):
+    """Why an occurrence, a trigger or the end of an upstream run started no run.
+
+    To add a reason, add a line here, and call `skip` or `refuse` with it where the decision is made.
+    """
+
+    OVERLAP = "overlap_policy_skip", "an earlier run was unfinished"
+    BUFFER_FULL = "buffer_full", "as many runs waited as may wait"
+    MAX_RUNS = "remaining_actions_exhausted", "its max_runs were used up"
+    STATUS = "status_not_triggerable", "its status starts no run"
+    ENVIRONMENT = "environment", "RQSCHED_ENVIRONMENT of the process that fired it is not one of its environments"
+    CLOCK_CHANGE = "dst_skip", "the clocks went forward past it"
+    ON_REQUEST = "skip_next", "somebody asked for that"
+    PAUSED = "disabled", "it was paused"
+    DELETED = "deleted", "it was deleted"
+    FROZEN = "frozen", "it was frozen, and the thaw counted it as missed"
+    MISSED_WHILE_PAUSED = "paused", "it was paused, and a later one came meanwhile"
+
+
+class EndReason(_Reason):
+    """Why a schedule ended by itself."""
+
+    MAX_RUNS = "max_runs_exhausted", "its max_runs are used up"
+    SPEC_ENDED = "spec_ended", "its timing has no further occurrence"
+    MAX_SUCCESSES = "total_repeats_reached", "it has succeeded as often as it was to"
+    FAILURES = "retries_exhausted", "too many runs in a row failed"
+
 
 ASKED = {
     audit.CREATED: "created",
@@ -31,19 +64,8 @@ ASKED = {
     audit.BACKFILL_STOPPED: "stopped a backfill",
 }
 """The operations in words, by the type of their audit event."""
-_SKIPS = {
-    "overlap_policy_skip": "an earlier run was unfinished",
-    "buffer_full": "as many runs waited as may wait",
-    audit.REMAINING_EXHAUSTED: "its max_runs were used up",
-    audit.NOT_TRIGGERABLE: "its status starts no run",
-    "environment": "RQSCHED_ENVIRONMENT of the process that fired it is not one of its environments",
-    "dst_skip": "the clocks went forward past it",
-    ON_REQUEST: "somebody asked for that",
-    "disabled": "it was paused",
-    "deleted": "it was deleted",
-    FROZEN: "it was frozen, and the thaw counted it as missed",
-    MISSED_WHILE_PAUSED: "it was paused, and a later one came meanwhile",
-}
+_ENDS = {reason.value: reason.phrase for reason in EndReason}
+_SKIPS = {reason.value: reason.phrase for reason in SkipReason}
 NOTHING_FIRED = "nothing fired in time"
 """Why occurrences were missed, unless more is known."""
 _MISSES: dict[str, str] = {

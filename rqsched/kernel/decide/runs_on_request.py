@@ -31,6 +31,7 @@ from rqsched.kernel.decide.model import (
 )
 from rqsched.kernel.decide.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
 from rqsched.kernel.decide.policy import OverlapPolicy, count_failed
+from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.results import BackfillRow
 from rqsched.when.spec import Spec
 
@@ -65,9 +66,9 @@ def decide_trigger(
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
-        result = refuse(builder, now, audit.REMAINING_EXHAUSTED)
+        result = refuse(builder, now, SkipReason.MAX_RUNS)
     elif not can_start:
-        result = refuse(builder, now, audit.NOT_TRIGGERABLE)
+        result = refuse(builder, now, SkipReason.STATUS)
     else:
         start = StartRequest(
             RunKind.MANUAL, now, request.overlap, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
@@ -110,8 +111,8 @@ def decide_backfill(
             rows.append(known)
             continue
         if builder.schedule.remaining == 0 or builder.schedule.status is ScheduleStatus.DELETED:
-            reason = audit.REMAINING_EXHAUSTED if builder.schedule.remaining == 0 else audit.NOT_TRIGGERABLE
-            rows.append(BackfillRow(nominal, None, "skipped", reason))
+            reason = SkipReason.MAX_RUNS if builder.schedule.remaining == 0 else SkipReason.STATUS
+            rows.append(BackfillRow(nominal, None, "skipped", reason.value))
             break
         nominals = tuple(at for at in spec.nominals_of(nominal) if at not in stood_for)
         request = StartRequest(
@@ -176,7 +177,7 @@ def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> Ba
         return row
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
         return replace(row, outcome="started")
-    return replace(row, outcome="skipped", reason=audit.REMAINING_EXHAUSTED) if change.drops_buffer else row
+    return replace(row, outcome="skipped", reason=SkipReason.MAX_RUNS.value) if change.drops_buffer else row
 
 
 def preview_backfill(
@@ -202,7 +203,7 @@ def preview_backfill(
         elif (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
             rows.append(known)
         elif room == 0:
-            rows.append(BackfillRow(nominal, None, "skipped", audit.REMAINING_EXHAUSTED))
+            rows.append(BackfillRow(nominal, None, "skipped", SkipReason.MAX_RUNS.value))
         else:
             room = None if room is None else room - 1
             rows.append(BackfillRow(nominal, backfill_instance_id(schedule.schedule_id, nominal), "would_start"))

@@ -11,17 +11,13 @@ from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.change_builder import ChangeBuilder
 from rqsched.kernel.decide.model import Run, Schedule, ScheduleStatus
 from rqsched.kernel.decide.occurrences import miss_end, missed_end, write_off
+from rqsched.kernel.decide.reasons import EndReason, SkipReason
 from rqsched.when.steps import answered
-
-EXHAUSTED = "max_runs_exhausted"
-"""The reason of a schedule whose `max_runs` are used up."""
-SPEC_ENDED = "spec_ended"
-"""The reason of a schedule whose spec has no further occurrence."""
 
 
 def complete(builder: ChangeBuilder, reason: str) -> None:
     """Set the schedule done and record why."""
-    write_off(builder, audit.REMAINING_EXHAUSTED)
+    write_off(builder, SkipReason.MAX_RUNS)
     _stop(builder, ScheduleStatus.DONE, reason)
     dropped = builder.drop_buffer()
     builder.record(audit.COMPLETED, reason=reason, completed_at=builder.now, dropped_buffered=dropped)
@@ -44,7 +40,7 @@ def complete_if_over(builder: ChangeBuilder) -> None:
     if schedule.skips is not None and schedule.skipped_at[-1] > builder.now:
         return
     if answered(_is_over, schedule, builder.now, otherwise=False):
-        complete(builder, SPEC_ENDED)
+        complete(builder, EndReason.SPEC_ENDED.value)
 
 
 def _is_over(schedule: Schedule, now: datetime) -> bool:
@@ -61,11 +57,13 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
     if builder.schedule.has_ended:
         # The waiting runs of a backfill cannot start any more when its schedule has ended.
         if dropped := builder.drop_buffer():
-            builder.record(audit.COMPLETED, reason=EXHAUSTED, completed_at=builder.now, dropped_buffered=dropped)
+            builder.record(
+                audit.COMPLETED, reason=EndReason.MAX_RUNS.value, completed_at=builder.now, dropped_buffered=dropped
+            )
     elif builder.schedule.policies.on_max_runs == "delete":
-        delete(builder, EXHAUSTED)
+        delete(builder, EndReason.MAX_RUNS.value)
     else:
-        complete(builder, EXHAUSTED)
+        complete(builder, EndReason.MAX_RUNS.value)
 
 
 def delete(builder: ChangeBuilder, reason: str | None) -> None:
@@ -73,9 +71,9 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
 
     Retries end only when an owner deletes. When `max_runs` delete the schedule, its runs keep all their attempts.
     """
-    is_owners = reason != EXHAUSTED
+    is_owners = reason != EndReason.MAX_RUNS
     keeps = is_owners and builder.schedule.policies.keeps_runs
-    write_off(builder, "deleted" if is_owners else audit.REMAINING_EXHAUSTED)
+    write_off(builder, SkipReason.DELETED if is_owners else SkipReason.MAX_RUNS)
     _stop(builder, ScheduleStatus.DELETED, reason)
     builder.set(deleted_at=builder.now)
     dropped = None if keeps else builder.drop_buffer()
@@ -86,7 +84,7 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
 
 def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
     """Set the schedule dead after `run` failed for good."""
-    write_off(builder, audit.NOT_TRIGGERABLE)
+    write_off(builder, SkipReason.STATUS)
     _stop(builder, ScheduleStatus.DEAD, reason)
     dropped = builder.drop_buffer()
     builder.record(

@@ -38,7 +38,8 @@ from rqsched.kernel.decide.policy import (
     count_failed,
     rule_against,
 )
-from rqsched.kernel.decide.schedule_endings import EXHAUSTED, complete, die
+from rqsched.kernel.decide.reasons import EndReason
+from rqsched.kernel.decide.schedule_endings import complete, die
 
 MAX_ERROR = 8_192
 """Characters of an error that are kept as the error of a run or a target."""
@@ -216,7 +217,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
     if enough is not None and successes >= enough and not builder.schedule.has_ended:
-        complete(builder, "total_repeats_reached")
+        complete(builder, EndReason.MAX_SUCCESSES.value)
 
 
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
@@ -247,7 +248,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     reason = ended_by if may_repeat else None
     _record_end(builder, run, event_type, error=error, consecutive_failures=failures, reason=reason)
     if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
-        die(builder, failed, "retries_exhausted")
+        die(builder, failed, EndReason.FAILURES.value)
 
 
 def _expire(builder: ChangeBuilder, run: Run) -> None:
@@ -305,7 +306,7 @@ def is_withdrawn(schedule: Schedule) -> bool:
 
     The last run of `max_runs` may delete the schedule, too, but that run still has all its attempts.
     """
-    is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EXHAUSTED
+    is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EndReason.MAX_RUNS
     return is_deleted and not schedule.policies.keeps_runs
 
 
