@@ -6,3 +6,5 @@ from rqsched.features.backfill.chain import cancel as cancel
 from rqsched.features.backfill.chain import continue_later as continue_later
 from rqsched.features.backfill.chain import get_backfill as get_backfill
 from rqsched.features.backfill.chain import preview as preview
+from rqsched.features.backfill.store import Backfill as Backfill
+from rqsched.features.backfill.store import page as page

@@ -10,22 +10,21 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from rqsched import BackfillRange, OverlapPolicy
+from rqsched.api import backfills
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.backfills import DEFAULT_BOUND
+from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.words import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
-from rqsched.features.backfill import chain as backfill
-from rqsched.features.backfill.chain import DEFAULT_BOUND, BackfillRange
-from rqsched.features.limits.decide import Bounds
-from rqsched.features.namespaces.api import delete_some
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
 from rqsched.http.errors import ForbiddenError
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.policy import OverlapPolicy
-from rqsched.kernel.decide.reasons import skip_in_words
-from rqsched.kernel.store import changes
+from rqsched.types import Bounds, Schedule
 
 _MOST_DAYS = 30
 
@@ -106,12 +105,12 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
     wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
     if "dry_run" in visit.form:
-        chunks = backfill.preview(visit.scheduler.runtime, handle.refresh().state, wanted)
+        chunks = backfills.preview(visit.scheduler.runtime, handle.refresh().state, wanted)
         count = sum(map(len, chunks))
         return f"{count} occurrence(s) lie in that range. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
-        backfill.continue_later(visit.scheduler.runtime, done.uid)
+        backfills.continue_later(visit.scheduler.runtime, done.uid)
         return f"{done.attempted} done so far; it continues, and its progress is shown below."
     return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
 
@@ -372,11 +371,11 @@ def named(name: str) -> Action:
 def cancel_backfill(visit: Visit) -> Response:
     """Stop a backfill; what it has started continues."""
     uid = str(visit.request.path_params["uid"]).upper()
-    found = backfill.get_backfill(visit.scheduler.runtime, uid)
-    schedule = visit.read(lambda connection: changes.find(connection, found.schedule_uid))
+    found = backfills.get_backfill(visit.scheduler.runtime, uid)
+    schedule = visit.read(lambda connection: schedule_queries.find(connection, found.schedule_uid))
     if schedule is None or schedule.namespace != visit.namespace:
         raise BackfillNotFoundError(uid)
-    ended = backfill.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
+    ended = backfills.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
     return visit.done(
         f"The backfill is {ended.status}; what it has started continues.", f"/schedules/{schedule.schedule_id}"
     )

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from rqsched.api import events as event_queries
+from rqsched.api.database import Altered, find_altered
+from rqsched.api.events import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
+from rqsched.api.words import ASKED
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.kernel.decide.reasons import ASKED
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries.events import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
-from rqsched.kernel.store import metadata
-from rqsched.kernel.store.metadata import Altered
 
 PAGE = 50
 """Lines on one page."""
@@ -66,7 +65,7 @@ def _at_large(visit: Visit, filters: AskedFilters) -> Sequence[Altered]:
     """Return the newest freezes, and changes of limits and calendars that match the filters."""
     if filters.event_type or filters.schedule_id:
         return []
-    told = visit.read(lambda connection: metadata.find_altered(connection, None, visit.namespace))
+    told = visit.read(lambda connection: find_altered(connection, None, visit.namespace))
     for one in (*visit.scheduler.freezes(everything=True), *visit.scheduler.freezes(namespace=visit.namespace)):
         what = "the namespace" if one.namespace else "everything"
         if one.thawed_at is not None:

@@ -14,12 +14,12 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from rqsched.api.hours import A_DAY, HourKey, Tally, instant_of_hour, quantile
+from rqsched.api.runs import RunOutline
+from rqsched.api.states import tone_of
+from rqsched.api.timeline import Lot
+from rqsched.api.values import iso_utc
 from rqsched.dashboard.rendering import duration
-from rqsched.features.hours.decide import A_DAY, HourKey, Tally, instant_of_hour, quantile
-from rqsched.features.hours.timeline import Lot
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import tone_of
-from rqsched.kernel.queries.runs import RunOutline
 
 WIDTH = 1000
 """The width of a chart in its own units."""

@@ -16,19 +16,17 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched import MissedPolicy, OverlapPolicy
+from rqsched.api import schedules as schedule_queries
+from rqsched.api import workflows
+from rqsched.api.definitions import value_of, with_clocks
+from rqsched.api.options import EXPECTATIONS, METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, hidden, require_id
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
 from rqsched.http.dependencies import require_allowed_hosts
-from rqsched.kernel.chain import option_checks
-from rqsched.kernel.decide.lifecycle import with_clocks
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.notifications import EXPECTATIONS, Notifications, hidden
-from rqsched.kernel.decide.option_table import METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, require_id
-from rqsched.kernel.decide.policy import MissedPolicy, OverlapPolicy
-from rqsched.kernel.decide.schedule_options import value_of
-from rqsched.kernel.store import changes, registered_workflows
+from rqsched.types import Notifications, Schedule
 from rqsched.when.duration import in_one_unit
 from rqsched.when.exclusion import require_exclusions
 from rqsched.when.moved import ON_EXCLUDED
@@ -148,7 +146,9 @@ def preview(visit: Visit) -> Response:
 
 
 def _preview_after(visit: Visit, after: After) -> Response:
-    is_there = visit.read(lambda connection: changes.find_named(connection, visit.namespace, after.schedule_id))
+    is_there = visit.read(
+        lambda connection: schedule_queries.find_named(connection, visit.namespace, after.schedule_id)
+    )
     problem = "" if is_there else f"there is no schedule {after.schedule_id[:64]!r} here to come after"
     return visit.page(
         "preview.html", problem=problem, words=after_in_words(after), fires=[], zone=visit.zone, is_after=True,
@@ -363,20 +363,20 @@ def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
 
 
 def _require_registered(visit: Visit, field: str, name: str) -> None:
-    if not option_checks.is_registered(visit.scheduler.runtime, name):
+    if not workflows.is_registered(visit.scheduler.runtime, name):
         raise InvalidInputError(field, f"no workflow named {name[:64]!r} is registered; choose one of the list")
 
 
 def _workflows(visit: Visit) -> list[str]:
     """Return the proposed names: all workflows for a viewer of every namespace, else those that this namespace uses."""
-    known = {*visit.read(registered_workflows.read_all), *(one.name for one in visit.scheduler.runtime.imports.all())}
+    known = {*visit.read(workflows.read_all), *(one.name for one in visit.scheduler.runtime.imports.all())}
     if visit.principal.namespaces is None:
         return sorted(known)
-    return sorted(known & visit.read(lambda connection: registered_workflows.names_in_use(connection, visit.namespace)))
+    return sorted(known & visit.read(lambda connection: workflows.names_in_use(connection, visit.namespace)))
 
 
 def _registered(visit: Visit, name: str) -> str:
     """Refuse workflows that are not registered, because no path is imported over HTTP."""
-    if not option_checks.is_registered(visit.scheduler.runtime, name):
+    if not workflows.is_registered(visit.scheduler.runtime, name):
         raise UnknownWorkflowError(name, f"no workflow named {name[:64]!r} is registered; choose one of the list.")
     return name

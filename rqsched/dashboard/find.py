@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.database import Connection
+from rqsched.api.schedules import Filters
 from rqsched.dashboard.actions import ACTIONS, Action, offered
 from rqsched.dashboard.rendering import PAGES
 from rqsched.dashboard.visit import Visit
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.schedules import Filters
-from rqsched.kernel.store.database import Connection
+from rqsched.types import Schedule
 
 _MOST = 8
 """Schedules that are shown."""

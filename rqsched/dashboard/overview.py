@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 from starlette.responses import RedirectResponse, Response
 
-from rqsched.api import health
+from rqsched.api import health, outages
+from rqsched.api import runs as run_queries
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.database import Connection
 from rqsched.api.health import NAMED, Finding, Level
+from rqsched.api.states import REPEATEDLY
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import ScheduleNotFoundError
-from rqsched.kernel.decide.model import REPEATEDLY, Schedule
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.store.database import Connection
-from rqsched.kernel.transport import refusal
+from rqsched.types import Schedule
 
 _log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000
@@ -208,7 +208,7 @@ def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
     detail = "Nothing fires until it is over. What is stored meanwhile is not lost."
     if visit.sees_all:
         detail = f"{finding.detail.rstrip('.')}. {detail}"
-    return Problem("bad", refusal.briefly(error), detail, f"{finding.advice} `rqsched doctor` says more.")
+    return Problem("bad", outages.briefly(error), detail, f"{finding.advice} `rqsched doctor` says more.")
 
 
 def _problem(visit: Visit, finding: Finding) -> Problem:

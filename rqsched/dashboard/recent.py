@@ -15,12 +15,13 @@ from statistics import quantiles
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from rqsched.api import runs as run_queries
+from rqsched.api.database import Connection
+from rqsched.api.runs import FailedRun
+from rqsched.api.states import EXPIRED, FAILURES, OPEN, tone_of
 from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
-from rqsched.kernel.decide.model import EXPIRED, FAILURES, OPEN, RunStatus, tone_of
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries.runs import FailedRun
-from rqsched.kernel.store.database import Connection
+from rqsched.types import RunStatus
 
 DAY = timedelta(days=1)
 """The longest span."""

@@ -19,14 +19,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 import rqsched
+from rqsched.api.runs import RunOutline
+from rqsched.api.states import ENDED_IN_VAIN, MISSED, RUN_FILTERS, SKIPPED, instant_of, tone_of
+from rqsched.api.values import iso_utc, loads
+from rqsched.api.words import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
 from rqsched.errors import error_line
-from rqsched.kernel.decide.audit import MISSED, SKIPPED, AuditRecord, instant_of
-from rqsched.kernel.decide.freeze import Freeze
-from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.model import ENDED_IN_VAIN, RUN_FILTERS, tone_of
-from rqsched.kernel.decide.payload import loads
-from rqsched.kernel.decide.reasons import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
-from rqsched.kernel.queries.runs import RunOutline
+from rqsched.types import AuditRecord, Freeze
 from rqsched.when.words import in_words, length_in_words, zone_in_words
 
 _FOLDER = Path(__file__).parent

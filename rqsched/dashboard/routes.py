@@ -13,6 +13,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from rqsched.api.database import DatabaseError
+from rqsched.api.events import SETTLING, FoundEvent
+from rqsched.api.options import require_id
 from rqsched.dashboard import actions, audit, editor, find, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page
@@ -27,8 +30,7 @@ from rqsched.errors import (
     RqschedError,
     WorkCancelledError,
 )
-from rqsched.features.bulk import page as bulk
-from rqsched.features.calendars import page as calendars
+from rqsched.features.list import parts_of
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import (
@@ -43,9 +45,6 @@ from rqsched.http.errors import (
 from rqsched.http.event_feed import Reader
 from rqsched.http.event_stream import NamespaceCursor, open_stream
 from rqsched.http.middleware import tag_of
-from rqsched.kernel.decide.option_table import require_id
-from rqsched.kernel.queries.events import SETTLING, FoundEvent
-from rqsched.kernel.store.database import DatabaseError
 
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
@@ -72,17 +71,12 @@ def routes() -> list[Route]:
         _page(run, schedule_page.show_run),
         _page("/timeline", timeline.show, is_heavy=True),
         _page("/system", system.show),
-        _page("/calendars", calendars.show_all),
-        _page("/calendars/{name}", calendars.show),
         _page("/preview", editor.preview, Role.ADMIN, is_heavy=True),
         Route("/stream", _stream, methods=["GET"], include_in_schema=False),
         _form("/schedules", editor.create, Role.ADMIN),
-        _form("/bulk", bulk.ask),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
         _form("/limits", actions.set_limit),
-        _form("/calendars", calendars.change, Role.ADMIN),
-        _form("/calendars/{name}/delete", calendars.delete, Role.ADMIN),
         _page("/thaw", actions.confirm_thaw, Role.ADMIN, is_heavy=True),
         _form("/thaw", actions.thaw, Role.ADMIN),
         _page("/namespace/delete", actions.confirm_delete_namespace, Role.ADMIN, is_heavy=True),
@@ -99,6 +93,8 @@ def routes() -> list[Route]:
         _open("/logout", session.log_out),
         _open("/theme", session.choose_theme),
         _open("/static/{name}", lambda request, _: static(request, request.path_params["name"]), "GET"),
+        *(_page(path, handler) for part in parts_of("page") for path, handler in part.PAGES.items()),
+        *(_form(path, handler, role) for part in parts_of("page") for path, (handler, role) in part.FORMS.items()),
     ]
 
 

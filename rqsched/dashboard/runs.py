@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from starlette.responses import Response
 
+from rqsched.api import runs as run_queries
+from rqsched.api.cursors import bind_cursor, unbind_cursor
+from rqsched.api.runs import RunFilters
+from rqsched.api.states import FAILURES, RUN_FILTERS
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.kernel.decide.model import FAILURES, RUN_FILTERS
-from rqsched.kernel.queries import run_pages
-from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
-from rqsched.kernel.queries.run_pages import RunFilters
 
 PAGE = 50
 """Runs on one page."""
@@ -36,11 +36,13 @@ def show(visit: Visit) -> Response:
     sort = "-ended" if filters.error is not None or {*filters.statuses} & FAILURES else "-created"
     of = "page of runs", visit.namespace, filters.schedule_id, sort
     cursor = unbind_cursor(visit.query("after") or None, *of)
-    found = visit.read(lambda c: run_pages.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True))
+    found = visit.read(
+        lambda c: run_queries.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True)
+    )
     names = ("q", "status", "schedule", "workflow", "within", "since", "until")
     return visit.page(
         "runs.html", runs=found.items, following=bind_cursor(found.following, *of), is_cut=found.is_cut,
-        statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_pages.MOST_LOOKED_AT,
+        statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_queries.MOST_LOOKED_AT,
         is_by_end=sort == "-ended",
         is_filtered=any(visit.query(name) for name in names),
     )  # fmt: skip

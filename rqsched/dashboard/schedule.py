@@ -13,32 +13,27 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.api import backfills, timeline
+from rqsched.api import events as event_queries
+from rqsched.api import hours as run_hours
+from rqsched.api import runs as run_queries
+from rqsched.api import upstreams as upstream_ends
+from rqsched.api.backfills import Backfill
 from rqsched.api.build_description import iter_upcoming
+from rqsched.api.cursors import bind_cursor, unbind_cursor
+from rqsched.api.database import Connection, find_freezes
+from rqsched.api.hours import A_DAY, HourKey, day_of, hour_of
+from rqsched.api.limits import told_of_line, told_of_targets
 from rqsched.api.run_handle import RunHandle
+from rqsched.api.runs import RunOutline
+from rqsched.api.timeline import Columns
+from rqsched.api.values import is_uid
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.rendering import Omission, exact, gap_of, under_freezes
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.features.after import store as upstream_ends
-from rqsched.features.backfill import store as backfills
-from rqsched.features.backfill.store import Backfill
-from rqsched.features.hours import store as run_hours
-from rqsched.features.hours import timeline
-from rqsched.features.hours.decide import A_DAY, HourKey, day_of, hour_of
-from rqsched.features.hours.timeline import Columns
-from rqsched.features.limits.chain import told_of_line, told_of_targets
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.freeze import Freeze
-from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.decide.model import Run, Schedule
-from rqsched.kernel.decide.results import Answer, Page
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
-from rqsched.kernel.queries.runs import RunOutline
-from rqsched.kernel.store import metadata
-from rqsched.kernel.store.database import Connection
+from rqsched.types import Answer, AuditRecord, Freeze, Page, Run, Schedule
 
 RUNS = 20
 """Runs on the page."""
@@ -222,7 +217,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         runs=replace(runs, next_cursor=bind_cursor(runs.next_cursor, *of)),
         events=event_queries.newest_events(connection, uid, _sequence(visit.query("before")), EVENTS + 1, _SEARCHED),
         gaps=gaps,
-        freezes=metadata.find_freezes(connection, None, schedule.namespace) if has_missed else [],
+        freezes=find_freezes(connection, None, schedule.namespace) if has_missed else [],
         backfills=[_describe(connection, visit, one, counted.get(one.uid, {})) for one in newest.items],
         outlines=run_queries.newest_runs(connection, [uid], _CHARTED)[uid],
         counts=run_hours.counts(connection, uid, hour_of(visit.now - _YEAR), hour_of(visit.now)),

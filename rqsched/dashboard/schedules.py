@@ -8,20 +8,19 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rqsched.api import events as event_queries
 from rqsched.api import health
+from rqsched.api import runs as run_queries
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.cursors import bind_cursor, malformed_cursor, read_instant, unbind_cursor
+from rqsched.api.database import Connection
+from rqsched.api.runs import RunOutline
+from rqsched.api.schedules import MOST_LOOKED_AT, Filters, Found, Position
+from rqsched.api.values import is_uid
 from rqsched.dashboard.actions import offered, offered_for_several
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.kernel.decide.audit import AuditRecord
-from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.decide.model import LastOutcome, ScheduleStatus
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, read_instant, unbind_cursor
-from rqsched.kernel.queries.runs import RunOutline
-from rqsched.kernel.queries.schedules import MOST_LOOKED_AT, Filters, Found, Position
-from rqsched.kernel.store.database import Connection
+from rqsched.types import AuditRecord, LastOutcome, ScheduleStatus
 
 PAGE = 50
 """Schedules on one page."""

@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
+from rqsched.api.database import DatabaseError
 from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard.rendering import html, render
 from rqsched.errors import DatabaseUnavailableError
@@ -31,7 +32,6 @@ from rqsched.http.dependencies import wiring_of
 from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError
 from rqsched.http.request_bodies import Knows
-from rqsched.kernel.store.database import DatabaseError
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""

@@ -22,21 +22,17 @@ from rq.job import Job
 from rq.worker import BaseWorker
 from starlette.responses import Response
 
-from rqsched.api import health
+from rqsched.api import health, limits, outages, processes
+from rqsched.api import runs as run_queries
+from rqsched.api import targets as target_queries
+from rqsched.api.database import Altered, Connection
+from rqsched.api.processes import LiveDispatcher
+from rqsched.api.runs import Outcome
+from rqsched.api.states import FAILURES, OPEN
+from rqsched.api.values import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
-from rqsched.features.fan_out import store as fan_out_targets
-from rqsched.features.limits import store as limits
-from rqsched.features.limits.decide import Bounds
-from rqsched.kernel.decide.ids import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
-from rqsched.kernel.decide.model import FAILURES, OPEN
-from rqsched.kernel.decide.results import LimitDescription
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries.runs import Outcome
-from rqsched.kernel.store.database import Connection
-from rqsched.kernel.store.metadata import Altered
-from rqsched.kernel.transport import refusal, telemetry
-from rqsched.kernel.transport.telemetry import LiveDispatcher
+from rqsched.types import Bounds, LimitDescription
 
 _log = logging.getLogger(__name__)
 _REPAIRS = {
@@ -159,7 +155,7 @@ class _Alive:
     def repairs(self) -> list[tuple[str, int]]:
         """The repairs that Redis has counted, without zeros."""
         done = [(words, int(self.passes.get(name, 0))) for name, words in _REPAIRS.items()]
-        pruned = sum(count for name, count in self.passes.items() if name.startswith(telemetry.PRUNED))
+        pruned = sum(count for name, count in self.passes.items() if name.startswith(processes.PRUNED))
         return [(words, count) for words, count in (*done, ("rows pruned", int(pruned))) if count]
 
 
@@ -179,8 +175,8 @@ def show(visit: Visit) -> Response:
         alive = _alive(visit, hour)
         visit.scheduler.runtime.transport.try_write()  # if it fails, no process can report that it is alive
     except RedisError as error:
-        _log.warning("workers are not known: %s", refusal.told(error), extra={"action": "dashboard_redis"})
-        alive.problem = f"{refusal.briefly(error)}, so what is shown of workers and queues is missing or old."
+        _log.warning("workers are not known: %s", outages.told(error), extra={"action": "dashboard_redis"})
+        alive.problem = f"{outages.briefly(error)}, so what is shown of workers and queues is missing or old."
     groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
     allowed = [(group, Bounds.read(group.number, group.rate), _last_change(group)) for group in groups]
     return visit.page("system.html", hour=hour, alive=alive, groups=allowed)
@@ -192,8 +188,8 @@ def _alive(visit: Visit, hour: LastHour) -> _Alive:
     found = sorted(some, key=lambda worker: worker.name)
     shown = _show_queues(visit, found, hour)
     workers = _show_workers(visit, found, [queue.name for queue in shown])
-    dispatchers = telemetry.live_dispatchers(transport.redis, transport.control.name)
-    passes = telemetry.read_passes(transport.redis, transport.control.name) if visit.sees_all else {}
+    dispatchers = processes.live_dispatchers(transport.redis, transport.control.name)
+    passes = processes.read_passes(transport.redis, transport.control.name) if visit.sees_all else {}
     return _Alive(workers, shown, dispatchers, passes)
 
 
@@ -201,7 +197,7 @@ def _read_last_hour(visit: Visit) -> LastHour:
     """Read the pace of the namespace's runs."""
     start = visit.now - _HOUR
     found, since = visit.read(partial(_newest_outcomes, namespace=visit.namespace, start=start))
-    handled, since_target = visit.read(lambda c: fan_out_targets.newest_flow(c, visit.namespace, start, _MOST_RUNS))
+    handled, since_target = visit.read(lambda c: target_queries.newest_flow(c, visit.namespace, start, _MOST_RUNS))
     default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[Outcome]](list)
     for one in found:
         of_queue[one.key or default].append(one)
@@ -279,7 +275,7 @@ def _show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[
     seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
     jobs = [worker.get_current_job_id() for worker in seen]
     redis = visit.scheduler.runtime.transport.redis
-    versions = telemetry.worker_versions(redis, [worker.key for worker in seen])
+    versions = processes.worker_versions(redis, [worker.key for worker in seen])
     doing = visit.read(lambda connection: _what_is_done(connection, visit.namespace, jobs))
     return [
         _shown(worker, version, job_id, doing.get(job_id or ""), None if visit.sees_all else shown)
@@ -294,7 +290,7 @@ def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | N
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}
     target_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, TargetJobId)}
     runs = run_queries.names_of_runs(connection, namespace, [*run_uids.values()])
-    targets = fan_out_targets.names_of_targets(connection, namespace, [*target_uids.values()])
+    targets = target_queries.names_of_targets(connection, namespace, [*target_uids.values()])
     doing = {}
     for id_, uid in run_uids.items():
         if run := runs.get(uid):

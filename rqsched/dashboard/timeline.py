@@ -16,20 +16,19 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.api import events as event_queries
+from rqsched.api import timeline
 from rqsched.api.build_description import iter_upcoming
+from rqsched.api.database import Connection
+from rqsched.api.load import MOST_HOURS, Window, read_load
+from rqsched.api.schedules import Found
+from rqsched.api.timeline import Columns, Lot
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import around, filters_of, kept_of, read_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.features.hours import timeline
-from rqsched.features.hours.timeline import Columns, Lot
-from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.results import Peak
-from rqsched.kernel.queries import events as event_queries
-from rqsched.kernel.queries.schedules import Found
-from rqsched.kernel.store.database import Connection
-from rqsched.simulate.load import MOST_HOURS, Window, read_load
+from rqsched.types import Peak, Schedule
 from rqsched.when.words import zone_in_words
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)

@@ -13,20 +13,19 @@ from zoneinfo import ZoneInfo
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from rqsched import CommandContext
+from rqsched.api import runs as run_queries
+from rqsched.api import schedules as schedule_queries
+from rqsched.api.database import Connection
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler
+from rqsched.api.values import is_uid
 from rqsched.dashboard import session
 from rqsched.dashboard.rendering import html, render
 from rqsched.errors import InvalidInputError, RunNotFoundError
 from rqsched.http.auth import Principal, Role
 from rqsched.http.dependencies import require_role, wiring_of
-from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.freeze import Freeze
-from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.decide.model import Run, Schedule
-from rqsched.kernel.queries import runs as run_queries
-from rqsched.kernel.queries import schedules as schedule_queries
-from rqsched.kernel.store.database import Connection
+from rqsched.types import Freeze, Run, Schedule
 from rqsched.when.zones import known_timezones
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ OF_OTHERS = {
     ("retry_on_request", "fan_out"): "a retry of a fan-out may run its failed targets only",
 }
 """(feature, feature that it imports): why. The others stand alone."""
-SURFACES = ("client", "metrics", "ojs", "durable_workflow", "http", "cli")
+SURFACES = ("client", "metrics", "ojs", "durable_workflow", "http", "cli", "dashboard")
 BEHIND_API = ("kernel", "features", "run", "simulate", "importers")
 """What surfaces reach through `api` only."""
 BESIDE_API = {

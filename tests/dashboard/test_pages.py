@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy
+from rqsched.api import schedules as schedule_queries
 from rqsched.dashboard.rendering import NOTHING
 from rqsched.features.hours import store as run_hours
 from rqsched.features.pruning.chain import Pruning, prune_all
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.model import Change, RunStatus, tone_of
 from rqsched.kernel.decide.retention import Retention
-from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.store import changes
 from rqsched.workflows import make_workflow
 from tests.kernel.store.samples import run_of

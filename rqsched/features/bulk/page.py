@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
+from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
@@ -160,3 +161,8 @@ def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
     }
     told = [f"{word} {kept[name]}" for name, word in words.items() if name in kept]
     return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])
+
+
+PAGES: dict[str, Callable[[Visit], Response]] = {}
+FORMS = {"/bulk": (ask, Role.OPERATE)}
+"""The addresses that the dashboard serves."""

@@ -152,3 +152,8 @@ def _revision(visit: Visit) -> int:
     """Return the revision that the form was made from; 0 for a new calendar."""
     text = visit.form.get("revision", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+PAGES = {"/calendars": show_all, "/calendars/{name}": show}
+FORMS = {"/calendars": (change, Role.ADMIN), "/calendars/{name}/delete": (delete, Role.ADMIN)}
+"""The addresses that the dashboard serves."""

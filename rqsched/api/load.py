@@ -1,0 +1,5 @@
+"""What fires when, minute by minute."""
+
+from rqsched.simulate.load import MOST_HOURS as MOST_HOURS
+from rqsched.simulate.load import Window as Window
+from rqsched.simulate.load import read_load as read_load

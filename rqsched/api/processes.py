@@ -1,0 +1,7 @@
+"""What processes report of themselves in Redis."""
+
+from rqsched.kernel.transport.telemetry import PRUNED as PRUNED
+from rqsched.kernel.transport.telemetry import LiveDispatcher as LiveDispatcher
+from rqsched.kernel.transport.telemetry import live_dispatchers as live_dispatchers
+from rqsched.kernel.transport.telemetry import read_passes as read_passes
+from rqsched.kernel.transport.telemetry import worker_versions as worker_versions
