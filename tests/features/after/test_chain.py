@@ -300,7 +300,7 @@ def test_circle_is_not_closed_by_two_changes_at_once_that_name_no_schedule_in_co
             first.update(spec=After("b"), connection=other)
             closing = threads.submit(third.update, spec=After("d"))
             wait_for_a_lock(env.runtime.database)
-        with pytest.raises(UpstreamError, match="circle"):
+        with pytest.raises(UpstreamError, match="is a cycle"):
             closing.result()
 
 
@@ -312,7 +312,7 @@ def test_the_order_in_a_set_that_is_synced_does_not_matter(any_env: Env) -> None
     env.run_next(env.scheduler.get("s0"))
     env.work()
     assert all(statuses(env.scheduler.get(f"s{n}")) == ["succeeded"] for n in range(6))
-    with pytest.raises(UpstreamError, match="circle"):
+    with pytest.raises(UpstreamError, match="is a cycle"):
         env.scheduler.sync([*declared[1:], Declaration("s0", "note", After("s5"))])
     with pytest.raises(UpstreamError, match=r"create '.*' first"):
         env.scheduler.sync([Declaration("new", "note", MINUTE), Declaration("x", "note", After("nowhere"))])
