@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import sqlalchemy as sa
@@ -466,17 +467,51 @@ def test_a_schedule_that_cannot_be_evaluated_keeps_no_other_from_preview_and_tha
     env.runtime.database.transact(lambda connection: connection.execute(find_zone))
 
 
-def test_with_since_what_was_due_before_fires_and_only_the_rest_is_missed(any_env: Env) -> None:
+@pytest.mark.parametrize("everything", [True, False])
+def test_with_since_what_was_due_before_fires_and_only_the_rest_is_missed(any_env: Env, everything: bool) -> None:
     env, schedule = any_env, any_env.create()
     began = env.clock.now()
-    env.scheduler.freeze(everything=True)
+    env.scheduler.freeze(everything=everything)
     env.advance(5 * MINUTE)
+    for missed in MISSED_WITHOUT_SINCE:
+        with pytest.raises(InvalidInputError, match="missed='none'"):
+            env.scheduler.thaw(everything=everything, since=began, missed=missed)
 
-    preview = env.scheduler.preview_thaw(everything=True, since=began + 3 * MINUTE, missed="none")
-    done = env.scheduler.thaw(everything=True, since=began + 3 * MINUTE, missed="none")
+    preview = env.scheduler.preview_thaw(everything=everything, since=began + 3 * MINUTE, missed="none")
+    done = env.scheduler.thaw(everything=everything, since=began + 3 * MINUTE, missed="none")
 
     assert [(row.fires, row.missed) for row in preview.schedules] == [([began + MINUTE], 4)]
     env.dispatch()
     assert (done.missed, len(statuses(schedule))) == (4, 1)
-    with pytest.raises(InvalidInputError, match="missed"):
-        env.scheduler.thaw(everything=True, since=began)
+
+
+MISSED_WITHOUT_SINCE: tuple[Literal["one", "all"] | None, ...] = (None, "one", "all")
+
+
+@pytest.mark.parametrize(("missed", "fired"), [("one", 1), ("all", 4), ("none", 0)])
+def test_a_thaw_of_everything_fires_as_many_as_it_says_whatever_the_policy(
+    any_env: Env, missed: Literal["one", "all", "none"], fired: int
+) -> None:
+    env, schedule = any_env, any_env.create(missed=MissedPolicy.SKIP, overlap="allow_all")
+    env.scheduler.freeze(everything=True)
+    env.advance(4 * MINUTE)
+
+    preview = env.scheduler.preview_thaw(everything=True, missed=missed)
+    done = env.scheduler.thaw(everything=True, missed=missed)
+
+    assert [(len(row.fires), row.missed) for row in preview.schedules] == [(fired, 4 - fired)]
+    assert (done.fired, done.missed, len(statuses(schedule))) == (fired, 4 - fired, fired)
+
+
+def test_everything_and_a_namespace_are_not_frozen_or_thawed_in_one_call(any_env: Env) -> None:
+    scheduler = any_env.scheduler
+    scheduler.freeze("it moves")
+    before = scheduler.frozen()
+    for call in (scheduler.freeze, scheduler.thaw, scheduler.preview_thaw, scheduler.freezes):
+        with pytest.raises(InvalidInputError, match="give one of them"):
+            call(everything=True, namespace="default")
+    assert scheduler.frozen() == before
+    scheduler.freeze("restore", everything=True)
+    assert [one.namespace for one in scheduler.frozen()] == [None, "default"]
+    scheduler.thaw(everything=True)
+    assert scheduler.frozen() == before
