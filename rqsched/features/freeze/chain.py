@@ -68,7 +68,7 @@ class _Due(NamedTuple):
 def freeze(runtime: Runtime, namespace: str | None, context: CommandContext) -> Freeze:
     """Let nothing begin from now on in a namespace, or (None) in any; a freeze that exists already stays as it is.
 
-    Returns the freeze. That of a namespace is stored in SQL: raises BackendUnavailableError if SQL does not answer.
+    Return the freeze. SQL stores the freeze of a namespace: raises BackendUnavailableError if SQL does not answer.
     Redis makes other processes ask SQL at once; if Redis does not answer now, the next pass of reconcile writes to it.
     """
     if namespace is None:

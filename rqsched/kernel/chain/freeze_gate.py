@@ -76,7 +76,7 @@ class FreezeGate:
     def require_none(self, namespace: str | None = None) -> None:
         """Raise FrozenError while everything is frozen: work that is started by hand is refused instead of waiting.
 
-        So it is while the namespace is frozen. A caller that does not know the namespace yet calls `require_thawed`
+        Raise it also while the namespace is frozen. A caller that does not know the namespace yet calls `require_thawed`
         later.
         """
         if self.look(with_sql=False):
