@@ -76,8 +76,8 @@ class FreezeGate:
     def require_none(self, namespace: str | None = None) -> None:
         """Raise FrozenError while everything is frozen: work that is started by hand is refused instead of waiting.
 
-        Raise it also while the namespace is frozen. A caller that does not know the namespace yet calls `require_thawed`
-        later.
+        Raise it also while the namespace is frozen. A caller that does not know the namespace yet calls
+        `require_thawed` later.
         """
         if self.look(with_sql=False):
             raise FrozenError(None, str(self.known))
