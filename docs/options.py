@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rqsched import dashboard
-from rqsched.cli.create import flags_of
 from rqsched.config import Settings
 from rqsched.dashboard import editor
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, Part, help_of
 from rqsched.when.duration import format_duration
 from rqsched.workflows import workflow
 
@@ -38,7 +37,7 @@ scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), overlap="buffer_o
 | Django | the same, in [`schedules.py`](django.md#workflows-and-schedules) and in views |
 | HTTP | a field of the body of [create, upsert and update](http.md#the-fields-of-a-schedule) |
 | file | a key of a schedule in a [file of `sync`](cli.md#the-file-of-sync): JSON and YAML as HTTP has it, or TOML |
-| command | a flag of [`rqsched create`](reference/commands.md), `upsert` and `update`; in Django `manage.py rqsched` |
+| command | a word of [`rqsched create`](reference/commands.md), `upsert` and `update`; in Django `manage.py rqsched` |
 | editor | a field of the [dashboard's](dashboard.md) form |
 
 Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out has its
@@ -53,7 +52,7 @@ This page is made from the table in `rqsched/kernel/decide/option_table.py` by `
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.TEXTS: "text or list of texts"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}
-_REPEATED = {Kind.NAMES: "{1}", Kind.TEXTS: "{1}", Kind.LABELS: "{0}={1}", Kind.ATTRIBUTES: "{0}={1}"}
+_REPEATED = {Kind.NAMES: "{1}", Kind.TEXTS: "{1}", Kind.LABELS: "{0}={1}"}
 """How each value of a flag is written that may be repeated."""
 _FORM = (Path(dashboard.__file__).parent / "templates" / "editor.html").read_text()
 
@@ -85,7 +84,7 @@ def said(name: str) -> dict[str, str]:
         "Python, Django": f"{name}={json.dumps(value)}",
         "HTTP, file in JSON": f'"{name}": {json.dumps(value)}',
         "file in TOML": f"{name} = {_toml(value)}",
-        "command": _flags(name, value),
+        "command": _command(name, value),
     }
 
 
@@ -95,18 +94,23 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _flags(name: str, value: Any) -> str:
+def _command(name: str, value: Any) -> str:
     if name in PARTS:
-        return " ".join(f"{PARTS[name][part].flag} {_word(one)}" for part, one in value.items())
-    flag, form = flags_of(name)[0], _REPEATED.get(OPTIONS[name].kind)
-    if form is None:
-        return f"{flag} {_word(value)}"
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    return " ".join(f"{flag} {_word(form.format(key, one))}" for key, one in pairs)
+        return " ".join(_words(f"{name}.{part}", PARTS[name][part], one) for part, one in value.items())
+    return _words(name, OPTIONS[name], value)
 
 
-def _word(value: Any) -> str:
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+def _words(name: str, option: Option | Part, value: Any) -> str:
+    form = _REPEATED.get(option.kind)
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    texts = [_text(value)] if form is None else [form.format(key, one) for key, one in pairs]
+    if option.flags:
+        return " ".join(f"{option.flags[0]} {shlex.quote(text)}" for text in texts)
+    return " ".join(f"--set {shlex.quote(f'{name}={text}')}" for text in texts)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def labels(name: str) -> list[str]:

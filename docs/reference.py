@@ -23,6 +23,7 @@ from fastapi.routing import APIRoute, APIRouter
 from rqsched import Scheduler, durable_workflow, errors, ojs
 from rqsched.api.gauges import DatabaseGauges, Memory, RedisGauges
 from rqsched.cli.app import app
+from rqsched.cli.command import is_common
 from rqsched.config import Settings, secrets
 from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.errors import RqschedError
@@ -207,19 +208,31 @@ _PAGE = re.compile(r"docs/([\w-]+)\.md")
 
 
 def commands() -> str:
-    """Every command with its arguments and options."""
-    return "\n".join(["# Commands in full\n", *_command("rqsched", typer.main.get_command(app))])
+    """Every command with its arguments and options, those that nearly all have once."""
+    root = typer.main.get_command(app)
+    shared = next(one for name, one in _each("rqsched", root) if name == "rqsched create").params
+    common = _table(one for one in shared if is_common(one))
+    pages = (_command(name, one) for name, one in _each("rqsched", root))
+    return "\n".join(["# Commands in full\n", f"Options of nearly every command:\n\n{common}", *pages])
 
 
-def _command(path: str, command: Any) -> Iterator[str]:
-    command = getattr(command, "loaded", command)  # a command is imported when it is used
-    yield f"## {path}\n\n{_plain(command.help or '')}\n"
-    rows = [_parameter(one) for one in command.params if not getattr(one, "hidden", False)]
-    if rows:
-        yield "\n".join(["| option | meaning | default |", "|---|---|---|", *rows, ""])
+def _each(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command and group with its words; a command is imported when it is used."""
+    command = getattr(command, "loaded", command)
+    yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
-            yield from _command(f"{path} {name}", inner)
+            yield from _each(f"{path} {name}", inner)
+
+
+def _command(path: str, command: Any) -> str:
+    rows = [one for one in command.params if not getattr(one, "hidden", False) and not is_common(one)]
+    more = [_plain(command.epilog)] if command.epilog and path != "rqsched" else []
+    return "\n\n".join([f"## {path}", _plain(command.help or ""), *([_table(rows)] if rows else []), *more]) + "\n"
+
+
+def _table(parameters: Iterable[Any]) -> str:
+    return "\n".join(["| option | meaning | default |", "|---|---|---|", *map(_parameter, parameters), ""])
 
 
 def _parameter(parameter: Any) -> str:

@@ -577,7 +577,7 @@ def _waits(scope: _Scope) -> Finding:
     "environments",
     "schema redis publishing",
     "Set RQSCHED_ENVIRONMENT of every dispatcher to one of them, or change them: "
-    "`rqsched update ID --environment NAME`.",
+    "`rqsched update ID --set environments=NAME`.",
 )
 def _environments(scope: _Scope) -> Finding:
     """Compare the `environments` of schedules with those of the dispatchers, each of which may fire any schedule.

@@ -150,7 +150,10 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 done; 1 the command or a fire failed; 2 wrong usage or invalid input, nothing was written; "
         "3 not found; 4 conflict with the current state; 5 SQL or Redis is not available; 6 `sync --diff` found "
-        "differences. Settings come from RQSCHED_* variables."
+        "differences. Settings come from RQSCHED_* variables.\n\n"
+        "Options of nearly every command: -n, --namespace NAME: the namespace, by default RQSCHED_NAMESPACE; "
+        "-o, --output: a table for people, one json document, or jsonl, an object a line; --reason WHY: recorded with "
+        "the change; -v, --verbose: log to standard error, -vv more."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -21,7 +21,6 @@ import typer
 from rqsched import OnResume, OverlapPolicy
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.database import Connection, Database, DatabaseError, Patience, sqlite_path, with_connect_timeout
-from rqsched.api.options import METADATA, POLICY
 from rqsched.api.values import MAX_PAGE
 from rqsched.config import Settings
 from rqsched.embedded import database_url
@@ -84,24 +83,24 @@ ScheduleId = Annotated[
 ]
 Until = Annotated[
     str | None,
-    typer.Option(
-        "--until", metavar="INSTANT", help="Of a pause: it ends by itself at this instant, or in so long (2h)."
-    ),
+    typer.Option("--until", metavar="INSTANT", help="The pause ends then, or in so long (2h)."),
 ]
-Note = Annotated[str | None, typer.Option("--note", help="Free text kept with the schedule.", rich_help_panel=METADATA)]
+Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Free text kept with the schedule.")]
 Overlap = Annotated[
     str | None,
     typer.Option(
         "--overlap",
-        help=f"What to do while an earlier run is unfinished: {', '.join(OverlapPolicy)}.",
+        help="While a run is unfinished: skip ...",
+        metavar="POLICY",
         autocompletion=lambda: list(OverlapPolicy),
-        rich_help_panel=POLICY,
     ),
 ]
 
-WhereResumed = Annotated[str | None, typer.Option("--on-resume", help=f"Where it continues: {', '.join(OnResume)}.")]
+WhereResumed = Annotated[
+    str | None, typer.Option("--on-resume", metavar="WHERE", help=f"Continue: {', '.join(OnResume)}.")
+]
 IdempotencyKey = Annotated[
-    str | None, typer.Option("--idempotency-key", help="The same key starts the same run only once.")
+    str | None, typer.Option("--idempotency-key", metavar="KEY", help="A key starts a run once.")
 ]
 
 
@@ -111,17 +110,12 @@ class Matching:
 
     outcome: Annotated[
         list[LastOutcome] | None,
-        typer.Option("--outcome", help="Only schedules whose newest run ended so; may be repeated."),
+        typer.Option("--outcome", metavar="OUTCOME", help="Whose last run ended so; may be repeated."),
     ] = None
-    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value; all must match.")] = None
-    owner: Annotated[str | None, typer.Option("--owner", help="Only schedules of this owner.")] = None
-    text: Annotated[str | None, typer.Option("--text", help="Only schedules whose id contains this.")] = None
-    overdue: Annotated[
-        bool | None,
-        typer.Option(
-            "--overdue/--not-overdue", help="Only schedules without a success for as long as expected, or only others."
-        ),
-    ] = None
+    label: Annotated[Texts, typer.Option("--label", "-l", metavar="NAME=VALUE", help="All must match.")] = None
+    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Of this owner.")] = None
+    text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Whose id contains this.")] = None
+    overdue: Annotated[bool, typer.Option("--overdue", help="Without a success for too long.")] = False
 
     def filters(self, status: Sequence[ScheduleStatus] | None, workflow: str | None) -> dict[str, Any]:
         """Return the filters of the scheduler; raises InvalidInputError for a blank text."""
@@ -132,7 +126,7 @@ class Matching:
             "labels": pairs("--label", self.label or ()),
             "owner": given_text("--owner", self.owner),
             "text": given_text("--text", self.text),
-            "overdue": self.overdue,
+            "overdue": self.overdue or None,
         }
 
 
@@ -142,30 +136,23 @@ class Listed(Matching):
 
     status: Annotated[
         list[ScheduleStatus] | None,
-        typer.Option(
-            "--status", help="Only schedules of this status; may be repeated. Deleted ones are shown only with it."
-        ),
+        typer.Option("--status", metavar="STATUS", help="Of this status; may be repeated."),
     ] = None
     workflow: Annotated[
         str | None,
-        typer.Option(
-            "--workflow", "--workflow-type", help="Only schedules of this workflow.", autocompletion=workflow_names
-        ),
+        typer.Option("--workflow", metavar="NAME", help="Of this workflow.", autocompletion=workflow_names),
     ] = None
-    query: Annotated[
-        str | None,
-        typer.Option(
-            "--query",
-            help='An AND of equalities, such as \'WorkflowType = "invoice-sync" AND region = "eu"\': ScheduleId, '
-            "Status, WorkflowType, TaskQueue, Note and search attributes.",
-        ),
+    query: Annotated[str | None, typer.Option("--query", metavar="QUERY", help="Such as 'Status = \"paused\"'.")] = None
+    created_since: Annotated[
+        str | None, typer.Option("--created-since", metavar="INSTANT", help="Created then or later.")
     ] = None
-    created_since: Annotated[str | None, typer.Option("--created-since", help="Created at this instant or later.")] = (
+    created_until: Annotated[str | None, typer.Option("--created-until", metavar="INSTANT", help="Created before.")] = (
         None
     )
-    created_until: Annotated[str | None, typer.Option("--created-until", help="Created before this instant.")] = None
-    next_since: Annotated[str | None, typer.Option("--next-since", help="Fires next at this instant or later.")] = None
-    next_until: Annotated[str | None, typer.Option("--next-until", help="Fires next before this instant.")] = None
+    next_since: Annotated[
+        str | None, typer.Option("--next-since", metavar="INSTANT", help="Fires next then or later.")
+    ] = None
+    next_until: Annotated[str | None, typer.Option("--next-until", metavar="INSTANT", help="Fires next before.")] = None
 
     def all_filters(self) -> dict[str, Any]:
         """Return the filters of the scheduler; raises InvalidInputError for a blank text, and for a naive instant."""
@@ -178,10 +165,8 @@ class Listed(Matching):
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, help="The size of a page.")]
-PageToken = Annotated[
-    str | None, typer.Option("--page-token", help="Where the page begins: the token that the previous page shows.")
-]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, metavar="N", help="The size of a page.")]
+PageToken = Annotated[str | None, typer.Option("--page-token", metavar="TOKEN", help="Of the page before this one.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its uid; with --schedule its number or instance id too.")]
 ScheduleOfRun = Annotated[str | None, typer.Option("--schedule", metavar="ID", help="The schedule it is one of.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -274,15 +259,3 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
         if not (name and equals):
             raise InvalidInputError(option, f"{text!r} is refused; write name=value")
     return {name: value for name, _, value in split}
-
-
-def json_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read `name=value` texts whose values are JSON if they parse, else text: `tier=3`, `city=Rome`."""
-    return {name: _json_or_text(value) for name, value in pairs(option, texts).items()}
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

@@ -9,11 +9,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from rqsched import CommandContext
 from rqsched.api import schema
@@ -35,6 +37,7 @@ FAILED, CONFLICT = RqschedError.exit_code, ConflictError.exit_code
 DIFFERENT = 6
 """The exit code of a comparison that found a difference."""
 _PANEL = "Common"
+_SHORT = {"namespace": "-n NAMESPACE", "output": "-o table|json|jsonl", "reason": "--reason WHY", "verbose": "-v"}
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 Verbose = Annotated[
@@ -196,7 +199,26 @@ def _logging_to_stderr(verbose: int) -> Iterator[None]:
         root.setLevel(before)
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def is_common(parameter: Any) -> bool:
+    """Return whether a parameter of a command is one that every command has."""
+    return getattr(parameter, "rich_help_panel", None) == _PANEL
+
+
+class _Command(TyperCommand):
+    """A command whose help leaves out the common options: they would fill half of it."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with a line about the common options."""
+        shown, also = copy(self), [_SHORT[str(one.name)] for one in self.params if is_common(one)]
+        shown.params = [one for one in self.params if not is_common(one)]
+        line = f"Also {', '.join(also)}: see rqsched --help." if also else None
+        shown.epilog = "\n\n".join(filter(None, (self.epilog, line)))
+        TyperCommand.format_help(shown, ctx, formatter)
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, epilog: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command of `app`.
 
     A parameter whose type is a dataclass of annotated fields is a group of options: its fields become options, and
@@ -220,7 +242,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
         options.sort(key=lambda option: option.default is not option.empty)  # the required ones first
         run.__annotations__ = {option.name: option.annotation for option in options}
         run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-        app.command(name or function.__name__.replace("_", "-"))(run)
+        app.command(name or function.__name__.replace("_", "-"), cls=_Command, epilog=epilog)(run)
         return function
 
     return register

@@ -79,7 +79,7 @@ def import_(
     ] = False,
     timezone: Annotated[
         str | None,
-        typer.Option("--timezone", "--tz", help="The zone of the source's host, for cron expressions; default UTC."),
+        typer.Option("--timezone", help="The zone of the source's host, for cron expressions; default UTC."),
     ] = None,
 ) -> None:
     """Bring over the schedules of another scheduler. They stay paused until you disable the originals."""

@@ -20,7 +20,7 @@ from rqsched.run.worker import WorkerOptions, parse_size, serve, serve_dispatche
 app = typer.Typer(add_completion=False)
 Frozen = Annotated[
     bool,
-    typer.Option("--freeze", help="Begin nothing, whatever `rqsched thaw` said: for a first look after a restore."),
+    typer.Option("--freeze", help="Begin nothing, after a restore."),
 ]
 
 
@@ -28,12 +28,12 @@ Frozen = Annotated[
 class Logs:
     """The logging of a process."""
 
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="The lowest level that is logged.", rich_help_panel="Common")
-    ] = LogLevel.INFO
-    log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="Lines for people, or JSON.", rich_help_panel="Common")
-    ] = LogFormat.TEXT
+    log_level: Annotated[LogLevel, typer.Option("--log-level", metavar="LEVEL", help="The lowest that is logged.")] = (
+        LogLevel.INFO
+    )
+    log_format: Annotated[LogFormat, typer.Option("--log-format", metavar="FORMAT", help="text or json.")] = (
+        LogFormat.TEXT
+    )
     verbose: Verbose = 0
     """If -v is given, everything is logged, as with `--log-level debug`."""
 
@@ -46,27 +46,21 @@ class Logs:
 def worker(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUEUES", help="The queues of runs, the most urgent first; default: RQSCHED_DEFAULT_QUEUE."
-        ),
+        typer.Argument(metavar="QUEUES", help="The most urgent first; default: RQSCHED_DEFAULT_QUEUE."),
     ] = None,
-    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
+    no_recover: Annotated[bool, typer.Option("--no-recover", help="Do not repair links and runs first.")] = False,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", metavar="N", help="Keep N processes that execute run after run."),
+        typer.Option("--concurrency", metavar="N", help="Keep N processes that execute runs."),
     ] = None,
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="With --concurrency: each process forks for every run.")
-    ] = False,
-    burst: Annotated[
-        bool, typer.Option("--burst", "-b", help="Make one pass, execute what is queued, and end.")
-    ] = False,
+    isolate: Annotated[bool, typer.Option("--isolate", help="With --concurrency: fork for every run.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", "-b", help="Execute what is queued, and end.")] = False,
     max_jobs: Annotated[
         int | None,
         typer.Option(
             "--max-jobs",
             metavar="N",
-            help="Replace each executing process after N jobs; a burst ends then. Default for runners: 1000.",
+            help="Replace a process after so many jobs.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -74,7 +68,7 @@ def worker(
         typer.Option(
             "--max-memory",
             metavar="SIZE",
-            help="Replace a runner that has grown beyond, such as 300M. Default: 512M, or twice what it began with.",
+            help="Replace a runner beyond it, such as 300M.",
         ),
     ] = None,
     max_idle_time: Annotated[
@@ -85,11 +79,11 @@ def worker(
     ] = None,
     exception_handler: Annotated[
         list[str] | None,
-        typer.Option("--exception-handler", metavar="PATH", help="One of RQ's exception handlers; may be repeated."),
+        typer.Option("--exception-handler", metavar="PATH", help="One of RQ's; may be repeated."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The worker's name at RQ; several processes append -1, -2 ..."),
+        typer.Option("--name", metavar="NAME", help="The worker's name at RQ."),
     ] = None,
     freeze: Frozen = False,
     *,
@@ -112,12 +106,12 @@ def worker(
         exception_handlers=tuple(exception_handler or ()),
         name=name,
     )
-    raise typer.Exit(serve(queues or [Settings().default_queue], recover=recover, options=options))
+    raise typer.Exit(serve(queues or [Settings().default_queue], recover=not no_recover, options=options))
 
 
 @command(app)
 def dispatcher(
-    recover: Annotated[bool, typer.Option("--recover/--no-recover", help="Repair stale links and runs first.")] = True,
+    no_recover: Annotated[bool, typer.Option("--no-recover", help="Do not repair links and runs first.")] = False,
     freeze: Frozen = False,
     *,
     logs: Logs,
@@ -128,7 +122,7 @@ def dispatcher(
     """
     logs.begin()
     _freeze(freeze)
-    raise typer.Exit(serve_dispatcher(recover=recover))
+    raise typer.Exit(serve_dispatcher(recover=not no_recover))
 
 
 def _freeze(is_frozen: bool) -> None:
@@ -139,29 +133,29 @@ def _freeze(is_frozen: bool) -> None:
 
 @command(app)
 def web(
-    host: Annotated[str, typer.Option("--host", help="Beyond loopback, RQSCHED_TOKENS must be set.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Beyond loopback, set RQSCHED_TOKENS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: one that is free.")] = 8000,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", exists=True, dir_okay=False, help="Serve HTTPS: the certificate, PEM.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", exists=True, dir_okay=False, help="Its private key, PEM.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, metavar="N", help="Serve in N processes; one that ends is replaced.")
-    ] = 1,
-    max_connections: Annotated[
-        int | None,
+        Path | None,
         typer.Option(
-            "--max-connections", min=1, help="The most connections of a process; further requests are answered 503."
+            "--tls-cert", exists=True, dir_okay=False, metavar="FILE", help="Serve HTTPS: the certificate, PEM."
         ),
     ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", exists=True, dir_okay=False, metavar="FILE", help="Its private key, PEM."),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Serve in N processes.")] = 1,
+    max_connections: Annotated[
+        int | None,
+        typer.Option("--max-connections", min=1, metavar="N", help="Of a process; more get 503."),
+    ] = None,
     root_path: Annotated[
-        str, typer.Option("--root-path", metavar="PATH", help="Below which path a proxy serves it, such as /rqsched.")
+        str, typer.Option("--root-path", metavar="PATH", help="Where a proxy serves it, as /rqsched.")
     ] = "",
-    access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help="A line for each request, without its query.")
-    ] = True,
+    no_access_log: Annotated[bool, typer.Option("--no-access-log", help="Log no line for each request.")] = False,
     *,
     logs: Logs,
 ) -> None:
@@ -171,7 +165,7 @@ def web(
     if root_path and not root_path.startswith("/"):
         raise ConfigError("--root-path must begin with a slash: /rqsched.")
     logs.begin()
-    logging.getLogger("rqsched.http.access").disabled = not access_log
+    logging.getLogger("rqsched.http.access").disabled = no_access_log
     serve_http = _http_serve()
     raise typer.Exit(
         serve_http(

@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from rqsched import OnResume
 from rqsched.api.list_filters import read_page
 from rqsched.api.options import Policies
 from rqsched.api.values import MAX_PAGE, pages
@@ -68,11 +67,9 @@ def list_schedules(
     listed: Listed,
     sort: Annotated[
         Sort,
-        typer.Option(
-            "--sort", help="By created, next (only those that fire) or id; -created, -next and -id reverse it."
-        ),
+        typer.Option("--sort", metavar="ORDER", help="created, next or id; -next reverses it."),
     ] = Sort.CREATED,
-    limit: Annotated[int, typer.Option("--limit", "--page-size", min=1, max=MAX_PAGE, help="The size of a page.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_PAGE, metavar="N", help="The size of a page.")] = 50,
     page_token: PageToken = None,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
@@ -159,7 +156,7 @@ def pause(
     note: Note = None,
     until: Until = None,
     on_resume: Annotated[
-        str | None, typer.Option("--on-resume", help=f"With --until: where it continues, {', '.join(OnResume)}.")
+        str | None, typer.Option("--on-resume", metavar="WHERE", help="With --until: where it continues.")
     ] = None,
 ) -> None:
     """Stop firing; runs and retries continue, buffered runs wait. With --until it fires again by itself then."""

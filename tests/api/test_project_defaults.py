@@ -183,7 +183,7 @@ def test_every_surface_creates_with_the_projects_defaults(
 
     monkeypatch.setenv("RQSCHED_TIMEZONE", BERLIN)
     monkeypatch.setenv("RQSCHED_RETRY", '{"max_retries": 5}')
-    cli("create", "flags", HELLO, "--cron", "0 3 * * *", "--backoff-base", "30s")
+    cli("create", "flags", HELLO, "--cron", "0 3 * * *", "--set", "retry.base=30s")
     file = tmp_path / "schedules.toml"
     file.write_text(
         f'[[schedules]]\nschedule_id = "file"\nworkflow = "{HELLO}"\ncron = "0 3 * * *"\nretry = {{base = "30s"}}\n'

@@ -160,6 +160,6 @@ def test_the_output_has_the_status_unless_the_outcome_says_it(cli: Cli) -> None:
 
 
 def test_the_printed_next_fire_includes_jitter(cli: Cli) -> None:
-    told = cli("create", "new", HELLO, "--cron", "0 2 * * *", "--jitter", "20h").out
+    told = cli("create", "new", HELLO, "--cron", "0 2 * * *", "--set", "jitter=20h").out
     due_at = cli.scheduler.get("new").state.due_at
     assert f"next fire {due_at:%Y-%m-%dT%H:%M:%SZ}" in told

@@ -6,7 +6,6 @@ import getpass
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +17,22 @@ from tests.support.crowd import copy_schedule
 from tests.support.narrow import present
 
 EVERYTHING = [
-    "--cron", "0 2 * * *", "--interval", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
-    "--start-at", "2026-01-01T00:00:00+01:00", "--end-at", "2100-01-01T00:00:00Z", "--jitter", "30", "--spread", "1h",
-    "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow", "--timeout", "10m", "--priority", "5",
-    "--overlap", "buffer_all", "--buffer-limit", "7", "--missed", "all", "--fire-within", "PT2H",
-    "--missed-limit", "9", "--on-resume", "once", "--max-runs", "12", "--on-max-runs", "delete",
-    "--max-successes", "11", "--environment", "production", "--environment", "staging", "--max-retries", "5",
-    "--retention", "30d,500", "--fan-out", "never", "--overlap-until", "dispatched",
-    "--targets", HELLO, "--max-parallel", "8", "--target-timeout", "20s", "--target-retries", "2",
-    "--target-backoff-base", "5s", "--retry-on", "OSError", "--retry-on", "requests.*", "--give-up-on", "KeyError",
-    "--target-backoff-factor", "4", "--target-backoff-cap", "2m",
-    "--then", "continue", "--backoff-base", "10s",
-    "--backoff-factor", "3", "--backoff-cap", "1m", "--max-consecutive-failures", "4", "--label", "team=ops",
-    "--label", "tier=1", "--memo", '{"m": [1]}', "--search-attribute", "count=3", "--search-attribute", "city=Rome",
-    "--description", "all of it", "--owner", "me", "--note", "a note", "--paused",
+    "--cron", "0 2 * * *", "--every", "1h", "--once", "2099-01-01T00:00:00Z", "--timezone", "America/New_York",
+    "--set", "start_at=2026-01-01T00:00:00+01:00", "--set", "end_at=2100-01-01T00:00:00Z", "--set", "jitter=30",
+    "--set", "spread=1h", "--args", '["eu"]', "--kwargs", '{"deep": {"x": 1}}', "--queue", "slow",
+    "--timeout", "10m", "--set", "priority=5", "--overlap", "buffer_all", "--set", "buffer_limit=7",
+    "--set", "missed=all", "--set", "fire_within=PT2H", "--set", "missed_limit=9", "--set", "on_resume=once",
+    "--set", "max_runs=12", "--set", "on_max_runs=delete", "--set", "max_successes=11",
+    "--set", "environments=production", "--set", "environments=staging", "--max-retries", "5",
+    "--set", "retention=30d,500", "--set", "fan_out=never", "--set", "overlap_until=dispatched",
+    "--set", f"targets={HELLO}", "--set", "max_parallel=8", "--set", "target_timeout=20s",
+    "--set", "target_retry.max_retries=2", "--set", "target_retry.base=5s", "--set", "retry.retry_on=OSError",
+    "--set", "retry.retry_on=requests.*", "--set", "retry.give_up_on=KeyError", "--set", "target_retry.factor=4",
+    "--set", "target_retry.cap=2m", "--set", "retry.then=continue", "--set", "retry.base=10s",
+    "--set", "retry.factor=3", "--set", "retry.cap=1m", "--set", "retry.max_consecutive_failures=4",
+    "--label", "team=ops", "--label", "tier=1", "--set", 'memo={"m": [1]}',
+    "--set", 'search_attributes={"count": 3, "city": "Rome"}', "--set", "description=all of it", "--set", "owner=me",
+    "--note", "a note", "--set", "paused=true",
 ]  # fmt: skip
 
 
@@ -126,8 +127,8 @@ def test_a_workflow_takes_its_queue_from_its_registration(cli: Cli) -> None:
 
 
 def test_an_offset_aligns_an_interval_and_from_completion_follows_the_run(cli: Cli) -> None:
-    cli("create", "aligned", HELLO, "--every", "1h", "--offset", "5m")
-    cli("create", "after", HELLO, "--every", "90", "--from-completion")
+    cli("create", "aligned", HELLO, "--every", "1h", "--set", "offset=5m")
+    cli("create", "after", HELLO, "--every", "90", "--set", "from_completion=true")
     assert cli("describe", "aligned", "-o", "json").json["timing"] == "every 1h offset 5m"
     assert cli("describe", "after", "-o", "json").json["timing"] == "every 1m30s after completion"
 
@@ -135,16 +136,16 @@ def test_an_offset_aligns_an_interval_and_from_completion_follows_the_run(cli: C
 def test_upsert_says_created_unchanged_and_updated(cli: Cli) -> None:
     words = ["upsert", "a", HELLO, "--every", "1h", "-o", "json"]
     outcomes = [cli(*words).json["outcome"], cli(*words).json["outcome"]]
-    changed = cli(*words, "--queue", "other", "--paused").json
+    changed = cli(*words, "--queue", "other", "--set", "paused=true").json
     assert [*outcomes, changed["outcome"]] == ["created", "unchanged", "updated"]
     assert changed["status"] == "paused"
 
 
 def test_upsert_leaves_a_paused_schedule_paused_unless_told(cli: Cli) -> None:
     words = ["upsert", "a", HELLO, "--every", "1h", "-o", "json"]
-    cli(*words, "--paused")
+    cli(*words, "--set", "paused=true")
     assert cli(*words, "--label", "x=y").json["status"] == "paused"
-    assert cli(*words, "--label", "x=y", "--active").json["status"] == "active"
+    assert cli(*words, "--label", "x=y", "--set", "paused=false").json["status"] == "active"
 
 
 def test_update_changes_what_is_given_and_nothing_else(cli: Cli) -> None:
@@ -158,18 +159,28 @@ def test_update_changes_what_is_given_and_nothing_else(cli: Cli) -> None:
 
 
 def test_create_warns_of_the_next_change_of_the_clocks(cli: Cli) -> None:
-    words = "nightly", HELLO, "--cron", "30 2 * * *", "--tz", "America/New_York"
+    words = "nightly", HELLO, "--cron", "30 2 * * *", "--timezone", "America/New_York"
     assert "fires at 03:30 (dst_gap=shift)" in cli("create", *words).err
-    changed = cli("update", "nightly", "--dst-gap", "skip", "-o", "json")
+    changed = cli("update", "nightly", "--set", "dst_gap=skip", "-o", "json")
     (warning,) = changed.json["warnings"]
     assert warning.endswith("does not fire (dst_gap=skip)")
     assert "Warning: 02:30 does not occur on " in changed.err
-    assert "occur" not in cli("update", "nightly", "--tz", "UTC").err
+    assert "occur" not in cli("update", "nightly", "--timezone", "UTC").err
     assert cli("export", "-o", "jsonl").lines[0]["dst_gap"] == "skip"
 
 
 def test_update_keeps_timezone_and_window_when_only_the_cron_changes(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--end-at", "2100-01-01T00:00:00Z")
+    cli(
+        "create",
+        "a",
+        HELLO,
+        "--cron",
+        "0 2 * * *",
+        "--timezone",
+        "Europe/Berlin",
+        "--set",
+        "end_at=2100-01-01T00:00:00Z",
+    )
     cli("update", "a", "--cron", "0 3 * * *")
     spec = cli("describe", "a", "-o", "json").json["spec"]
     assert spec == {
@@ -181,15 +192,15 @@ def test_update_keeps_timezone_and_window_when_only_the_cron_changes(cli: Cli) -
 
 
 def test_update_keeps_the_members_when_only_timezone_or_window_changes(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--end-at", "2100-01-01T00:00:00Z")
-    cli("update", "a", "--timezone", "Asia/Tokyo", "--unset", "end-at")
+    cli("create", "a", HELLO, "--cron", "0 2 * * *", "--set", "end_at=2100-01-01T00:00:00Z")
+    cli("update", "a", "--timezone", "Asia/Tokyo", "--unset", "end_at")
     spec = cli("describe", "a", "-o", "json").json["spec"]
     assert spec == {"cron_expressions": ["0 2 * * *"], "timezone": "Asia/Tokyo", "dst_gap": "shift"}
 
 
 def test_unset_makes_an_option_blank(cli: Cli) -> None:
     cli("create", "all", HELLO, *EVERYTHING)
-    cli("update", "all", "--unset", "max-runs", "--unset", "labels", "--unset", "jitter", "--unset", "retry")
+    cli("update", "all", "--unset", "max_runs", "--unset", "labels", "--unset", "jitter", "--unset", "retry")
     described = cli("describe", "all", "-o", "json").json
     assert (described["max_runs"], described["labels"], described["jitter"]) == (None, {}, 0.0)
     assert described["policies"]["retry"]["max_retries"] == 3
@@ -206,11 +217,11 @@ def test_update_of_another_version_is_a_conflict(cli: Cli) -> None:
 
 
 def test_cron_seconds_last_reads_six_fields_as_rqs_cron_does(cli: Cli) -> None:
-    answer = cli("create", "a", HELLO, "--cron", "0 9 * * * 30", "--cron-seconds", "last")
+    answer = cli("create", "a", HELLO, "--cron", "0 9 * * * 30", "--set", "cron_seconds=last")
     assert cli.scheduler.get("a").state.spec.primary_cron == "30 0 9 * * *"
     assert "Warning" not in answer.err
     assert "reads them last" in cli("create", "b", HELLO, "--cron", "0 0 9 * * *").err
-    assert "seconds" in cli("create", "c", HELLO, "--cron", "0 0 9 * * *", "--cron-seconds", "x", code=2).err
+    assert "seconds" in cli("create", "c", HELLO, "--cron", "0 0 9 * * *", "--set", "cron_seconds=x", code=2).err
 
 
 def test_list_has_the_columns_of_the_durable_workflow_cli(cli: Cli) -> None:
@@ -307,49 +318,40 @@ def test_a_limit_out_of_bounds_is_a_usage_error(cli: Cli, limit: str) -> None:
     cli("list", "--limit", limit, code=2)
 
 
-@pytest.mark.parametrize(
-    ("text", "args", "kwargs"),
-    [
-        pytest.param('["eu", 1]', ["eu", 1], {}, id="a list"),
-        pytest.param('{"region": "\u00e9"}', [], {"region": "\u00e9"}, id="an object"),
-        pytest.param("[]", [], {}, id="nothing"),
-    ],
-)
-def test_the_arguments_may_be_in_a_file(cli: Cli, text: str, args: Any, kwargs: Any, tmp_path: Path) -> None:
-    path = tmp_path / "input.json"
-    path.write_text(text, encoding="utf-8")
-    cli("create", "a", HELLO, "--every", "1h", "--input-file", str(path))
+def test_json_may_be_in_a_file(cli: Cli, tmp_path: Path) -> None:
+    args, kwargs, memo = (tmp_path / name for name in ("args.json", "kwargs.json", "memo.json"))
+    args.write_text('["eu", 1]')
+    kwargs.write_text('{"region": "\u00e9"}', encoding="utf-8")
+    memo.write_text('{"ticket": 7}')
+    words = ["--args", f"@{args}", "--kwargs", f"@{kwargs}", "--set", f"memo=@{memo}"]
+    cli("create", "a", HELLO, "--every", "1h", *words)
     described = cli("describe", "a", "-o", "json").json
-    assert (described["args"], described["kwargs"]) == (args, kwargs)
+    assert [described[name] for name in ("args", "kwargs", "memo")] == [["eu", 1], {"region": "\u00e9"}, {"ticket": 7}]
 
 
-def test_a_file_of_arguments_replaces_one_kind_and_leaves_the_other(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.json"
-    path.write_text('{"region": "us"}')
+def test_json_may_be_on_standard_input(cli: Cli) -> None:
     cli("create", "a", HELLO, "--every", "1h", "--args", "[1]", "--kwargs", '{"region": "eu"}')
-    cli("update", "a", "--input-file", str(path))
+    cli("update", "a", "--kwargs", "@-", stdin='{"region": "us"}')
     described = cli("describe", "a", "-o", "json").json
     assert (described["args"], described["kwargs"]) == ([1], {"region": "us"})
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "message"),
+    ("content", "message"),
     [
-        pytest.param(b"[1", [], "--input-file: is not valid JSON", id="no JSON"),
-        pytest.param(b'"text"', [], "--input-file: is the wrong kind of JSON", id="neither list nor object"),
-        pytest.param(b"\xff[]", [], "--input-file: is not UTF-8", id="no text"),
-        pytest.param(b"[]", ["--args", "[1]"], "--input-file: contradicts --args", id="a list beside --args"),
-        pytest.param(b"{}", ["--kwargs", "{}"], "--input-file: contradicts --kwargs", id="an object beside --kwargs"),
-        pytest.param(None, [], "--input-file", id="no file"),
+        pytest.param(b"[1", "--args: is not valid JSON", id="no JSON"),
+        pytest.param(b"{}", "--args: is the wrong kind of JSON", id="no list"),
+        pytest.param(b"\xff[]", "--args: is not UTF-8", id="no text"),
+        pytest.param(None, "cannot be read (No such file or directory); name a file", id="no file"),
     ],
 )
 def test_a_file_of_arguments_that_cannot_be_read_is_a_usage_error(
-    cli: Cli, content: bytes | None, words: list[str], message: str, tmp_path: Path
+    cli: Cli, content: bytes | None, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "input.json"
     if content is not None:
         path.write_bytes(content)
-    assert message in cli("create", "a", HELLO, "--every", "1h", "--input-file", str(path), *words, code=2).err
+    assert message in cli("create", "a", HELLO, "--every", "1h", "--args", f"@{path}", code=2).err
     assert cli("list", "-o", "json").json["schedules"] == []
 
 
@@ -403,7 +405,7 @@ def test_an_empty_list_says_so(cli: Cli) -> None:
 
 
 def test_an_update_of_nothing_is_a_usage_error(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--interval", "1h")
+    cli("create", "a", HELLO, "--every", "1h")
     assert "nothing to change" in cli("update", "a", code=2).err
 
 
@@ -417,7 +419,7 @@ def test_describe_shows_the_fields_and_the_next_fires(cli: Cli) -> None:
 
 
 def test_describe_shows_only_policies_that_differ_from_the_default(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--missed", "skip")
+    cli("create", "a", HELLO, "--every", "1h", "--set", "missed=skip")
     told = dict(line.split(maxsplit=1) for line in cli("describe", "a").out.splitlines())
     assert told["policies"] == '{"missed": "skip"}'
 
@@ -433,7 +435,7 @@ def test_describe_shows_the_first_line_of_an_error(cli: Cli) -> None:
 
 
 def test_stored_text_cannot_control_the_terminal(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--description", "\x1b[31mred [bold]x[/bold]\nline")
+    cli("create", "a", HELLO, "--every", "1h", "--set", "description=\x1b[31mred [bold]x[/bold]\nline")
     out = cli("describe", "a").out
     assert "\x1b" not in out
     assert "\N{REPLACEMENT CHARACTER}[31mred [bold]x[/bold]\N{REPLACEMENT CHARACTER}line" in out
@@ -441,7 +443,7 @@ def test_stored_text_cannot_control_the_terminal(cli: Cli) -> None:
 
 def test_a_schedule_comes_after_another_and_commands_say_so(cli: Cli, tmp_path: Path) -> None:
     cli("create", "nightly", HELLO, "--every", "1h")
-    cli("create", "report", HELLO, "--after", "nightly", "--on", "failure")
+    cli("create", "report", HELLO, "--after", "nightly", "--set", "on=failure")
     assert cli("describe", "report", "-o", "json").json["spec"] == {"after": {"schedule": "nightly", "on": "failure"}}
     assert "It fires after each failure of nightly: no times ahead." in cli("forecast", "upcoming", "report").out
     assert "none has ended yet" in cli("why", "report").out
@@ -454,7 +456,7 @@ def test_a_schedule_comes_after_another_and_commands_say_so(cli: Cli, tmp_path: 
     assert cli("describe", "report", "-o", "json").json["spec"]["after"]["on"] == "end"
     file.write_text(file.read_text().replace("on: end", "start_at: 2026-01-01T00:00:00Z"))
     assert "start_at: does not apply" in cli("sync", str(file), code=2).err
-    assert "after: is missing" in cli("create", "x", HELLO, "--on", "end", code=2).err
+    assert "after: is missing" in cli("create", "x", HELLO, "--set", "on=end", code=2).err
     cli("delete", "nightly")
     assert "which is not there any more" in cli("why", "report").out
     assert cli.findings(1)["after"]["level"] == "warning"

@@ -115,7 +115,7 @@ DECLARED: dict[str, Act] = {
     "a sync file with max_successes": lambda of: of.sync(max_successes=3),
     "create with max_successes": lambda of: of.api("create", max_successes=3),
     "create with max_successes, awaited": lambda of: of.aio("create", max_successes=3),
-    "rqsched create --max-successes": lambda of: of.command("create", "--max-successes", "3"),
+    "rqsched create --max-successes": lambda of: of.command("create", "--set", "max_successes=3"),
     "POST with max_successes": lambda of: of.http("POST", SCHEDULES, schedule_id="a", **MINUTELY, max_successes=3),
     "the client's create with max_successes": lambda of: void(
         client_of(of.web).create("a", "note", MINUTE, max_successes=3)
@@ -134,7 +134,7 @@ SAID: dict[str, Act] = {
     "create": lambda of: of.api("create", retry=RetryPolicy(then="dead")),
     "create, awaited": lambda of: of.aio("create", retry=RetryPolicy(then="dead")),
     "upsert": lambda of: of.api("upsert", retry=RetryPolicy(then="dead")),
-    "rqsched create": lambda of: of.command("create", "--then", "dead"),
+    "rqsched create": lambda of: of.command("create", "--set", "retry.then=dead"),
     "a sync file": lambda of: of.sync(retry={"then": "dead"}),
     "POST": lambda of: of.http("POST", SCHEDULES, schedule_id="a", **MINUTELY, retry={"then": "dead"}),
     "PUT": lambda of: of.http("PUT", at("a"), **MINUTELY, retry={"then": "dead"}),

@@ -18,7 +18,6 @@ from rqsched.cli.output import notice, progress_bar, show_outcomes
 from rqsched.errors import InvalidInputError
 from rqsched.features.bulk.api import DEFAULT_BOUND
 from rqsched.kernel.decide.model import ScheduleStatus
-from rqsched.kernel.decide.policy import OnResume
 from rqsched.kernel.decide.results import BulkProgress, BulkRow
 
 app = typer.Typer(
@@ -38,14 +37,14 @@ class Chosen(Matching):
 
     status: Annotated[
         list[ScheduleStatus] | None,
-        typer.Option("--status", help="Only schedules of this status; default: active, for resume paused."),
+        typer.Option("--status", metavar="STATUS", help="Of this status; default: active."),
     ] = None
     workflow: Annotated[
-        str | None, typer.Option("--workflow", help="Only schedules of this workflow.", autocompletion=workflow_names)
+        str | None, typer.Option("--workflow", metavar="NAME", help="Of this workflow.", autocompletion=workflow_names)
     ] = None
-    bound: Annotated[int, typer.Option("--bound", min=1, help="Refuse more schedules than this.")] = DEFAULT_BOUND
+    bound: Annotated[int, typer.Option("--bound", min=1, metavar="N", help="Refuse more schedules.")] = DEFAULT_BOUND
     page_token: Annotated[
-        str | None, typer.Option("--page-token", help="Where a stopped command goes on: the token that it shows.")
+        str | None, typer.Option("--page-token", metavar="TOKEN", help="Go on where a stop said.")
     ] = None
     dry_run: DryRun = False
 
@@ -57,7 +56,7 @@ def pause(
     note: Note = None,
     until: Until = None,
     on_resume: Annotated[
-        str | None, typer.Option("--on-resume", help=f"With --until: where they continue, {', '.join(OnResume)}.")
+        str | None, typer.Option("--on-resume", metavar="WHERE", help="With --until: where they continue.")
     ] = None,
 ) -> None:
     """Stop the firing of every schedule that matches."""
@@ -82,9 +81,7 @@ def trigger(session: Session, chosen: Chosen, overlap: Overlap = None, idempoten
 def skip(
     session: Session,
     chosen: Chosen,
-    count: Annotated[
-        int, typer.Option("--count", help="How many of each, 1 to 100; 0 takes back what is skipped.")
-    ] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many of each; 0 takes it back.")] = 1,
 ) -> None:
     """Skip the next occurrences of every schedule that matches."""
     _do(session, session.scheduler.bulk.skip_next, chosen, count=count, reason=session.reason)

@@ -113,7 +113,7 @@ class Option(NamedTuple):
     is_number_allowed: bool = False
     """Whether a text may be given as the number by which another system knows it."""
     flags: tuple[str, ...] = ()
-    """The flags of the commands; empty: the option's name with dashes."""
+    """The flags of the commands; empty: `--set NAME=VALUE` says it."""
     is_fixed: bool = False
     """Whether it is set when the schedule is created and never changed."""
 
@@ -243,12 +243,12 @@ class CommonOptions(TypedDict, total=False):
     timezone: Annotated[
         str | None,
         Option(Kind.TEXT, "The IANA timezone of cron expressions that name none.", WHEN, "UTC", "Europe/Berlin",
-               flags=("--timezone", "--tz")),
+               flags=("--timezone",)),
     ]  # fmt: skip
     exclude: Annotated[
         ExcludeLike | None,
         Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
-               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS),
+               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS, flags=("--exclude",)),
     ]  # fmt: skip
     on_excluded: Annotated[
         str | None,
@@ -271,10 +271,20 @@ class CommonOptions(TypedDict, total=False):
         Option(Kind.LENGTH, "Each fire is delayed by the same part of this, which its namespace and id give.", WHEN,
                timedelta(0), "2h", _delay, "spread"),
     ]  # fmt: skip
-    args: Annotated[Sequence[Any], Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2])]
+    args: Annotated[
+        Sequence[Any],
+        Option(Kind.ARGUMENTS, "Positional arguments of the workflow.", WHAT, [], ["eu", 2], flags=("--args",)),
+    ]
     kwargs: Annotated[
         Mapping[str, Any],
-        Option(Kind.OBJECT, "Keyword arguments; args and kwargs together at most 256 KiB.", WHAT, {}, {"region": "eu"}),
+        Option(
+            Kind.OBJECT,
+            "Keyword arguments; args and kwargs together at most 256 KiB.",
+            WHAT,
+            {},
+            {"region": "eu"},
+            flags=("--kwargs",),
+        ),
     ]
     queue: Annotated[
         str | None,
@@ -283,7 +293,15 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     timeout: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "How long an attempt may take, in whole seconds.", WHAT, None, "10m", timeout_seconds),
+        Option(
+            Kind.LENGTH,
+            "How long an attempt may take, in whole seconds.",
+            WHAT,
+            None,
+            "10m",
+            timeout_seconds,
+            flags=("--timeout",),
+        ),
     ]
     priority: Annotated[
         int,
@@ -298,7 +316,7 @@ class CommonOptions(TypedDict, total=False):
     overlap: Annotated[
         OverlapPolicy | str,
         Option(Kind.CHOICE, "What a fire does while an earlier run is unfinished.", POLICY, OverlapPolicy.SKIP.value,
-               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy)),
+               "buffer_one", policy="overlap", choices=tuple(OverlapPolicy), flags=("--overlap",)),
     ]  # fmt: skip
     buffer_limit: Annotated[
         int | None,
@@ -358,7 +376,7 @@ class CommonOptions(TypedDict, total=False):
     environments: Annotated[
         Sequence[str],
         Option(Kind.NAMES, "Fire only where RQSCHED_ENVIRONMENT is one of these.", POLICY, (), ["production"],
-               _environments, "environments", flags=("--environment",)),
+               _environments, "environments"),
     ]  # fmt: skip
     retention: Annotated[
         str | int | None,
@@ -411,9 +429,8 @@ class CommonOptions(TypedDict, total=False):
     ]
     search_attributes: Annotated[
         Mapping[str, Any],
-        Option(Kind.ATTRIBUTES, "JSON values to query by.", METADATA, {}, {"tier": 3}, require_object,
-               flags=("--search-attribute",)),
-    ]  # fmt: skip
+        Option(Kind.ATTRIBUTES, "JSON values to query by.", METADATA, {}, {"tier": 3}, require_object),
+    ]
     description: Annotated[
         str | None,
         Option(Kind.TEXT, "What it is for.", METADATA, None, "the nightly report", _description, most_characters=4096),
@@ -461,39 +478,37 @@ class Part(NamedTuple):
     """The type of its value."""
     help: str
     """Its effect."""
-    flag: str
-    """The flag of the commands."""
     choices: tuple[str, ...] = ()
     """The values of a choice."""
+    flags: tuple[str, ...] = ()
+    """The flags of the commands; empty: `--set NAME.FIELD=VALUE` says it."""
 
 
-def _parts_of_retries(prefix: str, default: int) -> dict[str, Part]:
+def _parts_of_retries(default: int) -> dict[str, Part]:
     return {
-        "max_retries": Part(Kind.COUNT, f"Attempts after the first; default {default}.", f"--{prefix}retries"),
-        "base": Part(Kind.LENGTH, "The first delay; default the interval, 60 s for cron.", f"--{prefix}backoff-base"),
-        "factor": Part(Kind.NUMBER, "How much each delay grows; default 2.", f"--{prefix}backoff-factor"),
-        "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base.", f"--{prefix}backoff-cap"),
-        "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random.", f"--{prefix}backoff-jitter"),
-        "retry_on": Part(Kind.NAMES, "The errors that are tried again; default every one.", f"--{prefix}retry-on"),
-        "give_up_on": Part(Kind.NAMES, "The errors that are never tried again.", f"--{prefix}give-up-on"),
+        "max_retries": Part(Kind.COUNT, f"Attempts after the first; default {default}."),
+        "base": Part(Kind.LENGTH, "The first delay; default the interval, 60 s for cron."),
+        "factor": Part(Kind.NUMBER, "How much each delay grows; default 2."),
+        "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base."),
+        "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random."),
+        "retry_on": Part(Kind.NAMES, "The errors that are tried again; default every one."),
+        "give_up_on": Part(Kind.NAMES, "The errors that are never tried again."),
     }
 
 
 PARTS: Mapping[str, Mapping[str, Part]] = {
     "retry": {
-        **_parts_of_retries("", 3),
-        "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", "--max-retries"),
-        "then": Part(Kind.CHOICE, "What follows a failed run.", "--then", tuple(FailurePolicy)),
-        "max_consecutive_failures": Part(
-            Kind.COUNT, "The schedule is dead after so many failed runs in a row.", "--max-consecutive-failures"
-        ),
+        **_parts_of_retries(3),
+        "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", flags=("--max-retries",)),
+        "then": Part(Kind.CHOICE, "What follows a failed run.", tuple(FailurePolicy)),
+        "max_consecutive_failures": Part(Kind.COUNT, "The schedule is dead after so many failed runs in a row."),
     },
-    "target_retry": _parts_of_retries("target-", 0),
+    "target_retry": _parts_of_retries(0),
     "notifications": {
-        "webhook": Part(Kind.TEXT, "The URL that events are posted to, signed.", "--webhook"),
-        "events": Part(Kind.NAMES, "The audit events the webhook gets; default: failures and recoveries.", "--event"),
-        "heartbeat": Part(Kind.TEXT, "The URL that is pinged by starts and ends of runs.", "--heartbeat"),
-        "sentry": Part(Kind.TEXT, "The slug of the monitor in Sentry.", "--sentry"),
+        "webhook": Part(Kind.TEXT, "The URL that events are posted to, signed."),
+        "events": Part(Kind.NAMES, "The audit events the webhook gets; default: failures and recoveries."),
+        "heartbeat": Part(Kind.TEXT, "The URL that is pinged by starts and ends of runs."),
+        "sentry": Part(Kind.TEXT, "The slug of the monitor in Sentry."),
     },
 }
 """The fields of the options that are objects, by the name of the option."""

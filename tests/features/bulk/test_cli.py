@@ -1,4 +1,4 @@
-"""The command `bulk`, and `update --paused`."""
+"""The commands `bulk ...`, and `update --set paused=...`."""
 
 from __future__ import annotations
 
@@ -164,6 +164,6 @@ def test_a_blank_filter_is_a_usage_error_and_touches_no_schedule(cli: Cli, optio
 
 def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:
     cli("create", "a", HELLO, "--every", "1h")
-    for option, status in (("--paused", "paused"), ("--active", "active")):
-        cli("update", "a", option)
+    for paused, status in (("true", "paused"), ("false", "active")):
+        cli("update", "a", "--set", f"paused={paused}")
         assert cli.scheduler.get("a").status == status

@@ -17,8 +17,8 @@ HOOK = "https://hooks.example.com/secret"
 
 
 def test_an_export_is_what_sync_reads_and_changes_nothing_where_it_was_made(cli: Cli, tmp_path: Path) -> None:
-    cli("create", "nightly", HELLO, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--args", '["eu", null]')
-    cli("create", "often", HELLO, "--every", "15m", "--label", "team=a", "--paused")
+    cli("create", "nightly", HELLO, "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--args", '["eu", null]')
+    cli("create", "often", HELLO, "--every", "15m", "--label", "team=a", "--set", "paused=true")
 
     answer = cli("export", "s.toml")
 
@@ -47,8 +47,8 @@ def test_without_a_file_it_is_on_standard_output_in_the_format_that_is_asked_for
 
 
 def test_filters_of_list_choose(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--owner", "ops")
-    cli("create", "b", HELLO, "--every", "1h", "--label", "team=x", "--paused")
+    cli("create", "a", HELLO, "--every", "1h", "--set", "owner=ops")
+    cli("create", "b", HELLO, "--every", "1h", "--label", "team=x", "--set", "paused=true")
     cli("create", "c", HELLO, "--every", "1h")
 
     def chosen(*words: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_what_a_file_cannot_hold_is_left_out_and_said_in_the_file_and_beside_it(
 
 
 def test_urls_that_may_be_secrets_are_told_of(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--heartbeat", HOOK)
+    cli("create", "a", HELLO, "--every", "1h", "--set", f"notifications.heartbeat={HOOK}")
 
     answer = cli("export", "-o", "json")
 
@@ -135,7 +135,7 @@ def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link(cli: Cli,
 
 def test_a_file_holds_an_h_as_it_was_written(cli: Cli, tmp_path: Path) -> None:
     cli("create", "a", HELLO, "--cron", "H H * * *")
-    cli("create", "b", HELLO, "--cron", "H 2 * * *", "--tz", "Europe/Berlin")
+    cli("create", "b", HELLO, "--cron", "H 2 * * *", "--timezone", "Europe/Berlin")
     cli("export", "s.toml")
     assert 'cron = "H H * * *"' in (tmp_path / "s.toml").read_text()
     assert cli("sync", "s.toml").out == "0 created, 0 updated, 2 unchanged, 0 removed.\n"

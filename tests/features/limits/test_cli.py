@@ -8,7 +8,7 @@ from tests.support.cli import HELLO, Cli
 
 
 def test_groups_are_listed_and_their_numbers_changed(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "2")
+    cli("create", "a", HELLO, "--every", "1h", "--set", "limit=shop", "--set", "limit_running=2")
     assert "shop" in cli("limits", "list").out
     (group,) = cli("limits", "list", "-o", "json").json
     assert (group["name"], group["number"], group["waiting"], group["waiting_since"]) == ("shop", 2, 0, None)
@@ -35,7 +35,7 @@ def test_runs_say_their_group_and_their_place_in_line(cli: Cli) -> None:
 
 
 def test_rates_are_listed_changed_and_taken_off(cli: Cli) -> None:
-    cli("create", "a", HELLO, "--every", "1h", "--limit", "shop", "--limit-rate", "100/minute")
+    cli("create", "a", HELLO, "--every", "1h", "--set", "limit=shop", "--set", "limit_rate=100/minute")
     assert "100/min" in cli("limits", "list").out
     (group,) = cli("limits", "list", "-o", "json").json
     assert (group["number"], group["rate"], group["started"]) == (None, "100/min", 0)
@@ -51,6 +51,6 @@ def test_rates_are_listed_changed_and_taken_off(cli: Cli) -> None:
 
 def test_another_number_is_refused(cli: Cli) -> None:
     cli.scheduler.create("a", HELLO, Every("1h"), limit="shop", limit_running=2)
-    refused = cli("create", "b", HELLO, "--every", "1h", "--limit", "shop", "--limit-running", "3", code=4)
+    refused = cli("create", "b", HELLO, "--every", "1h", "--set", "limit=shop", "--set", "limit_running=3", code=4)
     assert ConflictError.exit_code == 4
     assert "rqsched limits set NAME --number N" in refused.err

@@ -43,7 +43,7 @@ def test_usage_shows_one_namespace_or_all_that_have_a_quota(limited: Cli) -> Non
 
 def test_doctor_warns_of_a_quota_that_is_nearly_used_up(limited: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert limited.findings(0)["quotas"]["level"] == "ok"
-    limited("create", "a", HELLO, *EVERY_HOUR, "--paused")
+    limited("create", "a", HELLO, *EVERY_HOUR, "--set", "paused=true")
     found = limited.findings(0)["quotas"]
     assert (found["level"], "default (1 schedules" in found["detail"]) == ("warning", True)
     monkeypatch.delenv("RQSCHED_QUOTAS")
