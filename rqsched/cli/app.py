@@ -62,7 +62,7 @@ ENTRIES = (
         "retry",
         "features.retry_on_request.cli",
         _OPERATIONS,
-        "Run again what failed, was lost, cancelled or terminated.",
+        "Retry runs that failed or were lost, cancelled or terminated.",
     ),
     Entry("cancel", "cli.runs", _OPERATIONS, "End a run, a running one at its next checkpoint."),
     Entry("terminate", "cli.runs", _OPERATIONS, "End a run and kill its process."),
@@ -95,7 +95,7 @@ ENTRIES = (
     Entry("tick", "cli.maintenance", _MAINTENANCE, "Fire what is due, once, in this process; for use from cron."),
     Entry("recover", "cli.maintenance", _MAINTENANCE, "Compare SQL with Redis and repair the difference, once."),
     Entry(
-        "prune", "features.pruning.cli", _MAINTENANCE, "Delete the runs and history that are beyond their retention."
+        "prune", "features.pruning.cli", _MAINTENANCE, "Delete runs and history beyond their retention, permanently."
     ),
     Entry("doctor", "cli.doctor", _MAINTENANCE, "Check servers, schema, clocks and workers; say what to do."),
     Entry("db", "cli.maintenance", _MAINTENANCE, "Upgrade or show the schema; say which copy is right."),
