@@ -249,7 +249,7 @@ def test_what_the_page_of_options_shows_is_stored_alike_in_each_place(surfaces: 
     entry = {"workflow": HELLO, "cron": "0 2 * * *", **given}
     body = json.loads("{" + ", ".join(in_json) + "}") | entry | {"schedule_id": "by-http"}
     assert surfaces.web.post("/api/v1/schedules/", body).status_code == 201
-    flags = ["--cron", "0 2 * * *", "--overlap", given["overlap"], "--missed", given["missed"]]
+    flags = ["--cron", "0 2 * * *", "--overlap", given["overlap"], "--set", f"missed={given['missed']}"]
     surfaces.cli("create", "by-command", HELLO, *flags, *shlex.split(" ".join(words)))
     path = surfaces.folder / "schedules.toml"
     lines = [f"{name} = {json.dumps(value)}" for name, value in (entry | {"schedule_id": "by-file"}).items()]
