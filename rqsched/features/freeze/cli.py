@@ -68,7 +68,7 @@ def freeze(
         typer.Option("--history", help="Freeze nothing: list the freezes that there were, who ended them and why."),
     ] = False,
 ) -> None:
-    """Let nothing begin in a namespace, or with --everything in any, until `rqsched thaw`.
+    """Let nothing begin in a namespace, or anywhere, until `thaw`.
 
     Freeze a namespace while a tenant moves, and everything before a restore, or while something is wrong. Runs that
     have begun go on. --reason says why.
@@ -101,9 +101,9 @@ def thaw(
         bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")
     ] = False,
 ) -> None:
-    """Let a namespace, or with --everything all, begin again; what is due fires by each schedule's policy.
+    """Let a namespace, or everything, begin again.
 
-    `rqsched freeze --preview` with the same options says what.
+    What is due fires by each schedule's policy. `rqsched freeze --preview` with the same options says what.
     """
     namespace = _namespace(session, where, everything=everything)
     done = session.scheduler.thaw(
