@@ -72,7 +72,7 @@ class After(Feature):
         self._parts = parts
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Refuse an upstream that does not exist, and a circle of schedules that come after each other."""
+        """Refuse an upstream that does not exist, and a cycle of schedules that come after each other."""
         upstreams.require(connection, changes)
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
@@ -101,7 +101,7 @@ class After(Feature):
             for some in chunks([*resumed, *owed], TOGETHER):
                 _follow_now(parts, some, skip_locked=skip_locked)
         except BackendUnavailableError as error:
-            told = "the schedules after %d schedules start later: %s"
+            told = "the downstream schedules of %d schedules start their runs later: %s"
             _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times

@@ -261,7 +261,7 @@ def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, e
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
-    """Return the occurrence up to which occurrences count as run, because they were pruned; None to run them again."""
+    """Return the newest pruned occurrence: it and earlier ones count as run. Return None if they are to run again."""
     return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
 
 
