@@ -1,4 +1,4 @@
-"""What options mean for a schedule: checks and values that the table of options does not have."""
+"""The checks and defaults of a schedule's options that the table of options does not have."""
 
 from rqsched.kernel.decide.lifecycle import MAX_SKIPS as MAX_SKIPS
 from rqsched.kernel.decide.lifecycle import with_clocks as with_clocks

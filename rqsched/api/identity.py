@@ -8,7 +8,7 @@ from rqsched.kernel.store.database import Connection, Database
 
 
 def renew_identity(database: Database, uid: str) -> tuple[str | None, int]:
-    """Make a copy a database of its own, whose waiting notifications are deleted: the original sends them.
+    """Give a copy of a database an id of its own, and delete its waiting notifications: the original sends them.
 
     Returns the id before, and how many notifications were deleted.
     """

@@ -1,4 +1,4 @@
-"""What fires when, minute by minute."""
+"""The fires of all schedules, minute by minute."""
 
 from rqsched.simulate.load import MOST_HOURS as MOST_HOURS
 from rqsched.simulate.load import Window as Window

@@ -1,4 +1,4 @@
-"""What processes report of themselves in Redis."""
+"""The reports of processes in Redis."""
 
 from rqsched.kernel.transport.telemetry import PRUNED as PRUNED
 from rqsched.kernel.transport.telemetry import LiveDispatcher as LiveDispatcher
