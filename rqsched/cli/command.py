@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from rqsched import CommandContext
-from rqsched.api import schema
+from rqsched.api import schema_version
 from rqsched.api.database import Database, DatabaseError
 from rqsched.cli.output import Output, Writer, dump, notice, shown
 from rqsched.config import Settings
@@ -95,10 +95,10 @@ class Session:
         database = Database(database_url(self.settings), pooler=self.settings.database_pooler)
         try:
             if self.settings.is_sqlite:
-                schema.upgrade(database)
+                schema_version.upgrade(database)
             else:
                 database.require_accepted()
-                schema.require_current(database)
+                schema_version.require_current(database)
         except Exception:
             database.close()
             raise
@@ -112,7 +112,7 @@ class Session:
         scheduler = Scheduler.from_env()
         scheduler.runtime.imports.require()
         if not scheduler.has_checked_schema:
-            schema.require_current(scheduler.runtime.database)
+            schema_version.require_current(scheduler.runtime.database)
         return scheduler
 
     @property

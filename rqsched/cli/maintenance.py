@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from rqsched.api import schema
+from rqsched.api import schema_version
 from rqsched.api.database import Database
 from rqsched.api.identity import renew_identity
 from rqsched.api.recovering import count_to_compare
-from rqsched.api.schema import HEAD
+from rqsched.api.schema_version import HEAD
 from rqsched.api.values import new_uid
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
@@ -81,7 +81,7 @@ def recover(
 def upgrade(session: Session) -> None:
     """Upgrade the database to the schema of this version. Idempotent; several processes may do it at once."""
     with closing(_open(session.settings)) as database:
-        revision = schema.upgrade(database)
+        revision = schema_version.upgrade(database)
     text = f"The database is now at {revision}." if revision else f"The database is already at {HEAD}."
     session.writer.record({"upgraded": revision is not None, "revision": revision or HEAD}, text)
 
@@ -90,7 +90,7 @@ def upgrade(session: Session) -> None:
 def status(session: Session) -> None:
     """Show the schema of the database and the one this version needs. Exit code 1 when they differ."""
     with closing(_open(session.settings)) as database:
-        found = schema.status(database)
+        found = schema_version.status(database)
     fields = {"current": found.current, "head": found.head, "is_current": found.is_current}
     hint = "" if found.is_current else in_words("; run `rqsched db upgrade`")
     text = f"The database is at {found.current or 'no schema'}; this version needs {found.head}{hint}."

@@ -20,7 +20,18 @@ from rqsched import MissedPolicy, OverlapPolicy
 from rqsched.api import schedules as schedule_queries
 from rqsched.api import workflows
 from rqsched.api.definitions import value_of, with_clocks
-from rqsched.api.options import EXPECTATIONS, METADATA, OPTIONS, PARTS, POLICY, TARGETS, WHAT, Kind, hidden, require_id
+from rqsched.api.option_table import (
+    EXPECTATIONS,
+    METADATA,
+    OPTIONS,
+    PARTS,
+    POLICY,
+    TARGETS,
+    WHAT,
+    Kind,
+    hidden,
+    require_id,
+)
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit

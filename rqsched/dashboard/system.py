@@ -22,9 +22,8 @@ from rq.job import Job
 from rq.worker import BaseWorker
 from starlette.responses import Response
 
-from rqsched.api import health, limits, outages, processes
+from rqsched.api import fan_out, health, limits, outages, processes
 from rqsched.api import runs as run_queries
-from rqsched.api import targets as target_queries
 from rqsched.api.database import Altered, Connection
 from rqsched.api.processes import LiveDispatcher
 from rqsched.api.runs import Outcome
@@ -197,7 +196,7 @@ def _read_last_hour(visit: Visit) -> LastHour:
     """Read the pace of the namespace's runs."""
     start = visit.now - _HOUR
     found, since = visit.read(partial(_newest_outcomes, namespace=visit.namespace, start=start))
-    handled, since_target = visit.read(lambda c: target_queries.newest_flow(c, visit.namespace, start, _MOST_RUNS))
+    handled, since_target = visit.read(lambda c: fan_out.newest_flow(c, visit.namespace, start, _MOST_RUNS))
     default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[Outcome]](list)
     for one in found:
         of_queue[one.key or default].append(one)
@@ -290,7 +289,7 @@ def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | N
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}
     target_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, TargetJobId)}
     runs = run_queries.names_of_runs(connection, namespace, [*run_uids.values()])
-    targets = target_queries.names_of_targets(connection, namespace, [*target_uids.values()])
+    targets = fan_out.names_of_targets(connection, namespace, [*target_uids.values()])
     doing = {}
     for id_, uid in run_uids.items():
         if run := runs.get(uid):

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from rqsched.api import external
+from rqsched.api import external_runs
 from rqsched.api import runs as run_queries
-from rqsched.api.external import AttemptOutcome, AttemptResult, ClaimedRun, settle_run
-from rqsched.api.options import ErrorTypes
+from rqsched.api.external_runs import AttemptOutcome, AttemptResult, ClaimedRun, settle_run
+from rqsched.api.option_table import ErrorTypes
 from rqsched.api.states import OPEN
 from rqsched.api.values import MEMO_BYTES, dumps, json_text, uid_to_uuid, uuid_to_uid
 from rqsched.errors import RunNotFoundError, RunStateError
@@ -58,7 +58,7 @@ def fetch_jobs(call: Operate, body: Body) -> Response:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise invalid("count: must be a whole number, 1 or more.", field="count")
     names = [require_queue(queue) for queue in queues]
-    claimed = external.claim(
+    claimed = external_runs.claim(
         call.scheduler.runtime,
         names,
         None if fields.get("worker_id") is None else _worker_id(fields),
@@ -125,7 +125,7 @@ def heartbeat(call: Operate, body: Body) -> Response:
         raise invalid("active_jobs: must be an array of job ids.", field="active_jobs")
     uids = [_uid(job) for job in jobs]
     runtime = call.scheduler.runtime
-    alive, stopped = external.heartbeat(
+    alive, stopped = external_runs.heartbeat(
         runtime, _worker_id(fields), uids, namespace=call.namespace, held_for=_visibility(fields)
     )
     return OjsResponse(
@@ -206,7 +206,7 @@ def retry_dead_letter(call: Operate, dead_letter_id: JobId) -> Response:
     found = _find_dead_letter(call, dead_letter_id)
     runtime = call.scheduler.runtime
     try:
-        run = external.retry_run(runtime, found.run.uid, context=call.context)
+        run = external_runs.retry_run(runtime, found.run.uid, context=call.context)
     except RunStateError as error:
         details = {"job_id": dead_letter_id.lower(), "current_state": responses.state_of(found.run)}
         raise OjsError(409, "invalid_request", str(error), details=details) from error
@@ -233,7 +233,7 @@ def _find(call: Call, job_id: str) -> ClaimedRun:
     if uid is None:
         raise _no_job(job_id)
     try:
-        return external.find(call.scheduler.runtime, uid, call.namespace)
+        return external_runs.find(call.scheduler.runtime, uid, call.namespace)
     except RunNotFoundError as error:
         raise _no_job(uid_to_uuid(uid)) from error
 
@@ -310,7 +310,7 @@ def _not_held(run: Run, how: str) -> OjsError:
 
 def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
     """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
-    change = external.finish(call.scheduler.runtime, held, attempt_result)
+    change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
     if change is None:
         current = _find(call, uid_to_uuid(held.uid)).run
         raise _not_held(current, f"is {responses.state_of(current)}, not active")

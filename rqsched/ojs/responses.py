@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import ConfigDict
 
 from rqsched import OverlapPolicy
-from rqsched.api.external import ClaimedRun, fence_of
+from rqsched.api.external_runs import ClaimedRun, fence_of
 from rqsched.api.values import loads, uid_to_uuid
 from rqsched.config import Settings
 from rqsched.errors import InvalidSpecError

@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.api.definitions import MAX_SKIPS
-from rqsched.api.options import MAX_ERROR_TYPES, MAX_NUMBER, OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.api.option_table import MAX_ERROR_TYPES, MAX_NUMBER, OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.api.values import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.http.examples import shown
