@@ -141,14 +141,9 @@ def test_an_id_of_another_namespace_is_not_found_in_ones_own(populated: tuple[We
     assert stored_contents(web) == before
 
 
-WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {
-    "GET /metrics",
-    "GET /api/cluster/info",
-    "GET /api/v1/frozen/",
-    "POST /api/v1/freeze/",
-}
+WITHOUT_SQL = PUBLIC - {"GET /readyz"} | {"GET /metrics", "GET /api/cluster/info"}
 """Routes that answer without SQL."""
-ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health", "POST /api/v1/thaw/"}
+ASK_REDIS = {"GET /readyz", "GET /ojs/v1/health", "GET /api/health"}
 """Routes that report the outage of Redis. The others work in SQL, and Redis follows later."""
 
 
@@ -187,6 +182,9 @@ def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     answers: dict[str, Any] = {label: asked(web, label, known) for label in in_order(web)}
     assert {label for label, answer in answers.items() if not is_unavailable(answer)} == WITHOUT_SQL
     assert {label: answers[label].status_code for label in WITHOUT_SQL} == dict.fromkeys(WITHOUT_SQL, 200)
+    frozen = web.post("/api/v1/freeze/", {"everything": True}).json()
+    assert frozen["kept_in"] == ["redis"]
+    assert web.get("/api/v1/frozen/").json()["items"][0] == frozen
 
     own_postgres.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="the database to be back")
@@ -203,6 +201,8 @@ def test_while_redis_is_unavailable_every_route_but_health_succeeds(
     answers = {label: asked(web, label, known) for label in in_order(web)}
     assert {label for label, answer in answers.items() if is_unavailable(answer)} == ASK_REDIS
     assert {label: answer.text for label, answer in answers.items() if answer.status_code == 500} == {}
+    assert web.post("/api/v1/freeze/", {"everything": True}).json()["kept_in"] == ["sql"]
+    assert is_unavailable(web.post("/api/v1/thaw/", {"everything": True}))
 
     own_valkey.start()
     wait_until(lambda: web.get("/readyz").status_code == 200, what="Redis to be back")
