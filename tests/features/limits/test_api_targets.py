@@ -282,24 +282,18 @@ def test_run_that_is_stopped_frees_the_places_of_its_targets(shop: Shop, how: st
     check_invariants(env.runtime, with_redis=False)
 
 
-@pytest.mark.parametrize("how", ["everything", "namespace"])
-def test_targets_go_on_where_nothing_may_begin(shop: Shop, how: str) -> None:
+@pytest.mark.parametrize("everything", [True, False])
+def test_targets_go_on_where_nothing_may_begin(shop: Shop, everything: bool) -> None:
     env = shop.env
     run = shop.dispatched()
     other = present(shop.note("other").trigger().run)
-    if how == "everything":
-        env.scheduler.freeze("restoring", everything=True)
-    else:
-        env.scheduler.freeze()
+    env.scheduler.freeze(everything=everything)
     env.work()
     assert (run.refresh().status, shop.called) == ("succeeded", list(NAMES))
     env.advance(HOUR / 2)
     env.recover()
     assert not other.refresh().state.takes_place
-    if how == "everything":
-        env.scheduler.thaw(everything=True)
-    else:
-        env.scheduler.thaw()
+    env.scheduler.thaw(everything=everything)
     env.recover()
     env.work()
     assert other.refresh().status == "succeeded"
