@@ -1489,7 +1489,7 @@ NOTIFICATIONS = (
         "features/limits/store.py",
         "        statement = _FIRST_TARGETS if is_frozen else _FIRST_IN_LINE\n",
         "        statement = _FIRST_IN_LINE\n",
-        _TARGETS + "test_targets_go_on_where_nothing_may_begin[sqlite-freeze]",
+        _TARGETS + "test_targets_go_on_where_nothing_may_begin[sqlite-False]",
     ),
     _edit(
         "targets of a run that is stopped keep their places until a pass",
