@@ -46,8 +46,8 @@ nitpick_ignore_regex = [
     ("py:class", r"rqsched\..*\.(_Self|[A-Z])"),  # type variables
     (
         "py:class",
-        r"FastAPI|WSGIApplication|Authenticate|Operator",
-    ),  # aliases, as a signature writes them
+        r"FastAPI|WSGIApplication|Authenticate|Operator|Runtime|Rate",
+    ),  # aliases and names that only type checkers import, as a signature writes them
     (
         "py:class",
         r"rqsched\.(features\.declarations\.declarations\.Declarations|kernel\.chain\.create\.(Named|ScheduleRequest))",
@@ -57,6 +57,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"rqsched\.(kernel\.decide\.model\.(Change|Run|Schedule)|http\.auth\.Authenticator|machines\.machine\.InState)",
     ),
+    ("py:class", r"rqsched\.kernel\.decide\.(model\.(Definition|Moves|Skips)|policy\.Policies|limit_options\.Rate)"),
     ("py:class", r"rqsched\.http\.ended_sessions\.EndedSessions"),
     ("py:class", r"rqsched\.(run\.vital_signs\.Systemd|when\.(timeline\.Source|exclusion\.Exclusion))"),
 ]
