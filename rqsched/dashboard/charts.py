@@ -349,27 +349,33 @@ class Spread(NamedTuple):
 
 def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, zone: ZoneInfo) -> Spread | None:
     """Return the spread of live runs in `count` times `width` hours from `first` on; None without a duration."""
-    durations: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    tallies: defaultdict[int, Tally] = defaultdict(Tally)
     for key, one in found.items():
         if not key.is_backfilled:
-            durations[(key.hour - first) // width].update(one.durations)
-    known = {place: buckets for place, buckets in sorted(durations.items()) if 0 <= place < count and buckets}
+            tallies[(key.hour - first) // width].add(one)
+    known = {place: one for place, one in sorted(tallies.items()) if 0 <= place < count and one.durations}
     if not known:
         return None
-    both = {place: (quantile(buckets, 0.5) or 0.0, quantile(buckets, 0.95) or 0.0) for place, buckets in known.items()}
+    both = {place: _half_and_most(one) for place, one in known.items()}
     greatest = _round_above(max(high for _, high in both.values()))
     step = WIDTH / count
     bars = []
     for place, (half, most) in both.items():
         label = f"{_time_of(first + place * width, width, zone)}: {_spread_in_words(half, most)}"
-        label += f", of {known[place].total()} run{'s' if known[place].total() != 1 else ''}"
+        runs = known[place].durations.total()
+        label += f", of {runs} run{'s' if runs != 1 else ''}"
         bars.append((place * step, step * 0.8, half / greatest, most / greatest, label))
-    total = Counter[int]()
-    for buckets in known.values():
-        total.update(buckets)
-    told = _spread_in_words(quantile(total, 0.5) or 0.0, quantile(total, 0.95) or 0.0)
+    total = Tally()
+    for one in known.values():
+        total.add(one)
+    told = _spread_in_words(*_half_and_most(total))
     begin, end = (_time_of(first + place * width, width, zone) for place in (0, count - 1))
     return Spread(bars, greatest, begin, end, told)
+
+
+def _half_and_most(one: Tally) -> tuple[float, float]:
+    """Return the seconds that half of the runs, and 95 of 100, did not exceed."""
+    return quantile(one.durations, 0.5, one.longest) or 0.0, quantile(one.durations, 0.95, one.longest) or 0.0
 
 
 def _spread_in_words(half: float, most: float) -> str:

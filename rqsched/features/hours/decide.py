@@ -138,20 +138,18 @@ def day_of(hour: int) -> int:
     return hour // A_DAY * A_DAY
 
 
-def quantile(buckets: Mapping[int, int], share: float) -> float | None:
-    """Return the seconds below which a share of the counted spans lies, or None if none is counted.
+def quantile(buckets: Mapping[int, int], share: float, longest: timedelta) -> float | None:
+    """Return a length in seconds that a share of the counted spans does not exceed, or None if none is counted.
 
-    The value is interpolated within its bucket. Each bucket's bound is a quarter above the last, so the error is about
-    an eighth at most.
+    It is the bound of a bucket, or `longest`, the length of the longest span, if that is less. It is at most a quarter
+    above the least such length.
     """
     total = sum(buckets.values())
     if not total:
         return None
-    rank, below = share * total, 0
+    rank, counted = share * total, 0
     for place in sorted(buckets):
-        if below + buckets[place] >= rank:
-            lower = BOUNDS[place - 1] if place else 0
-            upper = BOUNDS[min(place, len(BOUNDS) - 1)]
-            return (lower + (upper - lower) * max(rank - below, 0) / buckets[place]) / 1_000_000
-        below += buckets[place]
-    return BOUNDS[-1] / 1_000_000
+        counted += buckets[place]
+        if counted >= rank and place < len(BOUNDS):
+            return min(BOUNDS[place] / 1_000_000, longest.total_seconds())
+    return longest.total_seconds()
