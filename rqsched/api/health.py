@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from redis.exceptions import NoPermissionError, RedisError
-from rq import Worker
 from rq.registry import FailedJobRegistry
 
 from rqsched.clock import SystemClock
@@ -549,7 +548,7 @@ def _dispatchers(scope: _Scope) -> Finding:
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
     if alive:
         return Finding(Level.OK, ", ".join(one.name for one in alive))
-    plain = Worker.count(queue=transport.control)
+    plain = sum(transport.control.name in one.queues for one in telemetry.live_workers(transport.redis))
     if plain:
         return Finding(Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time")
     active = scope.read(partial(schedule_queries.count_active, namespace=scope.namespace, most=_MOST))
@@ -605,7 +604,9 @@ def _environments(scope: _Scope) -> Finding:
 
 @_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.")
 def _workers(scope: _Scope) -> Finding:
-    workers = telemetry.live_workers(scope.runtime.transport.redis)
+    registered = telemetry.registered_workers(scope.runtime.transport.redis)
+    workers = [one for one in registered if not one.is_silent]
+    silent = f"; silent and not counted: {len(registered) - len(workers)}" if len(workers) < len(registered) else ""
     listening = Counter(name for one in workers for name in one.queues)
     waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
     deserted = {name: one.number for name, one in waiting.items() if name not in listening}
@@ -620,10 +621,10 @@ def _workers(scope: _Scope) -> Finding:
         numbers = {str(one.queue): one.number for one in slow}
         return Finding(Level.PROBLEM, f"runs wait too long for a worker: {told}", numbers=numbers, advice=advice)
     if not listening:
-        return Finding(Level.WARNING, "no RQ worker")
+        return Finding(Level.WARNING, f"no RQ worker{silent}")
     versions = Counter(f"rqsched {one.version}" if one.version else "RQ alone" for one in workers)
     names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
-    return Finding(Level.OK, f"{names}; {kinds}")
+    return Finding(Level.OK, f"{names}; {kinds}{silent}")
 
 
 def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:

@@ -5,11 +5,14 @@ from rqsched.kernel.queries.run_pages import RunFilters as RunFilters
 from rqsched.kernel.queries.run_pages import fill_runs as fill_runs
 from rqsched.kernel.queries.run_pages import search_runs as search_runs
 from rqsched.kernel.queries.runs import BY_QUEUE as BY_QUEUE
+from rqsched.kernel.queries.runs import MOST_AHEAD as MOST_AHEAD
 from rqsched.kernel.queries.runs import DeadLetters as DeadLetters
 from rqsched.kernel.queries.runs import FailedRun as FailedRun
+from rqsched.kernel.queries.runs import FailureMark as FailureMark
 from rqsched.kernel.queries.runs import LastRun as LastRun
 from rqsched.kernel.queries.runs import Outcome as Outcome
 from rqsched.kernel.queries.runs import RunOutline as RunOutline
+from rqsched.kernel.queries.runs import Streak as Streak
 from rqsched.kernel.queries.runs import count_backfilled as count_backfilled
 from rqsched.kernel.queries.runs import count_dead_letters as count_dead_letters
 from rqsched.kernel.queries.runs import failed_since as failed_since
@@ -26,7 +29,11 @@ from rqsched.kernel.queries.runs import newest_runs as newest_runs
 from rqsched.kernel.queries.runs import outcomes as outcomes
 from rqsched.kernel.queries.runs import page_of_dead_letters as page_of_dead_letters
 from rqsched.kernel.queries.runs import recent_runs as recent_runs
+from rqsched.kernel.queries.runs import runs_ahead as runs_ahead
 from rqsched.kernel.queries.runs import slot_of_creation as slot_of_creation
+from rqsched.kernel.queries.runs import streaks as streaks
+from rqsched.kernel.queries.runs import success_before as success_before
+from rqsched.kernel.queries.runs import with_places as with_places
 from rqsched.kernel.queries.system import EndedRun as EndedRun
 from rqsched.kernel.queries.system import ended_runs as ended_runs
 from rqsched.kernel.queries.system import namespaces_of_open_runs as namespaces_of_open_runs

@@ -37,12 +37,14 @@ from rqsched.when.cron import Gap
 from rqsched.when.moved import FURTHEST
 from rqsched.when.spec import After, Spec
 from rqsched.when.steps import MOST_STEPS, answered
-from rqsched.when.words import after_in_words
+from rqsched.when.words import after_in_words, length_in_words
 
 LOOKED_AT = 5_000
 """The most events that one search of the history reads; an event beyond them does not reach the answer."""
 _SKEW = timedelta(seconds=5)
 """The most that a process's clock may be slow: an event recorded this long before its occurrence still counts."""
+_LATE = timedelta(seconds=1)
+"""A run that starts so much after it was due is late."""
 _MOST_DAYS = 3
 """The most moved instants that are listed; the others are only counted."""
 _STATUSES = {
@@ -386,7 +388,7 @@ class _Question:
         if status is ScheduleStatus.DEAD and event is not None and (error := event.payload.get("error")):
             text += f". The error: {error_line(error)}"
         if not is_past and (until := self.schedule.resume_at) is not None:
-            text += f". It fires again by itself on {self.clock(until)}"
+            text += f". Its pause ends by itself on {self.clock(until)}"
         run = event.workflow_run_id if event is not None else None
         return replace(told, text=_ended(text), run_uid=run)
 
@@ -434,6 +436,7 @@ class _Question:
             text += f", started on {started}, ended on {self.clock(run.ended_at)}"
         if run.moved_from:
             text += f", moved from {self.days(run.moved_from)}"
+        text += _lateness(run)
         if run.error and run.status is not RunStatus.SUCCEEDED:
             text += f": {run.error}" if run.expired_at is not None else f". The error: {error_line(run.error)}"
         return self.say(answer, _ended(text), **fields)
@@ -662,6 +665,30 @@ def _concerns(event: AuditRecord, occurrence: datetime) -> bool:
 def _recorded_in(event: AuditRecord, start: datetime, end: datetime) -> datetime | None:
     at = instant_of(event, "occurrence_time" if event.event_type == audit.SKIPPED else "first")
     return at if at is not None and start <= at < end else None
+
+
+def _lateness(run: Run) -> str:
+    """Say how late the first attempt of a run started and where the time went; empty for one that was not late."""
+    if run.due_at is None or run.started_at is None or run.attempt > 1 or run.kind is RunKind.BACKFILL:
+        return ""
+    if run.started_at - run.due_at < _LATE:
+        return ""
+    queued_at = run.queued_at or run.created_at
+    granted_at = queued_at if run.granted_at is None else max(run.granted_at, queued_at)
+    queue = "the default queue" if run.queue is None else f"queue {run.queue}"
+    spent = (
+        ("until a dispatcher fired it", run.created_at - run.due_at),
+        ("behind the run ahead of it", queued_at - run.created_at),
+        (f"in line for limit {run.limit}", granted_at - queued_at),
+        (f"for a worker of {queue}", run.started_at - granted_at),
+    )
+    parts = [f"{_rounded(length)} {where}" for where, length in spent if length >= _LATE]
+    return f", {_rounded(run.started_at - run.due_at)} late" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _rounded(length: timedelta) -> str:
+    text = length_in_words(timedelta(seconds=round(length.total_seconds())))
+    return text if text[0].isdigit() else f"1 {text}"
 
 
 def _ended(text: str) -> str:

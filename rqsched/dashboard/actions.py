@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,8 +14,10 @@ from starlette.responses import Response
 
 from rqsched import BackfillRange, OverlapPolicy
 from rqsched.api import backfills
+from rqsched.api import runs as run_queries
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.backfills import DEFAULT_BOUND
+from rqsched.api.database import Connection
 from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -24,9 +28,13 @@ from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedErro
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
 from rqsched.http.errors import ForbiddenError
-from rqsched.types import Bounds, Schedule
+from rqsched.types import Page, Run, RunStatus, Schedule
 
 _MOST_DAYS = 30
+WAITING = ("pending", "buffered", "retrying")
+"""The statuses of a run that waits for an attempt to begin."""
+_MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
+"""The most runs of a backfill that one request cancels, and for how long it begins further ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +91,16 @@ def _skip_next(visit: Visit, handle: ScheduleHandle) -> str:
 
 def _resume(visit: Visit, handle: ScheduleHandle) -> str:
     handle.resume(visit.form.get("on_resume") or None, context=visit.context)
-    return f"{handle.schedule_id} fires again."
+    return f"{handle.schedule_id} {_fires_again(visit)}."
 
 
 def _restart(visit: Visit, handle: ScheduleHandle) -> str:
     handle.restart(context=visit.context)
-    return f"{handle.schedule_id} is active again, with its counters at zero."
+    return f"{handle.schedule_id} {_fires_again(visit)}, with its counters at zero."
+
+
+def _fires_again(visit: Visit) -> str:
+    return "fires again" if visit.stop is None else f"is active again, and nothing fires while {visit.stop}"
 
 
 def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
@@ -106,8 +118,10 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
     if "dry_run" in visit.form:
         chunks = backfills.preview(visit.scheduler.runtime, handle.refresh().state, wanted)
-        count = sum(map(len, chunks))
-        return f"{count} occurrence(s) lie in that range. Nothing was started."
+        counts = Counter(row.outcome for rows in chunks for row in rows)
+        told = f"{counts['would_start']} would start, {counts['already_run']} had run before"
+        told += f", {counts['skipped']} would be skipped" * bool(counts["skipped"])
+        return f"Of {counts.total()} occurrences in that range {told}. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
         backfills.continue_later(visit.scheduler.runtime, done.uid)
@@ -160,24 +174,32 @@ ACTIONS: dict[str, Action] = {
 
 _OF_TIMES = frozenset({"backfill", "skip_next"})
 """The operations that need a schedule with its own times."""
+_STARTS = frozenset({"backfill", "trigger"})
+"""The operations that start runs, which a freeze refuses."""
 
 
 def offered(visit: Visit, schedule: Schedule) -> list[Action]:
     """Return the operations that the viewer may do to a schedule in its status."""
-    may = [one for one in ACTIONS.values() if schedule.status in one.statuses and visit.principal.role >= one.role]
+    may = [one for one in _allowed(visit) if schedule.status in one.statuses]
     return may if schedule.upstream_id is None else [one for one in may if one.name not in _OF_TIMES]
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
     """Return the operations that the viewer may do to several schedules at once: all but a backfill."""
-    return [one for one in ACTIONS.values() if one.name != "backfill" and visit.principal.role >= one.role]
+    return [one for one in _allowed(visit) if one.name != "backfill"]
+
+
+def _allowed(visit: Visit) -> list[Action]:
+    may = [one for one in ACTIONS.values() if visit.principal.role >= one.role]
+    return may if visit.may_start else [one for one in may if one.name not in _STARTS]
 
 
 def confirm(visit: Visit) -> Response:
     """Ask whether to do an operation, with its choices."""
     action = named(visit.query("action"))
     require_role(visit.principal, action.role)
-    return _question(visit, action, visit.schedule())
+    said = "" if action in _allowed(visit) else f"That is refused while {visit.stop}."
+    return _question(visit, action, visit.schedule(), said)
 
 
 def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = "", status: int = 200) -> Response:
@@ -267,21 +289,6 @@ def freeze(visit: Visit) -> Response:
     return visit.done(f"The namespace {visit.namespace} is frozen.", "/system")
 
 
-def set_limit(visit: Visit) -> Response:
-    """Change how many runs of a group may run at once, and how many may start in a time; empty means no limit."""
-    name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
-    try:
-        is_number = number.isascii() and number.isdigit() and len(number) <= 9
-        unset = [field for field in ("number", "rate") if not visit.form.get(field, "-").strip()]
-        most = (int(number) if is_number else 0) if number else None
-        changed = visit.scheduler.limits.set(
-            name, most, rate=rate or None, unset=unset, namespace=visit.namespace, context=visit.context
-        )
-    except RqschedError as error:
-        return visit.done(f"Not done: {error}", "/system")
-    return visit.done(f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.", "/system")
-
-
 def confirm_thaw(visit: Visit) -> Response:
     """Ask whether to thaw the namespace, or everything; list the due schedules and the waiting runs."""
     everything = visit.query("everything") == "yes"
@@ -369,13 +376,32 @@ def named(name: str) -> Action:
 
 
 def cancel_backfill(visit: Visit) -> Response:
-    """Stop a backfill; what it has started continues."""
+    """Stop a backfill; what it has started continues. On request, cancel its runs that wait, some hundred at a time."""
     uid = str(visit.request.path_params["uid"]).upper()
     found = backfills.get_backfill(visit.scheduler.runtime, uid)
     schedule = visit.read(lambda connection: schedule_queries.find(connection, found.schedule_uid))
     if schedule is None or schedule.namespace != visit.namespace:
         raise BackfillNotFoundError(uid)
+    path = f"/schedules/{schedule.schedule_id}"
+    if "waiting" in visit.form:
+        return visit.done(_cancel_waiting(visit, found), path)
     ended = backfills.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
-    return visit.done(
-        f"The backfill is {ended.status}; what it has started continues.", f"/schedules/{schedule.schedule_id}"
-    )
+    return visit.done(f"The backfill is {ended.status}; what it has started continues.", path)
+
+
+def _cancel_waiting(visit: Visit, found: backfills.Backfill) -> str:
+    """Cancel runs of a backfill that wait, for a few seconds at most: the newest first, as the oldest begins next."""
+
+    def read(connection: Connection) -> Page[Run]:
+        schedule, uid = found.schedule_uid, found.uid
+        return run_queries.list_runs(connection, schedule, limit=_MOST_CANCELLED, statuses=WAITING, backfill_uid=uid)
+
+    waiting = visit.read(read)
+    cancelled, until = 0, time.monotonic() + _CANCEL_SECONDS
+    for run in waiting.items:
+        if time.monotonic() > until:
+            break
+        ended = RunHandle(visit.scheduler.runtime, run).cancel(visit.context.reason, context=visit.context)
+        cancelled += ended.status == RunStatus.CANCELLED
+    is_all = cancelled == len(waiting.items) and waiting.next_cursor is None
+    return f"{cancelled} runs are cancelled." + ("" if is_all else " More wait: repeat it for the next ones.")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -183,9 +184,28 @@ def _form(
         "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
         refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
         missed=list(MissedPolicy), on_excluded=ON_EXCLUDED, gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()),
-        groups=groups,
+        groups=groups, declared=None if schedule is None else overwritten_by(visit, schedule),
         more={field.name for fields in groups.values() for field in fields},
     )  # fmt: skip
+
+
+def overwritten_by(visit: Visit, schedule: Schedule) -> str | None:
+    """Say where a schedule is declared, if a sync made it or this process declares it; else return None.
+
+    The name of the file of a sync is not stored, so it cannot be told.
+    """
+    scheduler = visit.scheduler
+    is_here = schedule.namespace == scheduler.settings.namespace and any(
+        one.schedule_id == schedule.schedule_id for one in scheduler.declarations.all()
+    )
+    if schedule.definition.managed_by != "sync" and not is_here:
+        return None
+    where = "elsewhere, and a sync made it"
+    if is_here:
+        known = scheduler.runtime.imports.find(schedule.definition.workflow)
+        code = getattr(known.target if known else None, "__code__", None)
+        where = f"in {Path(code.co_filename).name}" if code is not None else "in the code of the application"
+    return f"It is declared {where}: the next sync overwrites what is edited here."
 
 
 def _groups(*, is_new: bool) -> dict[str, list[Field]]:

@@ -85,8 +85,9 @@ def _pages(visit: Visit, typed: str) -> dict[str, str]:
     """Return the pages, and the forms that belong to no schedule, whose names contain the typed text."""
     forms = {
         "Calendars": ("/calendars", "read"),
+        "Limits": ("/limits", "read"),
         "New schedule": ("/schedules/new", "admin"),
-        "Retry failed runs": ("/retry-failed", "operate"),
+        **({"Retry failed runs": ("/retry-failed", "operate")} if visit.may_start else {}),
     }
     every = PAGES | {name: path for name, (path, role) in forms.items() if visit.may(role)}
     return {name: path for name, path in every.items() if typed.lower() in name.lower()}

@@ -20,6 +20,7 @@ from rqsched.api.states import REPEATEDLY
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
+from rqsched.dashboard.waits import waits_of
 from rqsched.errors import ScheduleNotFoundError
 from rqsched.types import Schedule
 
@@ -91,7 +92,7 @@ _WORDS: Mapping[str, _Words] = {
         "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
         list_of=_List("/runs", {"status": "blocked"}),
     ),
-    "limits": _Words("Runs wait for a place of their group", list_of=_List("/system")),
+    "limits": _Words("Runs wait for a place of their group", list_of=_List("/limits")),
     "successes": _Words(
         "{count} without the success that was expected",
         "No run succeeded within `expect_success_within`.",
@@ -165,6 +166,23 @@ _MILDER: Mapping[str, _Words] = {
 """The words of a warning that differs in kind from the problem of the same check."""
 
 
+_BY_CONSEQUENCE = (
+    "redis", "ownership", "writes", "publishing", "went back", "all-frozen", "frozen", "dispatchers", "waits", "late",
+    "dead", "failing", "successes", "foreign workers", "blocked", "workers", "limits", "long", "notifications",
+    "memory", "quotas", "clock",
+)  # fmt: skip
+"""The checks by what a finding means: nothing fires, then schedules that do not fire or whose runs all fail, then runs
+that wait, then what may become a problem."""
+_AS_GRAVE = frozenset({"all-frozen", "frozen", "dead", "failing", "successes"})
+"""The checks whose warnings stand among the problems: schedules do not fire, or their work is not done."""
+
+
+def _rank(finding: Finding) -> tuple[bool, int]:
+    is_grave = finding.level is Level.PROBLEM or finding.check in _AS_GRAVE
+    place = _BY_CONSEQUENCE.index(finding.check) if finding.check in _BY_CONSEQUENCE else len(_BY_CONSEQUENCE)
+    return not is_grave, place
+
+
 def show(visit: Visit) -> Response:
     """Show the overview."""
     namespace, now = visit.namespace, visit.now
@@ -175,9 +193,12 @@ def show(visit: Visit) -> Response:
         late_until = health.late_until(visit.scheduler.runtime)
         counts = schedule_queries.count_by_status(connection, namespace, MOST_COUNTED)
         late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED, frozen)
+        found = health.examine_work(visit.scheduler.runtime, connection, namespace, around)
+        shown = {one.uid: one for finding in found for one in finding.schedules[:NAMED]}
         return {
-            "problems": health.examine_work(visit.scheduler.runtime, connection, namespace, around),
-            "counts": counts | {"late": late},
+            "problems": found,
+            "streaks": run_queries.streaks(connection, shown.values()),
+            "counts": counts | {"late": 0 if visit.all_frozen else late},
             "day": read_recent(connection, namespace, now),
             "failures": read_failures(connection, namespace, now),
             "soonest": schedule_queries.soonest(connection, namespace, _SHOWN),
@@ -185,8 +206,9 @@ def show(visit: Visit) -> Response:
         }
 
     values = visit.read(read)
-    problems = [_problem(visit, finding) for finding in (*around, *values["problems"])]
-    values["problems"] = sorted(problems, key=lambda problem: problem.tone != "bad")
+    values["waits"] = waits_of(visit, [run for _, run in values["recent"]])
+    findings = sorted((*around, *values["problems"]), key=_rank)
+    values["problems"] = [_problem(visit, finding) for finding in findings]
     return visit.page("overview.html", most=MOST_COUNTED, most_failed=MOST_FAILED, most_runs=MOST, **values)
 
 

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from rqsched.api import runs as run_queries
 from rqsched.api.database import Connection
-from rqsched.api.runs import FailedRun
+from rqsched.api.runs import FailedRun, FailureMark
 from rqsched.api.states import EXPIRED, FAILURES, OPEN, tone_of
 from rqsched.dashboard.charts import WIDTH
 from rqsched.errors import error_line
@@ -175,9 +175,9 @@ def _kind(status: str) -> str:
 def lateness(late: Sequence[int]) -> tuple[float | None, float | None]:
     """Return the median and the 95th percentile, in seconds, of the lateness of runs in microseconds.
 
-    Both are None without a run.
+    Both are None without a run. Neither is greater than the greatest lateness, or less than the least.
     """
-    cuts = quantiles(late, n=20) if len(late) > 1 else [*late] * 19
+    cuts = quantiles(late, n=20, method="inclusive") if len(late) > 1 else [*late] * 19
     return (max(cuts[9] / 1_000_000, 0.0), max(cuts[18] / 1_000_000, 0.0)) if cuts else (None, None)
 
 
@@ -201,10 +201,12 @@ def _compared(p50: float | None, p95: float | None, longest: float | None) -> li
 
 
 class Failure(NamedTuple):
-    """Runs of one schedule that failed alike."""
+    """Runs that failed alike."""
 
     schedule_id: str
-    """The schedule."""
+    """The schedule of the newest run."""
+    others: int
+    """How many other schedules have such failures."""
     error: str
     """The meaningful line of the newest run's error."""
     runs: int
@@ -220,7 +222,9 @@ class Failures:
     """The most frequent failures since an instant."""
 
     since: datetime
-    """The instant, a day ago."""
+    """The instant: a day ago, or later if there were more failures than are looked at."""
+    is_cut: bool
+    """Whether it is later than a day ago."""
     count: int
     """How many runs failed or were lost, up to MOST_FAILED."""
     groups: Sequence[Failure]
@@ -228,26 +232,29 @@ class Failures:
 
 
 def read_failures(connection: Connection, namespace: str, now: datetime) -> Failures:
-    """Read a namespace's most frequent failures of the last day; errors that differ only in numbers are the same."""
-    since = now - DAY
-    found = run_queries.failed_since(connection, namespace, since, MOST_FAILED)
-    meant = {text: _numberless(text) for text in {run.error for run in found}}  # most texts occur many times
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Read a namespace's most frequent failures of the last day, by their cause.
+
+    Errors that differ only in numbers are the same, whatever the schedule.
+    """
+    found, since = run_queries.failed_since(connection, namespace, now - DAY, MOST_FAILED)
+    meant = {text: numberless(text) for text in {run.error for run in found}}  # most texts occur many times
+    groups: dict[str, list[FailureMark]] = {}
     for run in found:
-        groups.setdefault((run.schedule_uid, meant[run.error]), []).append(run.uid)
+        groups.setdefault(meant[run.error] or run.schedule_uid, []).append(run)
     largest = sorted(groups.values(), key=len, reverse=True)[:GROUPS]
-    newest = run_queries.failures_of(connection, [uids[0] for uids in largest])
-    shown = [_failure(newest[uids[0]], len(uids)) for uids in largest if uids[0] in newest]
-    return Failures(since, len(found), shown)
+    newest = run_queries.failures_of(connection, [alike[0].uid for alike in largest])
+    shown = [_failure(newest[alike[0].uid], alike) for alike in largest if alike[0].uid in newest]
+    return Failures(since, since > now - DAY, len(found), shown)
 
 
-def _failure(newest: FailedRun, count: int) -> Failure:
+def _failure(newest: FailedRun, alike: Sequence[FailureMark]) -> Failure:
+    others = len({one.schedule_uid for one in alike}) - 1
     error = error_line(newest.error)
     searched = re.split(r"\d", error, maxsplit=1)[0][:_SEARCHED].strip()
-    return Failure(newest.schedule_id, error, count, newest, searched)
+    return Failure(newest.schedule_id, others, error, len(alike), newest, searched)
 
 
-def _numberless(text: str) -> str:
+def numberless(text: str) -> str:
     """Return the beginning or end of an error without numbers, ids and addresses, so that similar errors are equal."""
     told = text.strip()
     meant = told if told.startswith("Traceback ") else told.partition("\n")[0]

@@ -76,7 +76,6 @@ def routes() -> list[Route]:
         _form("/schedules", editor.create, Role.ADMIN),
         _page("/freeze", actions.confirm_freeze, Role.ADMIN),
         _form("/freeze", actions.freeze, Role.ADMIN),
-        _form("/limits", actions.set_limit),
         _page("/thaw", actions.confirm_thaw, Role.ADMIN, is_heavy=True),
         _form("/thaw", actions.thaw, Role.ADMIN),
         _page("/namespace/delete", actions.confirm_delete_namespace, Role.ADMIN, is_heavy=True),

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from starlette.responses import Response
 
 from rqsched.api import runs as run_queries
 from rqsched.api.cursors import bind_cursor, unbind_cursor
+from rqsched.api.limits import key_of
 from rqsched.api.runs import RunFilters
 from rqsched.api.states import FAILURES, RUN_FILTERS
+from rqsched.dashboard.recent import numberless
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError
+from rqsched.dashboard.waits import waits_of
+from rqsched.errors import InvalidInputError, error_line
+from rqsched.types import Run
 
 PAGE = 50
 """Runs on one page."""
 FAILED = "failures"
 """The filter for failed and lost runs."""
-STATUSES = (FAILED, *RUN_FILTERS)
+_WAITS = {"in_line": True, "queued": False}
+"""Pending runs by what they wait for: a place of their limit, or a worker."""
+STATUSES = (FAILED, *RUN_FILTERS, *_WAITS)
 """The choices of the filter by status."""
+IN_WORDS: Mapping[str, str] = {
+    FAILED: "failed or lost",
+    "buffered": "buffered: behind another run",
+    "blocked": "blocked: no worker has its code",
+    "in_line": "pending: in line for a limit",
+    "queued": "pending: waits for a worker",
+}
+"""The words of the choices that are not as they are stored."""
 WITHIN: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
@@ -39,13 +53,25 @@ def show(visit: Visit) -> Response:
     found = visit.read(
         lambda c: run_queries.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True)
     )
-    names = ("q", "status", "schedule", "workflow", "within", "since", "until")
+    waits = waits_of(visit, [run for _, run in found.items])
+    names = ("q", "status", "schedule", "workflow", "limit", "within", "since", "until")
+    rows, alike = _one_of_each(found.items) if sort == "-ended" else (found.items, {})
     return visit.page(
-        "runs.html", runs=found.items, following=bind_cursor(found.following, *of), is_cut=found.is_cut,
+        "runs.html", runs=rows, alike=alike, waits=waits, in_words=IN_WORDS,
+        following=bind_cursor(found.following, *of), is_cut=found.is_cut,
         statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_queries.MOST_LOOKED_AT,
         is_by_end=sort == "-ended",
         is_filtered=any(visit.query(name) for name in names),
     )  # fmt: skip
+
+
+def _one_of_each(found: Sequence[tuple[str, Run]]) -> tuple[list[tuple[str, Run]], dict[str, list[Run]]]:
+    """Return the newest of the runs of a page that failed alike, and the others by the uid of the newest."""
+    groups: dict[tuple[str, str], list[tuple[str, Run]]] = {}
+    for schedule_id, run in found:
+        groups.setdefault((schedule_id, numberless(error_line(run.error)) or run.uid), []).append((schedule_id, run))
+    rows = [alike[0] for alike in groups.values()]
+    return rows, {alike[0][1].uid: [run for _, run in alike[1:]] for alike in groups.values() if len(alike) > 1}
 
 
 def _filters_of(visit: Visit) -> RunFilters:
@@ -54,13 +80,16 @@ def _filters_of(visit: Visit) -> RunFilters:
     if status and status not in STATUSES:
         raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
     since, until = times_of(visit)
+    statuses = {FAILED: tuple(sorted(FAILURES)), "": ()} | dict.fromkeys(_WAITS, ("pending",))
     return RunFilters(
         visit.namespace,
-        tuple(sorted(FAILURES)) if status == FAILED else (status,) if status else (),
+        statuses.get(status, (status,)),
         visit.query("schedule") or None,
         visit.query("workflow") or None,
         since,
         until,
+        key_of(visit.namespace, limit) if (limit := visit.query("limit")) else None,
+        _WAITS.get(status),
         visit.query("q") or None,
     )
 

@@ -25,15 +25,19 @@ from rqsched.api.database import Connection, find_freezes
 from rqsched.api.hours import A_DAY, HourKey, day_of, hour_of
 from rqsched.api.limits import told_of_line, told_of_targets
 from rqsched.api.run_handle import RunHandle
-from rqsched.api.runs import RunOutline
+from rqsched.api.runs import RunOutline, Streak
 from rqsched.api.timeline import Columns
 from rqsched.api.values import is_uid
 from rqsched.dashboard import charts
-from rqsched.dashboard.actions import offered
+from rqsched.dashboard.actions import WAITING, offered
+from rqsched.dashboard.editor import overwritten_by
 from rqsched.dashboard.rendering import Omission, exact, gap_of, under_freezes
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError
+from rqsched.dashboard.waits import waits_of
+from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.types import Answer, AuditRecord, Freeze, Page, Run, Schedule
+from rqsched.when.spec import Spec
+from rqsched.when.steps import answered
 
 RUNS = 20
 """Runs on the page."""
@@ -53,10 +57,12 @@ _BACKFILLS = 3
 _MOST_COUNTED = 20_000
 _ENOUGH = 10
 """The least ended runs from which a rate is computed."""
-_RUNNING, _WAITING = ("running", "retrying"), ("pending", "buffered")
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 _MOST_DOWNSTREAM = 20
+_TICK = timedelta(microseconds=1)
+_LOOKED_BACK = timedelta(days=366)
+"""How far back the occurrence before another one is looked for."""
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
 """Answers that the page shows elsewhere, so that they are given only on request."""
 
@@ -119,7 +125,8 @@ def show(visit: Visit) -> Response:
     upcoming = list(islice(iter_upcoming(schedule, visit.now), _UPCOMING))
     found = visit.read(lambda connection: _read(connection, visit, schedule))
     text = visit.query("at")
-    asked_at = None if text in {"", NEWEST} else visit.instant("at", text)
+    asked_in = zone if visit.query("zone") == zone.key else own_zone
+    asked_at = None if text in {"", NEWEST} else visit.instant("at", text, asked_in)
     told = handle.why(asked_at)
     interval = min((later - earlier for earlier, later in pairwise(upcoming)), default=None)
     workflow = visit.scheduler.runtime.imports.find(schedule.definition.workflow)
@@ -131,15 +138,28 @@ def show(visit: Visit) -> Response:
         machine=() if workflow is None else workflow.steps,  # set for a state machine whose class this process knows
         events=found.events[:EVENTS],
         older_events=found.events[EVENTS - 1].sequence if len(found.events) > EVENTS else None,
-        asked_at=asked_at, stop=told if asked_at is None or schedule.is_active else handle.why(),
+        asked_at=asked_at, asked_in=asked_in, around=_neighbours(schedule.spec, told.occurrence_at or asked_at),
+        stop=told if asked_at is None or schedule.is_active else handle.why(),
         answer=told if text or told.answer not in _EXPECTED else None,
         why=[under_freezes(gap, found.freezes, own_zone) for gap in found.gaps], backfills=found.backfills,
         chart=charts.durations(found.outlines, interval), spread=found.spread,
         days=charts.year(found.counts, visit.now.astimezone(zone).date(), zone),
         cells=charts.grid(found.counts, visit.now.astimezone(own_zone).date(), own_zone), grid_days=charts.GRID_DAYS,
         one_day=timedelta(days=1), stacks_of=charts.stacks_of,
-        downstream=found.downstream,
+        waits=waits_of(visit, found.runs.items), downstream=found.downstream,
+        streak=found.streak, declared=overwritten_by(visit, schedule),
     )  # fmt: skip
+
+
+def _neighbours(spec: Spec, at: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """Return the occurrences before and after an instant, None for one that is not known."""
+    if at is None or not spec.is_known or spec.is_from_completion or spec.after is not None:
+        return None, None
+    try:
+        before = answered(lambda: spec.last_between(at - _LOOKED_BACK, at - _TICK, 1), otherwise=[])
+        return next(iter(before), None), answered(spec.next_after, at, otherwise=None)
+    except InvalidSpecError:  # a calendar that it names is gone
+        return None, None
 
 
 class BackfillRuns(NamedTuple):
@@ -152,9 +172,9 @@ class BackfillRuns(NamedTuple):
     failed: int
     """Ended runs that failed or were lost."""
     running: int
-    """Runs that execute, or wait for their next attempt."""
+    """Runs that execute."""
     waiting: int
-    """Runs that have not started."""
+    """Runs that wait for an attempt to begin."""
     left: timedelta | None
     """The estimated time for the rest; None while too few runs have ended, and when none is left."""
     stacks: list[charts.Stack]
@@ -162,10 +182,15 @@ class BackfillRuns(NamedTuple):
     told: str
     """The number of its runs in each status, in words."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether occurrences are left to process, or it was not stopped and some of its runs have not ended."""
+        return self.row.status == "running" or (self.row.status == "done" and bool(self.running + self.waiting))
+
 
 def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: Mapping[str, int]) -> BackfillRuns:
     now = visit.now
-    running, waiting = (sum(counts.get(name, 0) for name in names) for names in (_RUNNING, _WAITING))
+    running, waiting = counts.get("running", 0), sum(counts.get(name, 0) for name in WAITING)
     ended = sum(counts.values()) - running - waiting
     left = None
     if ended >= _ENOUGH and running + waiting:
@@ -198,6 +223,8 @@ class _Found(NamedTuple):
     """The durations of runs over time; None without any."""
     downstream: list[str]
     """The ids of the first schedules that come after it."""
+    streak: Streak | None
+    """Its failures in a row; None without any."""
 
 
 def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
@@ -225,6 +252,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
         downstream=[]
         if schedule.followed_at is None
         else upstream_ends.downstream_of(connection, schedule, _MOST_DOWNSTREAM),
+        streak=run_queries.streaks(connection, [schedule]).get(uid),
     )
 
 
@@ -249,6 +277,13 @@ def _sequence(text: str) -> int | None:
     return int(text)
 
 
+def _waited(run: Run, now: datetime) -> timedelta | None:
+    """Return how long after it was due the first attempt of a run began, or how long it has waited so far."""
+    if run.due_at is None or run.attempt > 1 or (run.started_at is None and run.ended_at is not None):
+        return None
+    return max((run.started_at or now) - run.due_at, timedelta(0))
+
+
 def show_run(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = visit.run()
@@ -262,6 +297,8 @@ def show_run(visit: Visit) -> Response:
             "events": event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS),
             "earlier": earlier,
             "later": later,
+            "waited": _waited(run, visit.now),
+            "succeeded": run_queries.success_before(connection, schedule.uid, run.number),
             "line": told_of_line(connection, run, visit.now, say),
             "targets_in_line": told_of_targets(connection, run, visit.now, say),
             "came_after": upstream_ends.before(connection, run),
@@ -273,4 +310,5 @@ def show_run(visit: Visit) -> Response:
     progress = handle.progress()
     statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
-    return visit.page("run.html", schedule=schedule, run=run, progress=progress, failed=failed, **found)
+    wait = waits_of(visit, [run]).get(run.uid)
+    return visit.page("run.html", schedule=schedule, run=run, wait=wait, progress=progress, failed=failed, **found)

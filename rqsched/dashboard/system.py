@@ -8,11 +8,12 @@ queues, and of their jobs the runs of that namespace. Only a viewer of all names
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -25,7 +26,7 @@ from starlette.responses import Response
 from rqsched.api import fan_out, health, limits, outages, processes
 from rqsched.api import runs as run_queries
 from rqsched.api.database import Altered, Connection
-from rqsched.api.processes import LiveDispatcher
+from rqsched.api.processes import LiveDispatcher, LiveRqWorker
 from rqsched.api.runs import Outcome
 from rqsched.api.states import FAILURES, OPEN
 from rqsched.api.values import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
@@ -50,6 +51,31 @@ _MOST_RUNS = 300
 _MOST_LIMITS = 50
 """The groups with the most open runs, which are shown."""
 _MOST_WORKERS = 200
+_BUSY_ENOUGH = 0.8
+"""The share of their time that workers should be busy at most."""
+_A_MINUTE = 60.0
+"""The rate in runs per hour from which on rates are shown by the minute."""
+
+
+class Shown(NamedTuple):
+    """A group as pages show it."""
+
+    group: LimitDescription
+    """The group."""
+    bounds: Bounds
+    """What it allows."""
+    last: Altered | None
+    """The newest change of that; None if it never changed."""
+
+
+def shown_limit(group: LimitDescription) -> Shown:
+    """Return a group as pages show it: with its bounds as a value, and its last change in words."""
+    last = None
+    if group.changes:
+        told = group.changes[0]
+        bounds, was = Bounds.read(told["number"], told.get("rate")), Bounds.read(told["was"], told.get("was_rate"))
+        last = Altered(datetime.fromisoformat(told["at"]), bounds.after(was), told["by"], None, told["reason"])
+    return Shown(group, Bounds.read(group.number, group.rate), last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +90,8 @@ class Pace:
     """Runs created per hour, with the targets that were put on the queue."""
     per_hour: float
     """Runs ended per hour, with the targets that ended."""
+    busy: float
+    """How many workers what ended kept busy on average."""
     p50: float | None
     """Seconds from due to started, at the median; None without a run that started."""
     p95: float | None
@@ -82,6 +110,38 @@ class LastHour:
     """The pace of all runs."""
     queues: Mapping[str, Pace]
     """The pace of each queue."""
+    of_all: Mapping[str, Pace]
+    """The pace of each queue, of all namespaces; empty for a viewer of some."""
+
+    @property
+    def is_by_minute(self) -> bool:
+        """Whether all rates are shown by the minute; rates in different units cannot be compared."""
+        return any(max(one.arriving, one.per_hour) >= _A_MINUTE for one in (self.total, *self.queues.values()))
+
+
+class Judgement(NamedTuple):
+    """Whether the workers of a queue are enough."""
+
+    text: str
+    """It in words; empty if nothing came."""
+    is_bad: bool
+    """Whether there are too few."""
+
+
+def judge(workers: int, pace: Pace | None, *, is_slow: bool) -> Judgement:
+    """Say whether the workers of a queue are enough for what came in the last hour, with a fifth to spare."""
+    came = pace is not None and pace.arriving > 0
+    if not workers:
+        return Judgement("too few: no worker listens" if came or is_slow else "", came or is_slow)
+    if pace is None or not came:
+        return Judgement("too few: the next job waits too long" if is_slow else "", is_slow)
+    share = f"{min(pace.busy / workers, 1.0):.0%} busy"
+    if not pace.per_hour:
+        return Judgement("not known: nothing that came has ended" if not is_slow else "too few", is_slow)
+    needed = max(ceil(pace.busy * pace.arriving / pace.per_hour / _BUSY_ENOUGH), 1)
+    if needed > workers or is_slow:
+        return Judgement(f"too few: {share}, needs about {max(needed, workers + 1)}", is_bad=True)
+    return Judgement(f"enough: {share}, needs about {needed}", is_bad=False)
 
 
 class Doing(NamedTuple):
@@ -102,7 +162,9 @@ class LiveWorker:
     name: str
     """Its name."""
     state: str
-    """`busy`, `idle`, `suspended` or `started`."""
+    """`busy`, `idle`, `suspended` or `started`, as it said last."""
+    is_silent: bool
+    """Whether its next sign of life is overdue, so that it does not count."""
     queues: list[str]
     """The queues it listens on, the most urgent first."""
     heartbeat_at: datetime | None
@@ -130,13 +192,15 @@ class LiveQueue:
     waiting: int
     """Jobs that wait; a viewer of some namespaces only gets the runs of this one."""
     workers: int
-    """Workers that listen on it."""
+    """Workers that listen on it and are not silent."""
     head_since: datetime | None
     """Since when the next job has waited; a viewer of some namespaces only gets the oldest run of this one."""
     is_slow: bool
     """Whether it has waited too long."""
     pace: Pace | None
     """The pace of its runs in the last hour; None without any."""
+    verdict: Judgement
+    """Whether its workers are enough; empty for a viewer of some namespaces, who does not see all that comes."""
 
 
 @dataclass
@@ -158,15 +222,6 @@ class _Alive:
         return [(words, count) for words, count in (*done, ("rows pruned", int(pruned))) if count]
 
 
-def _last_change(group: LimitDescription) -> Altered | None:
-    """Return the newest change of a group's bounds; None if they never changed."""
-    if not group.changes:
-        return None
-    told = group.changes[0]
-    bounds, was = Bounds.read(told["number"], told.get("rate")), Bounds.read(told["was"], told.get("was_rate"))
-    return Altered(datetime.fromisoformat(told["at"]), bounds.after(was), told["by"], None, told["reason"])
-
-
 def show(visit: Visit) -> Response:
     """Show workers, queues and the last hour."""
     hour, alive = _read_last_hour(visit), _Alive()
@@ -177,26 +232,31 @@ def show(visit: Visit) -> Response:
         _log.warning("workers are not known: %s", outages.told(error), extra={"action": "dashboard_redis"})
         alive.problem = f"{outages.briefly(error)}, so what is shown of workers and queues is missing or old."
     groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
-    allowed = [(group, Bounds.read(group.number, group.rate), _last_change(group)) for group in groups]
-    return visit.page("system.html", hour=hour, alive=alive, groups=allowed)
+    return visit.page("system.html", hour=hour, alive=alive, groups=[shown_limit(group) for group in groups])
 
 
 def _alive(visit: Visit, hour: LastHour) -> _Alive:
     transport = visit.scheduler.runtime.transport
-    some = Worker.all(connection=transport.control.connection)[:_MOST_WORKERS]
-    found = sorted(some, key=lambda worker: worker.name)
-    shown = _show_queues(visit, found, hour)
-    workers = _show_workers(visit, found, [queue.name for queue in shown])
+    registered = {one.key: one for one in processes.registered_workers(transport.redis)}
+    some = Worker.all(connection=transport.control.connection)
+    found = sorted((one for one in some if one.key in registered), key=lambda worker: worker.name)
+    shown = _show_queues(visit, [*registered.values()], hour)
+    workers = _show_workers(visit, found, registered, [queue.name for queue in shown])
     dispatchers = processes.live_dispatchers(transport.redis, transport.control.name)
     passes = processes.read_passes(transport.redis, transport.control.name) if visit.sees_all else {}
     return _Alive(workers, shown, dispatchers, passes)
 
 
 def _read_last_hour(visit: Visit) -> LastHour:
-    """Read the pace of the namespace's runs."""
+    """Read the pace of the namespace's runs, and for a viewer of all namespaces the pace of all queues."""
     start = visit.now - _HOUR
-    found, since = visit.read(partial(_newest_outcomes, namespace=visit.namespace, start=start))
-    handled, since_target = visit.read(lambda c: fan_out.newest_flow(c, visit.namespace, start, _MOST_RUNS))
+    since, total, queues = _read_paces(visit, visit.namespace, start)
+    return LastHour(since, since > start, total, queues, _read_paces(visit, None, start)[2] if visit.sees_all else {})
+
+
+def _read_paces(visit: Visit, namespace: str | None, start: datetime) -> tuple[datetime, Pace, dict[str, Pace]]:
+    found, since = visit.read(partial(_newest_outcomes, namespace=namespace, start=start))
+    handled, since_target = visit.read(lambda c: fan_out.newest_flow(c, namespace, start, _MOST_RUNS))
     default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[Outcome]](list)
     for one in found:
         of_queue[one.key or default].append(one)
@@ -206,12 +266,13 @@ def _read_last_hour(visit: Visit) -> LastHour:
         for flow in (all_targets, flows[target.queue or default]):
             flow.arriving += target.was_queued * scale
             flow.ended += target.has_ended * scale
+            flow.busy += target.took * scale / _HOUR.total_seconds()
     span = max(visit.now - since, timedelta(seconds=1))
     paces = {name: _pace(of_queue[name], span, flows[name]) for name in sorted({*of_queue, *flows})}
-    return LastHour(since, since > start, _pace(found, span, all_targets), paces)
+    return since, _pace(found, span, all_targets), paces
 
 
-def _newest_outcomes(connection: Connection, namespace: str, start: datetime) -> tuple[list[Outcome], datetime]:
+def _newest_outcomes(connection: Connection, namespace: str | None, start: datetime) -> tuple[list[Outcome], datetime]:
     is_among, since = run_queries.newest(connection, start, _MOST_RUNS)
     return run_queries.outcomes(connection, namespace, is_among, run_queries.BY_QUEUE), since
 
@@ -224,32 +285,38 @@ class _Flow:
     """Targets that were put on a queue."""
     ended: float = 0.0
     """Targets that ended."""
+    busy: float = 0.0
+    """How many workers those that ended kept busy on average."""
 
 
 def _pace(found: Sequence[Outcome], span: timedelta, targets: _Flow) -> Pace:
     count = sum(one.runs for one in found)
     failed = sum(one.runs for one in found if one.status in FAILURES)
     ended = sum(one.runs for one in found if one.status not in OPEN) * _HOUR / span
+    busy = sum(one.took for one in found) / 1_000_000 / span.total_seconds() + targets.busy
     late = [one for some in found for one in some.late]
-    return Pace(count, failed, count * _HOUR / span + targets.arriving, ended + targets.ended, *lateness(late))
+    return Pace(count, failed, count * _HOUR / span + targets.arriving, ended + targets.ended, busy, *lateness(late))
 
 
-def _show_queues(visit: Visit, workers: Sequence[BaseWorker], hour: LastHour) -> list[LiveQueue]:
+def _show_queues(visit: Visit, workers: Sequence[LiveRqWorker], hour: LastHour) -> list[LiveQueue]:
     """Return the queues that the viewer may see."""
     runtime = visit.scheduler.runtime
     control = runtime.transport.control
-    listening = [set(worker.queue_names()) for worker in workers]
+    listening = Counter(name for worker in workers for name in {*worker.queues} if not worker.is_silent)
     if visit.sees_all:
         known = {queue.name for queue in Queue.all(connection=control.connection)}
-        queues = [Queue(name, connection=control.connection) for name in known | set().union(*listening)]
+        queues = [Queue(name, connection=control.connection) for name in known.union(*(one.queues for one in workers))]
         waiting = {queue.name: (queue.count, _head_since(queue)) for queue in queues}
     else:
         own = visit.read(lambda c: health.waiting_by_queue(runtime, c, visit.namespace))
         waiting = {**dict.fromkeys(hour.queues, (0, None)), **{name: one[1:] for name, one in own.items()}}
     return [
         LiveQueue(
-            name, number, sum(name in names for names in listening), since,
-            health.waits_too_long(runtime, name, since), hour.queues.get(name),
+            name, number, listening[name], since,
+            is_slow := health.waits_too_long(runtime, name, since), hour.queues.get(name),
+            judge(listening[name], hour.of_all.get(name), is_slow=is_slow)
+            if visit.sees_all and name != control.name
+            else Judgement("", is_bad=False),
         )
         for name, (number, since) in sorted(waiting.items())
     ]  # fmt: skip
@@ -268,17 +335,17 @@ def _aware(at: datetime) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _show_workers(visit: Visit, workers: Sequence[BaseWorker], queues: Iterable[str]) -> list[LiveWorker]:
+def _show_workers(
+    visit: Visit, workers: Sequence[BaseWorker], registered: Mapping[str, LiveRqWorker], queues: Iterable[str]
+) -> list[LiveWorker]:
     """Return the workers that the viewer may see: all, or those that listen on one of the queues."""
     shown = {*queues}
-    seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}]
+    seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}][:_MOST_WORKERS]
     jobs = [worker.get_current_job_id() for worker in seen]
-    redis = visit.scheduler.runtime.transport.redis
-    versions = processes.worker_versions(redis, [worker.key for worker in seen])
     doing = visit.read(lambda connection: _what_is_done(connection, visit.namespace, jobs))
     return [
-        _shown(worker, version, job_id, doing.get(job_id or ""), None if visit.sees_all else shown)
-        for worker, version, job_id in zip(seen, versions, jobs, strict=True)
+        _shown(worker, registered[worker.key], job_id, doing.get(job_id or ""), None if visit.sees_all else shown)
+        for worker, job_id in zip(seen, jobs, strict=True)
     ]
 
 
@@ -303,12 +370,13 @@ def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | N
 
 
 def _shown(
-    worker: BaseWorker, version: str, job_id: str | None, doing: Doing | None, queues: set[str] | None
+    worker: BaseWorker, known: LiveRqWorker, job_id: str | None, doing: Doing | None, queues: set[str] | None
 ) -> LiveWorker:
     beat, sees_all = worker.last_heartbeat, queues is None
     names = [name for name in worker.queue_names() if queues is None or name in queues]
+    state = str(getattr(worker.get_state(), "value", worker.get_state()))
     return LiveWorker(
-        worker.name, str(getattr(worker.get_state(), "value", worker.get_state())), names, beat and _aware(beat),
-        worker.version or "", version, (worker.hostname or "") if sees_all else "", worker.pid if sees_all else None,
+        worker.name, state, known.is_silent, names, beat and _aware(beat), worker.version or "", known.version,
+        (worker.hostname or "") if sees_all else "", worker.pid if sees_all else None,
         job_id if sees_all or doing else None, doing,
     )  # fmt: skip

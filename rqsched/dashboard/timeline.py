@@ -72,7 +72,9 @@ class Row:
     told: str = "nothing ran"
     """The runs, in words."""
     rest: float | None = None
-    """The place from which on it does not fire because of its status; None while it fires."""
+    """The place from which on it does not fire because of its status, or a freeze; None while it fires."""
+    resting: str = ""
+    """Why it does not fire there."""
     rests_until: float = 1000
     """The place up to which it does not fire."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
@@ -120,22 +122,30 @@ def show(visit: Visit) -> Response:
 def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found, bool]:
     page = read_page(visit, connection, "id", ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
-    _draw_rest(connection, axis, rows)
+    _draw_rest(connection, visit, axis, rows)
     is_whole = axis.start >= visit.now or _draw_past(connection, visit, axis, rows)
-    for row in rows.values():
+    for row in rows.values() if visit.stop is None else ():
         _draw_upcoming(row, axis, visit.now)
     return [*rows.values()], page, is_whole
 
 
-def _draw_rest(connection: Connection, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
-    """Mark where schedules do not fire: from their last change of status, or from the start if that is unknown."""
+def _draw_rest(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
+    """Mark where schedules do not fire: from their last change of status, or from the start if that is unknown.
+
+    While nothing fires in the namespace, its active schedules rest as well.
+    """
+    if visit.stop is not None and (stopped_at := visit.stopped_at or visit.now) < axis.end:
+        for row in rows.values():
+            row.rest, row.resting = axis.x(stopped_at), visit.stop
     resting = [uid for uid, row in rows.items() if not row.schedule.is_active]
     stops = event_queries.newest_stops(connection, resting, _AMONG)
     for uid in resting:
         since = stops[uid].recorded_at if uid in stops else axis.start
         end = rows[uid].schedule.resume_at or axis.end
         if since < axis.end and end > axis.start:
-            rows[uid].rest, rows[uid].rests_until = axis.x(since), axis.x(min(end, axis.end))
+            row = rows[uid]
+            row.rest, row.resting = axis.x(since), row.schedule.status.value
+            row.rests_until = axis.x(axis.end if visit.stop is not None else min(end, axis.end))
 
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:
@@ -181,7 +191,9 @@ def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
 
 
 def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
-    """Count the fires from now, or from a later start of the picture, up to its end; None without any."""
+    """Count the fires from now, or from a later start of the picture, up to its end; None if nothing will fire."""
+    if visit.stop is not None:
+        return None
     start = max(visit.now, axis.start).replace(second=0, microsecond=0)
     minutes = min(ceil((axis.end - start) / _MINUTE), 60 * MOST_HOURS)
     if minutes <= 0:

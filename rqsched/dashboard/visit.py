@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from rqsched import CommandContext
+from rqsched.api import outages
 from rqsched.api import runs as run_queries
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.database import Connection
@@ -101,11 +102,11 @@ class Visit:
         """Return a parameter of the page's address."""
         return self.request.query_params.get(name, default).strip()
 
-    def instant(self, name: str, text: str) -> datetime:
-        """Read a typed time, in the viewer's zone unless it has an offset; raises InvalidInputError."""
+    def instant(self, name: str, text: str, zone: ZoneInfo | None = None) -> datetime:
+        """Read a typed time, in a zone (the viewer's by default) unless it has an offset; raises InvalidInputError."""
         try:
             at = datetime.fromisoformat(text.strip())
-            return (at if at.tzinfo else at.replace(tzinfo=self.zone)).astimezone(UTC)
+            return (at if at.tzinfo else at.replace(tzinfo=zone or self.zone)).astimezone(UTC)
         except (ValueError, OverflowError):
             raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
 
@@ -153,6 +154,38 @@ class Visit:
         gate = self.scheduler.runtime.freezes
         gate.look()
         return gate.find_frozen().get(self.namespace)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether runs may be started by hand in the namespace: no freeze refuses it."""
+        return self.all_frozen is None and self.freeze is None
+
+    @property
+    def stop(self) -> str | None:
+        """Why nothing fires in the namespace now, as a clause; None if schedules fire."""
+        if self.all_frozen is not None:
+            return "everything is frozen"
+        if self.freeze is not None:
+            return "the namespace is frozen"
+        return self.redis_problem
+
+    @property
+    def stop_word(self) -> str:
+        """The word beside the status of an active schedule that does not fire now; empty if schedules fire."""
+        return "" if self.stop is None else "stopped" if self.may_start else "frozen"
+
+    @cached_property
+    def redis_problem(self) -> str | None:
+        """Why Redis did not answer when it was asked last, as a sentence; much of what pages show is not known then."""
+        gate = self.scheduler.runtime.freezes
+        gate.look()
+        return None if gate.redis_error is None else outages.briefly(gate.redis_error)
+
+    @property
+    def stopped_at(self) -> datetime | None:
+        """Since when nothing fires in the namespace, as far as that is known."""
+        stop = self.all_frozen or self.freeze
+        return None if stop is None else stop.since
 
     @property
     def stream(self) -> str:

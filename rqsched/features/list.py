@@ -70,7 +70,7 @@ _PARTS = {
         "features.freeze.http",
         "features.calendars.http",
     ),
-    "page": ("features.bulk.page", "features.calendars.page"),
+    "page": ("features.bulk.page", "features.calendars.page", "features.limits.page"),
 }
 
 

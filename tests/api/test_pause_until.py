@@ -208,7 +208,7 @@ def test_why_says_until_when_it_is_paused_and_what_fires_then(env: Env) -> None:
     after = schedule.why(NOON + 40 * MINUTE)
 
     text = "It has been paused since Thu 15 Jan 2026 at 12:00 UTC: maintenance. "
-    text += "It fires again by itself on Thu 15 Jan 2026 at 12:35 UTC."
+    text += "Its pause ends by itself on Thu 15 Jan 2026 at 12:35 UTC."
     assert (now.answer, now.text) == ("paused", text)
     assert (during.answer, during.text) == ("paused", text)
     assert after.answer == "fires"

@@ -108,7 +108,7 @@ def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
     end = env.clock.now()
     span = {"start": (end - 5 * DAY).isoformat(), "end": (end - 2 * DAY).isoformat()}
     act = "/schedules/daily/do"
-    assert "3 occurrence(s)" in pages.send(act, action="backfill", dry_run="yes", **span).text
+    assert "3 would start, 0 had run before" in pages.send(act, action="backfill", dry_run="yes", **span).text
     assert handle.runs().items == []
     assert "3 started" in pages.do(act, action="backfill", **span)
     assert len(handle.runs().items) == 3

@@ -96,7 +96,7 @@ def test_what_was_asked_of_an_id_is_that_of_all_who_had_it(any_pages: Pages) -> 
 def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
     env = pages.env
     env.run_next(env.create("nightly"))
-    assert "Nobody has asked for anything yet." in pages.get("/audit")
+    assert "Nothing that anybody asked for is recorded." in pages.get("/audit")
     pages.get("/audit?action=ScheduleMissed", status=422)
     pages.get("/audit?after=x", status=422)
 

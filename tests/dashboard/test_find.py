@@ -46,7 +46,7 @@ def test_pages_are_found_by_a_part_of_their_names(pages: Pages) -> None:
     assert found(pages, "q=time") == ["Timeline"]
     assert found(pages, "q=NEW") == ["New schedule"]
     assert found(pages, "") == [
-        "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "Calendars", "New schedule",
+        "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "Calendars", "Limits", "New schedule",
         "Retry failed runs",
     ]  # fmt: skip
 

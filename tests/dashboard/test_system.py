@@ -48,9 +48,9 @@ def test_each_queue_shows_the_rate_and_latency_of_its_last_hour(any_pages: Pages
     env.execute_pending()
     env.advance(HOUR // 2)
     env.create("later", queue="letters").trigger()
-    name, waiting, _, arriving, done, median, _, failed, workers = cells(any_pages.get("/system"), "letters")
+    name, waiting, _, arriving, done, median, _, failed, enough, workers = cells(any_pages.get("/system"), "letters")
     assert (name, waiting, median, failed, workers) == ("letters", "1", "4.0 s", "0", "none")
-    assert (arriving, done) == ("4 / h", "3 / h")
+    assert (arriving, done, enough) == ("4 / h", "3 / h", "too few: no worker listens")
     env.advance(HOUR + SECOND)
     assert cells(any_pages.get("/system"), "letters")[3] == NOTHING
 

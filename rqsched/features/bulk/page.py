@@ -40,9 +40,11 @@ def ask(visit: Visit) -> Response:
     """Ask about the chosen schedules, or about all that match; act on them once that is confirmed."""
     action = actions.named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
-    if action not in offered_for_several(visit):
+    if action.name == "backfill":
         raise InvalidInputError("action", f"{action.name} is done to one schedule only")
     kept, chosen = kept_of(visit), visit.chosen[: MOST_CHOSEN + 1]
+    if action not in offered_for_several(visit):
+        return visit.done(f"Not done: {action.label} is refused while {visit.stop}.", "/schedules", **kept)
     if "all" in visit.form:
         return _do_next(visit, action, kept) if "cursor" in visit.form else _ask_about_all(visit, action, kept)
     if not chosen:

@@ -393,22 +393,33 @@ class TargetFlow(NamedTuple):
     """Whether it was put there."""
     has_ended: bool
     """Whether it has ended."""
+    started_at: datetime | None
+    """When its newest attempt began."""
+    ended_at: datetime | None
+    """When it ended."""
+
+    @property
+    def took(self) -> float:
+        """The seconds that its newest attempt took; 0 before its end."""
+        return (
+            0.0
+            if self.started_at is None or self.ended_at is None
+            else (self.ended_at - self.started_at).total_seconds()
+        )
 
 
 def newest_flow(
-    connection: Connection, namespace: str, start: datetime, most: int
+    connection: Connection, namespace: str | None, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
-    """Read the targets of a namespace among the `most` newest targets of all since `start`.
+    """Read the targets of a namespace, or of all, among the `most` newest targets of all since `start`.
 
     Also returns the time since which these are all.
     """
     is_among, since = newest_since(connection, targets, start, most)
-    statement = (
-        sa.select(targets.c.queue, targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None))
-        .where(is_among, of_schedule(schedules.c.namespace, targets) == namespace)
-        .order_by(targets.c.uid.desc())
-        .limit(most)
-    )
+    has = targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None)
+    of_it = [] if namespace is None else [of_schedule(schedules.c.namespace, targets) == namespace]
+    statement = sa.select(targets.c.queue, *has, targets.c.started_at, targets.c.ended_at).where(is_among, *of_it)
+    statement = statement.order_by(targets.c.uid.desc()).limit(most)
     return [TargetFlow(*row) for row in connection.execute(statement)], since
 
 

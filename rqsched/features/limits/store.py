@@ -50,6 +50,7 @@ from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, key_of, split_
 from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, dumps
 from rqsched.kernel.decide.results import LimitDescription, Page
 from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.runs import with_places
 from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.rows import RUN_COLUMNS, to_run
 from rqsched.kernel.store.tables import (
@@ -798,3 +799,33 @@ def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[b
         return [kind.is_open]
     first, group = key_of(namespace, ""), kind.table.c.limit_group
     return [kind.is_open, group > first, group < first[:-1] + chr(ord(first[-1]) + 1)]
+
+
+class Members(NamedTuple):
+    """The runs and schedules of a group, the first of each."""
+
+    line: list[tuple[str, Run]]
+    """The runs in line, in their order, each with the id of its schedule and its place."""
+    running: list[tuple[str, Run]]
+    """The runs that run or are about to, the oldest first."""
+    schedules: list[str]
+    """The ids of schedules that name the group."""
+    has_more: bool
+    """Whether more schedules name it."""
+
+
+def members(connection: Connection, group: str, most: int, most_schedules: int) -> Members:
+    """Read the first runs and schedules of a group."""
+    named = sa.select(*RUN_COLUMNS, of_schedule(schedules.c.schedule_id, runs)).where(runs.c.limit_group == group)
+    line = connection.execute(named.where(IS_IN_LINE).order_by(*line_order(runs)).limit(most)).all()
+    is_running = IS_LIMITED & (runs.c.status == constant(RunStatus.RUNNING))
+    running = connection.execute(named.where(is_running).order_by(runs.c.uid).limit(most)).all()
+    ids = sa.select(schedules.c.schedule_id).where(IS_OF_GROUP, schedules.c.limit_group == group, IS_LIVE)
+    found = connection.execute(ids.order_by(schedules.c.schedule_id).limit(most_schedules + 1)).scalars().all()
+    waiting = with_places(connection, [to_run(row[:-1]) for row in line])
+    return Members(
+        [(row[-1], run) for row, run in zip(line, waiting, strict=True)],
+        [(row[-1], to_run(row[:-1])) for row in running],
+        [*found[:most_schedules]],
+        len(found) > most_schedules,
+    )

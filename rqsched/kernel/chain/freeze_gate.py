@@ -56,6 +56,8 @@ class FreezeGate:
         self._has_asker = False
         self.has_sql = True
         """Whether SQL answered when it was asked last."""
+        self.redis_error: RedisError | None = None
+        """The error of Redis when it was asked last; None if it answered."""
         self.is_all_frozen = is_own
         """Whether nothing may begin, as far as this process knows; call `look` first for a fresh answer."""
         self.frozen: Mapping[str, Freeze] = {}
@@ -140,7 +142,9 @@ class FreezeGate:
     def _ask_redis(self, redis: Redis | None = None) -> None:
         try:
             self._read_redis(redis)
+            self.redis_error = None
         except RedisError as error:
+            self.redis_error = error
             self._told = object()  # SQL is asked instead
             _log.debug("Redis does not say whether everything is frozen: %s", error, extra={"action": "freeze_unknown"})
 

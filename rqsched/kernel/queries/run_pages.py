@@ -34,7 +34,10 @@ from rqsched.kernel.store.database import Database
 from rqsched.kernel.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
 from rqsched.kernel.store.tables import (
     HAS_FAILED,
+    HAS_JOB,
+    IS_BLOCKED,
     IS_DELETED,
+    IS_IN_LINE,
     IS_LIVE,
     IS_UNFINISHED,
     constant,
@@ -70,6 +73,10 @@ class RunFilters(NamedTuple):
     """Created (or, in the order of ends, ended) then or later; None is any time."""
     until: datetime | None = None
     """Created (or ended) before; None is any time."""
+    limit_group: str | None = None
+    """The key of their group; None is any."""
+    is_in_line: bool | None = None
+    """Of pending runs: whether they wait for a place of their group, or for a worker; None is any."""
     error: str | None = None
     """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
     run."""
@@ -163,6 +170,10 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
         found.append(of_schedule(schedules.c.schedule_id, runs) == filters.schedule_id)
     if filters.workflow is not None:
         found.append(runs.c.workflow == filters.workflow)
+    if filters.limit_group is not None:
+        found.append(runs.c.limit_group == filters.limit_group)
+    if filters.is_in_line is not None:
+        found.append(IS_IN_LINE if filters.is_in_line else HAS_JOB & ~IS_BLOCKED)
     if filters.error is not None:
         found += [HAS_FAILED, runs.c.error.icontains(filters.error, autoescape=True)]
     if sort != "-ended":

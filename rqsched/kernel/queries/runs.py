@@ -219,8 +219,13 @@ class FailureMark(NamedTuple):
     """The beginning of its error; for a traceback, which has the error at its end, `Traceback` and the end."""
 
 
-def failed_since(connection: Connection, namespace: str, since: datetime, limit: int) -> list[FailureMark]:
-    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all namespaces."""
+def failed_since(
+    connection: Connection, namespace: str, since: datetime, limit: int
+) -> tuple[list[FailureMark], datetime]:
+    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all namespaces.
+
+    Also returns since when these are: later than `since` if all namespaces have more failures than are looked at.
+    """
     order = runs.c.ended_at.desc(), runs.c.uid.desc()
     last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
     begin = connection.execute(last.offset(_FAILED_AMONG - 1).limit(1)).scalar() or since
@@ -233,7 +238,7 @@ def failed_since(connection: Connection, namespace: str, since: datetime, limit:
         .where(HAS_FAILED, runs.c.ended_at >= begin, *_of_namespace(connection, namespace))
         .order_by(*order)
     )
-    return [FailureMark(*row) for row in connection.execute(statement.limit(limit)).all()]
+    return [FailureMark(*row) for row in connection.execute(statement.limit(limit)).all()], begin
 
 
 _FAILED_AMONG = 5_000
@@ -314,6 +319,41 @@ def last_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, La
     return {uid: LastRun(uid, RunStatus(status), *rest) for uid, status, *rest in rows}
 
 
+class Streak(NamedTuple):
+    """The failures in a row of a schedule."""
+
+    since: datetime | None = None
+    """When the first of them ended; None if it is not kept."""
+    succeeded_at: datetime | None = None
+    """When the newest live run before them that succeeded ended; None if none is kept among the last ones before."""
+
+
+def streaks(connection: Connection, found: Iterable[Schedule]) -> dict[str, Streak]:
+    """Read the failures in a row of each schedule that has some, by the schedule's uid; at most `MOST_AHEAD` each."""
+    told = {one.uid: Streak() for one in found if one.consecutive_failures}
+    first, success = [], []
+    for one in found:
+        if not 0 < one.consecutive_failures <= MOST_AHEAD:
+            continue
+        of = sa.literal(one.uid).label("of")
+        live = sa.select(of, runs.c.ended_at, runs.c.status, runs.c.number)
+        live = live.where(runs.c.schedule_uid == one.uid, ~IS_BACKFILLED).order_by(runs.c.number.desc())
+        failed = live.where(HAS_FAILED).offset(one.consecutive_failures - 1).limit(1).subquery()
+        first.append(sa.select(failed.c.of, failed.c.ended_at))
+        newest = live.limit(one.consecutive_failures + _BEFORE).subquery()
+        succeeded = sa.select(newest.c.of, newest.c.ended_at).where(newest.c.status == RunStatus.SUCCEEDED.value)
+        success.append(sa.select(succeeded.order_by(newest.c.number.desc()).limit(1).subquery()))
+    for uid, at in connection.execute(sa.union_all(*first)) if first else ():
+        told[uid] = told[uid]._replace(since=at)
+    for uid, at in connection.execute(sa.union_all(*success)) if success else ():
+        told[uid] = told[uid]._replace(succeeded_at=at)
+    return told
+
+
+_BEFORE = 50
+"""How many runs before failures in a row are searched for a success."""
+
+
 class RunOutline(NamedTuple):
     """The values of one run that a chart needs."""
 
@@ -337,6 +377,17 @@ class RunOutline(NamedTuple):
     """When it ended."""
     attempt: int
     """The newest attempt."""
+
+    @property
+    def waited(self) -> timedelta | None:
+        """How long after it was due its first attempt began; None if that is not known."""
+        is_known = self.due_at is not None and self.started_at is not None and self.attempt == 1
+        return max(self.started_at - self.due_at, timedelta(0)) if is_known else None  # type: ignore[operator]
+
+    @property
+    def took(self) -> timedelta | None:
+        """How long its newest attempt took; None before its end."""
+        return None if self.started_at is None or self.ended_at is None else self.ended_at - self.started_at
 
 
 _OUTLINE = [runs.c[name] for name in RunOutline._fields]
@@ -396,6 +447,25 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
     return next(iter(earlier), None), next(iter(later), None)
 
 
+def runs_ahead(connection: Connection, schedule_uids: Collection[str]) -> dict[str, RunOutline]:
+    """Read the oldest run of each schedule that has begun or may begin, by the schedule's uid."""
+    if not schedule_uids:
+        return {}
+    begun = [status.value for status in (RunStatus.RUNNING, RunStatus.PENDING, RunStatus.RETRYING)]
+    is_meant = sa.select(*_OUTLINE).where(IS_OPEN, runs.c.status.in_(begun)).order_by(runs.c.number).limit(1)
+    each = [sa.select(is_meant.where(runs.c.schedule_uid == uid).subquery()) for uid in schedule_uids]
+    return {run.schedule_uid: run for run in (RunOutline(*row) for row in connection.execute(sa.union_all(*each)))}
+
+
+def success_before(connection: Connection, schedule_uid: str, number: int) -> RunOutline | None:
+    """Read the newest run before a run that succeeded and is no backfill's, among the `MOST_AHEAD` runs before it."""
+    live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid, ~IS_BACKFILLED, runs.c.number < number)
+    before = live.order_by(runs.c.number.desc()).limit(MOST_AHEAD).subquery()
+    found = sa.select(before).where(before.c.status == RunStatus.SUCCEEDED.value).order_by(before.c.number.desc())
+    row = connection.execute(found.limit(1)).first()
+    return None if row is None else RunOutline(*row)
+
+
 class Outcome(NamedTuple):
     """Runs of one queue or time that are alike."""
 
@@ -409,6 +479,8 @@ class Outcome(NamedTuple):
     """How many."""
     late: list[int]
     """How many microseconds after they were due they started: live runs whose first attempt is their newest."""
+    took: int
+    """How many microseconds the newest attempts of those that ended took altogether, without waits for targets."""
 
 
 BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
@@ -421,18 +493,25 @@ def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.Colum
 
 
 def outcomes(
-    connection: Connection, namespace: str, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
+    connection: Connection, namespace: str | None, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
 ) -> list[Outcome]:
-    """Count runs of a namespace by the values of `key`, among some runs. SQL counts, because rows are slow to read."""
+    """Count runs of a namespace, or of all, by the values of `key`, among some runs.
+
+    SQL counts, because rows are slow to read.
+    """
     microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
     late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
     is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
+    until = sa.func.coalesce(runs.c.dispatched_at, runs.c.ended_at)
+    has_ended = runs.c.ended_at.is_not(None) & runs.c.started_at.is_not(None)
+    took = sa.func.sum(sa.case((has_ended, microseconds(until) - microseconds(runs.c.started_at)), else_=0))
     listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
     by = key, is_backfilled, SHOWN_STATUS
-    statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed)
+    statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed, took)
     names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would differ
-    rows = connection.execute(statement.where(is_among, *_of_namespace(connection, namespace)).group_by(*names))
-    return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one]) for row in rows]
+    of_it = [] if namespace is None else _of_namespace(connection, namespace)
+    rows = connection.execute(statement.where(is_among, *of_it).group_by(*names))
+    return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one], int(row[5])) for row in rows]
 
 
 def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:

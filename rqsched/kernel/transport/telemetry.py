@@ -12,16 +12,18 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, cast
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
+from rq.defaults import DEFAULT_WORKER_TTL
+from rq.utils import utcparse
 
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.transport import redis_keys
@@ -38,6 +40,13 @@ _RQ_WORKERS = "rq:workers"
 """RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"
 """The field of RQ's hash of a worker that holds our version."""
+_EVERY = timedelta(seconds=15)
+"""The longest time between two signs of life of a worker of ours that executes no job in a process of its own."""
+_RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)
+"""How much longer than to its next sign of life RQ lets the key of a worker live, and how long that is while the worker
+executes no job."""
+_OVERDUE = timedelta(seconds=15)
+"""How much later than it is due a sign of life of a worker may come."""
 DAMAGED_FOR = timedelta(hours=1)
 """How long doctor names a damaged runner."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
@@ -131,35 +140,61 @@ def show_worker_version(redis: Redis, key: str) -> None:
         _log.debug("the version of a worker is not shown: %s", error, extra={"action": "telemetry_failed"})
 
 
-def worker_versions(redis: Redis, keys: Sequence[str]) -> list[str]:
-    """Return our version in each of RQ's workers; empty for a worker of plain RQ, and after a flush."""
-    if not keys:
-        return []
-    with redis.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.hget(key, WORKER_VERSION)
-        return [_text(value or "") for value in pipe.execute()]
-
-
 class LiveRqWorker(NamedTuple):
     """The state of an RQ worker in Redis, with the additions of rqsched's own workers."""
 
+    key: str
+    """The key of its hash."""
     queues: list[str]
     """The queues that it listens on, in its order."""
     version: str
     """The version of rqsched; empty for a worker of plain RQ."""
+    is_silent: bool
+    """Whether its next sign of life is overdue: it was killed, it is stopped, or it does not reach Redis."""
+
+
+def registered_workers(redis: Redis) -> list[LiveRqWorker]:
+    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each worker.
+
+    The key of a killed worker expires minutes later. Silence is measured by the clock of Redis, because RQ writes the
+    wall clock of the worker's machine.
+    """
+    keys = sorted(_text(key) for key in cast("Iterable[bytes | str]", redis.smembers(_RQ_WORKERS)))
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        for key in keys:
+            pipe.hmget(key, "queues", WORKER_VERSION, "last_heartbeat")
+            pipe.pttl(key)
+        (seconds, _), *found = pipe.execute()
+    now = datetime.fromtimestamp(seconds, UTC)
+    return [
+        LiveRqWorker(
+            key, _text(queues).split(","), _text(version or ""),
+            _is_silent(now, _text(beat or ""), timedelta(milliseconds=left), is_ours=bool(version)),
+        )
+        for key, (queues, version, beat), left in zip(keys, found[::2], found[1::2], strict=True)
+        if queues is not None
+    ]  # fmt: skip
+
+
+def _is_silent(now: datetime, beat: str, left: timedelta, *, is_ours: bool) -> bool:
+    """Return whether a sign of life is overdue.
+
+    RQ lets the key of a worker live a minute longer than the next sign may take: up to 405 seconds while the worker
+    waits for a job. A worker of ours does not wait so long, although its key lives as long.
+    """
+    if left < timedelta(0) or not beat:
+        return False
+    at = utcparse(beat)
+    silent_for = now - (at if at.tzinfo else at.replace(tzinfo=UTC))
+    if is_ours and abs(silent_for + left - _RQ_LIFE) < _OVERDUE:
+        return silent_for > _EVERY + _OVERDUE
+    return left < _RQ_SPARE - _OVERDUE
 
 
 def live_workers(redis: Redis) -> list[LiveRqWorker]:
-    """Return RQ's workers whose keys have not expired, in two requests; `Worker.all` sends two for each worker."""
-    keys = sorted(_text(key) for key in cast("Iterable[bytes | str]", redis.smembers(_RQ_WORKERS)))
-    with redis.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.hmget(key, "queues", WORKER_VERSION)
-        found = pipe.execute()
-    return [
-        LiveRqWorker(_text(queues).split(","), _text(version or "")) for queues, version in found if queues is not None
-    ]
+    """Return the registered workers that are not silent."""
+    return [one for one in registered_workers(redis) if not one.is_silent]
 
 
 def live_dispatchers(redis: Redis, queue: str) -> list[LiveDispatcher]:

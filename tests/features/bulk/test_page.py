@@ -264,7 +264,7 @@ def test_backfill_that_is_counted_or_refused_keeps_its_form(pages: Pages) -> Non
     pages.env.create("daily")
     typed = {"start": "2026-01-01T02:00", "end": "2026-01-03T02:00", "reason": "the <rest>", "overlap": "allow_all"}
     for fields, status, said in (
-        ({**typed, "dry_run": "yes"}, 200, "occurrence(s) lie in that range. Nothing was started."),
+        ({**typed, "dry_run": "yes"}, 200, "had run before. Nothing was started."),
         ({**typed, "end": "2025-01-01T00:00"}, 422, "Not done: "),
         ({**typed, "start": "tomorrow"}, 422, "is not a time"),
     ):

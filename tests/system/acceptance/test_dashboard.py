@@ -227,7 +227,7 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         for name, value in fields.items():
             page.locator(f"dialog [name={name}]").fill(value)
         page.locator("dialog").get_by_role("button", name="Count only").click()
-        expect(page.get_by_role("status")).to_contain_text("occurrence(s) lie in that range. Nothing was started.")
+        expect(page.get_by_role("status")).to_contain_text("had run before. Nothing was started.")
         for name, value in fields.items():
             expect(page.locator(f"[name={name}]")).to_have_value(value)
         started = schedule.backfill_in_chunks(BackfillRange(span["start"], span["end"]))

@@ -1,0 +1,69 @@
+"""The pages of limits: every group, also one that is idle, and one group with its line, its runs and its schedules."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from rqsched.dashboard.system import shown_limit
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import LimitNotFoundError, RqschedError
+from rqsched.features.limits import store
+from rqsched.features.limits.decide import Bounds
+from rqsched.http.auth import Role
+from rqsched.kernel.decide.limit_options import key_of
+from rqsched.kernel.decide.results import LimitDescription
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.store.database import Connection
+
+_PAGE = 100
+_MOST_RUNS = 50
+"""The runs in line, and those that run, which a page shows."""
+_MOST_SCHEDULES = 50
+
+
+def show_all(visit: Visit) -> Response:
+    """Show a page of the groups of the namespace, by name."""
+    cursor = unbind_cursor(visit.query("after") or None, "page of limits", visit.namespace)
+    page = visit.read(lambda connection: store.page(connection, visit.namespace, cursor, _PAGE, visit.now))
+    following = bind_cursor(page.next_cursor, "page of limits", visit.namespace)
+    return visit.page("limits.html", groups=[shown_limit(one) for one in page.items], following=following)
+
+
+def show(visit: Visit) -> Response:
+    """Show one group."""
+    name = str(visit.request.path_params["name"])
+    group = key_of(visit.namespace, name)
+
+    def read(connection: Connection) -> tuple[list[LimitDescription], store.Members]:
+        return store.describe(connection, [group], visit.now), store.members(
+            connection, group, _MOST_RUNS, _MOST_SCHEDULES
+        )
+
+    found, members = visit.read(read)
+    if not found:
+        raise LimitNotFoundError(visit.namespace, name)
+    return visit.page("limit.html", one=shown_limit(found[0]), members=members)
+
+
+def set_limit(visit: Visit) -> Response:
+    """Change how many runs of a group may run at once, and how many may start in a time; empty means no limit."""
+    name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
+    try:
+        is_number = number.isascii() and number.isdigit() and len(number) <= 9
+        unset = [field for field in ("number", "rate") if not visit.form.get(field, "-").strip()]
+        most = (int(number) if is_number else 0) if number else None
+        changed = visit.scheduler.limits.set(
+            name, most, rate=rate or None, unset=unset, namespace=visit.namespace, context=visit.context
+        )
+    except RqschedError as error:
+        return visit.done(f"Not done: {error}", "/limits")
+    return visit.done(
+        f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.", f"/limits/{quote(changed.name)}"
+    )
+
+
+PAGES = {"/limits": show_all, "/limits/{name}": show}
+FORMS = {"/limits": (set_limit, Role.OPERATE)}
+"""The addresses that the dashboard serves."""
