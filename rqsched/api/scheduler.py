@@ -397,6 +397,10 @@ class Scheduler(Freezing, Syncing, Declaring):
         True
 
         Reads the stored schedules without a lock, and computes the rest; `assumed` lists the assumptions.
+
+        Args:
+            hours: How many hours ahead.
+            namespace: The namespace; default that of the scheduler.
         """
         filters = Filters(require_id(self._namespace(namespace), "namespace"))
         return read_load(self.runtime, filters, window_of(self.runtime.now(), hours))

@@ -1,7 +1,7 @@
 """The asynchronous client: the operations of `sync`, awaited. No operation is written twice.
 
 An operation sends one request through its client's `send` and returns the result of `send`. Here `send` returns a
-coroutine, so each operation below is the synchronous function with an asynchronous client; `_awaited` declares this to
+coroutine, so each operation below is the synchronous function with an asynchronous client; `awaited` declares this to
 type checkers.
 """
 
@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import httpx
 import tenacity
 
-from rqsched.api.description import Description, RunDescription, TriggerResult
+from rqsched.api.description import Description, RunDescription
 from rqsched.api.groups import Grouped
 from rqsched.api.values import MAX_PAGE
 from rqsched.api.waiting import looks
-from rqsched.client import http, requests, sync
+from rqsched.client import http, operations, requests, sync
 from rqsched.client.event_stream import EventStream
+from rqsched.client.groups import AsyncGroup, Awaited, Operation, awaited, iterated
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, path_of
 from rqsched.client.responses import EventRecord
 from rqsched.client.views import RunView, ScheduleView
 from rqsched.errors import RqschedError
-from rqsched.types import AuditRecord, BulkProgress, Page, Synced
+from rqsched.types import AuditRecord, BulkProgress, Page, Synced, TriggerResult
 
 if TYPE_CHECKING:
     from rqsched import Declaration
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Awaited = Coroutine[Any, Any, T]
-Operation = Callable[Concatenate[Any, P], T]
 
 
 @overload
@@ -66,11 +64,8 @@ def _awaited(call: Operation[P, Page[sync.RunHandle]]) -> Operation[P, Awaited[P
 @overload
 def _awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]: ...
 def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(call)
-    async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return await call(self, *args, **kwargs)
-
-    return method
+    """Return an operation as one to await, with the asynchronous handles in its result."""
+    return awaited(call)
 
 
 @overload
@@ -86,18 +81,11 @@ def _iterated(
 @overload
 def _iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]: ...
 def _iterated(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation whose iterator is asynchronous here, as the client's `_chunks` and `_pages` are."""
-    return call
+    """Return an operation whose iterator is asynchronous, with the asynchronous handles that it yields."""
+    return iterated(call)
 
 
-class _Group:
-    """The base of the groups of an asynchronous client."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-
-class AsyncRuns(_Group):
+class AsyncRuns(AsyncGroup):
     """Runs whose operations are awaited."""
 
     list = _awaited(sync.Runs.list)
@@ -105,16 +93,7 @@ class AsyncRuns(_Group):
     retry_failed = _awaited(sync.Runs.retry_failed)
 
 
-class AsyncBackfills(_Group):
-    """Backfills whose operations are awaited."""
-
-    get = _awaited(sync.Backfills.get)
-    list = _awaited(sync.Backfills.list)
-    iter = _iterated(sync.Backfills.iter)
-    cancel = _awaited(sync.Backfills.cancel)
-
-
-class AsyncBulkOperations(_Group):
+class AsyncBulkOperations(AsyncGroup):
     """BulkOperations whose chunks are awaited."""
 
     pause = _iterated(sync.BulkOperations.pause)
@@ -124,34 +103,24 @@ class AsyncBulkOperations(_Group):
     _do = sync.BulkOperations._do
 
 
-class AsyncCalendars(_Group):
+class AsyncCalendars(operations.AsyncCalendars):
     """Calendars whose operations are awaited."""
 
     set = _awaited(sync.Calendars.set)
     get = _awaited(sync.Calendars.get)
-    list = _awaited(sync.Calendars.list)
     delete = _awaited(sync.Calendars.delete)
     used_by = _awaited(sync.Calendars.used_by)
     history = _awaited(sync.Calendars.history)
 
 
-class AsyncLimits(_Group):
-    """Limits whose operations are awaited."""
-
-    list = _awaited(sync.Limits.list)
-    iter = _iterated(sync.Limits.iter)
-    set = _awaited(sync.Limits.set)
-
-
-class AsyncNamespaces(_Group):
+class AsyncNamespaces(operations.AsyncNamespaces):
     """Namespaces whose operations are awaited."""
 
-    usage = _awaited(sync.Namespaces.usage)
     preview_delete = _awaited(sync.Namespaces.preview_delete)
     delete = _awaited(sync.Namespaces.delete)
 
 
-class AsyncClient:
+class AsyncClient(operations.AsyncOperations):
     """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
 
     Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
@@ -160,13 +129,13 @@ class AsyncClient:
 
     runs = Grouped(AsyncRuns)
     """The runs of all schedules."""
-    backfills = Grouped(AsyncBackfills)
+    backfills = Grouped(operations.AsyncBackfills)
     """The backfills of all schedules."""
     bulk = Grouped(AsyncBulkOperations)
     """The operations on every schedule that matches filters."""
     calendars = Grouped(AsyncCalendars)
     """Named exclusions that many schedules use."""
-    limits = Grouped(AsyncLimits)
+    limits = Grouped(operations.AsyncLimits)
     """The groups of runs of which only some run at once, or start in a time."""
     namespaces = Grouped(AsyncNamespaces)
     """Whole namespaces: their usage, and their deletion."""
@@ -236,12 +205,7 @@ class AsyncClient:
     count = _awaited(sync.Client.count)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
-    load = _awaited(sync.Client.load)
-    freeze = _awaited(sync.Client.freeze)
     frozen = _awaited(sync.Client.frozen)
-    freezes = _awaited(sync.Client.freezes)
-    preview_thaw = _awaited(sync.Client.preview_thaw)
-    thaw = _awaited(sync.Client.thaw)
 
     async def _chunks(self, first: Request[BulkProgress]) -> AsyncGenerator[BulkProgress]:
         chunk: Request[BulkProgress] | None = first

@@ -72,6 +72,16 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def sent(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None as JSON; raises InvalidInputError for a naive instant."""
+    return {name: instant(name, one) if isinstance(one, datetime) else one for name, one in given(fields).items()}
+
+
+def many(texts: Sequence[str]) -> list[str] | None:
+    """Return texts as a list, one text as a list of one; None if there are none."""
+    return ([texts] if isinstance(texts, str) else [*texts]) or None
+
+
 def instant(field: str, value: datetime) -> str:
     """Write an instant; raises InvalidInputError for a naive one, which would depend on this host's zone."""
     if value.tzinfo is None:

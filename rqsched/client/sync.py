@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx
 import tenacity
@@ -18,8 +18,9 @@ from rqsched.api.description import BackfillProgress, DeliveryDescription, Descr
 from rqsched.api.groups import Grouped
 from rqsched.api.values import MAX_PAGE, pages
 from rqsched.api.waiting import looks
-from rqsched.client import http, requests, responses
+from rqsched.client import http, operations, requests, responses
 from rqsched.client.event_stream import EventStream
+from rqsched.client.groups import Group
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
@@ -29,17 +30,12 @@ from rqsched.types import (
     AuditRecord,
     BulkProgress,
     Freeze,
-    LimitDescription,
-    Load,
     NamespaceData,
     Page,
     RetryRow,
     Synced,
     TargetDescription,
     TargetProgress,
-    Thawed,
-    ThawPreview,
-    Usage,
     Why,
 )
 from rqsched.when.calendars import Calendar, require_entries
@@ -54,11 +50,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Group:
-    """The base of the groups of a client."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
+class _Group(Group):
+    _client: Client
 
 
 class Runs(_Group):
@@ -141,39 +134,6 @@ class Runs(_Group):
         return self._client.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
 
 
-class Backfills(_Group):
-    """The backfills of all schedules; see `rqsched.types.Backfills`."""
-
-    def get(self, uid: str) -> BackfillProgress:
-        """Read the progress of a backfill; raises BackfillNotFoundError."""
-        return self._client.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))
-
-    def list(
-        self,
-        *,
-        schedule_id: str | None = None,
-        status: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BackfillProgress]:
-        """Read a page of backfills, newest first."""
-        params = {"schedule_id": schedule_id, "status": status, "limit": limit, "cursor": cursor}
-        return self._client.send(get(path_of("backfills"), responses.page(BackfillProgress), params))
-
-    def iter(self, *, schedule_id: str | None = None, status: str | None = None) -> Iterator[BackfillProgress]:
-        """Read all backfills, newest first, page by page."""
-        filters = {"schedule_id": schedule_id, "status": status}
-        return self._client._pages(lambda cursor: self.list(**filters, limit=MAX_PAGE, cursor=cursor))
-
-    def cancel(self, uid: str, reason: str | None = None) -> BackfillProgress:
-        """Stop a backfill: runs it has started continue, the rest of its range does not fire. Idempotent.
-
-        The reason and the caller are recorded.
-        """
-        path, read = path_of("backfills", uid, "cancel"), responses.one(BackfillProgress)
-        return self._client.send(Request("POST", path, read, given({"reason": reason}) or None, is_repeatable=True))
-
-
 class BulkOperations(_Group):
     """The operations on every schedule that matches the filters, in chunks; see `rqsched.types.BulkOperations`.
 
@@ -245,7 +205,7 @@ class BulkOperations(_Group):
         return self._client._chunks(Request("POST", path_of("bulk", operation), read, body, is_repeatable=True))
 
 
-class Calendars(_Group):
+class Calendars(operations.Calendars):
     """Named exclusions that many schedules use; see `rqsched.types.Calendars`."""
 
     def set(
@@ -278,10 +238,6 @@ class Calendars(_Group):
         """Read a calendar; raises CalendarNotFoundError."""
         return self._client.send(get(path_of("calendars", name), responses.calendar))
 
-    def list(self) -> Sequence[Calendar]:
-        """Read the calendars that schedules of the namespace may name; see `Calendars.list`."""
-        return self._client.send(get(path_of("calendars"), responses.calendars))
-
     def delete(
         self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
     ) -> None:
@@ -300,41 +256,8 @@ class Calendars(_Group):
         )
 
 
-class Limits(_Group):
-    """The groups of `limit`; see `rqsched.types.Limits`."""
-
-    def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
-        """Read a page of the groups of the namespace, by name; see `Limits.list`."""
-        return self._client.send(
-            get(path_of("limits"), responses.page(LimitDescription), {"limit": limit, "cursor": cursor})
-        )
-
-    def iter(self) -> Iterator[LimitDescription]:
-        """Read all groups of the namespace by name, page by page."""
-        return self._client._pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor))
-
-    def set(
-        self,
-        name: str,
-        number: int | None = None,
-        *,
-        rate: str | None = None,
-        unset: Sequence[str] = (),
-        reason: str | None = None,
-    ) -> LimitDescription:
-        """Change how many runs of a group may run at once, or start in a time; see `Limits.set`."""
-        off = [unset] if isinstance(unset, str) else [*unset]
-        body = given({"name": name, "number": number, "rate": rate, "unset": off or None, "reason": reason})
-        read = responses.one(LimitDescription)
-        return self._client.send(Request("PUT", path_of("limits"), read, body, is_repeatable=True))
-
-
-class Namespaces(_Group):
+class Namespaces(operations.Namespaces):
     """Whole namespaces; see `rqsched.types.Namespaces`."""
-
-    def usage(self) -> Usage:
-        """Read the usage and the quota of the namespace: schedules, and the bytes they declare."""
-        return self._client.send(get(path_of("usage"), responses.usage))
 
     def preview_delete(self, name: str) -> NamespaceData:
         """Read the data that `delete` would delete; see `Namespaces.preview_delete`."""
@@ -353,7 +276,7 @@ class Namespaces(_Group):
         return self._client.send(Request("DELETE", path_of("namespace"), read, params=params, headers=headers))
 
 
-class Client:
+class Client(operations.Operations):
     """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
 
     Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
@@ -362,13 +285,13 @@ class Client:
 
     runs = Grouped(Runs)
     """The runs of all schedules."""
-    backfills = Grouped(Backfills)
+    backfills = Grouped(operations.Backfills)
     """The backfills of all schedules."""
     bulk = Grouped(BulkOperations)
     """The operations on every schedule that matches filters."""
     calendars = Grouped(Calendars)
     """Named exclusions that many schedules use."""
-    limits = Grouped(Limits)
+    limits = Grouped(operations.Limits)
     """The groups of runs of which only some run at once, or start in a time."""
     namespaces = Grouped(Namespaces)
     """Whole namespaces: their usage, and their deletion."""
@@ -507,50 +430,9 @@ class Client:
         """List the registered workflows, with their defaults; a token of some namespaces gets those in use here."""
         return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
 
-    def load(self, hours: int = 24) -> Load:
-        """Count the fires of the next hours (1 to 744), minute by minute; see `Scheduler.load`."""
-        return self.send(get(path_of("load"), responses.one(Load), {"hours": hours}))
-
-    def freeze(self, reason: str | None = None, *, everything: bool = False) -> Freeze:
-        """Let nothing begin in the namespace, or in any (`everything`), until `thaw`; see `Scheduler.freeze`."""
-        body = given({"reason": reason, "everything": everything or None})
-        return self.send(Request("POST", path_of("freeze"), responses.freeze, body, is_repeatable=True))
-
     def frozen(self) -> Sequence[Freeze]:
         """Read the current freezes, that of everything first; see `Scheduler.frozen`."""
         return self.send(get(path_of("frozen"), responses.freezes))
-
-    def freezes(self, *, everything: bool = False) -> Sequence[Freeze]:
-        """Read the current and past freezes, the newest first; see `Scheduler.freezes`."""
-        params = {"everything": "true" if everything else None}
-        return self.send(get(path_of("freeze", "history"), responses.freezes, params))
-
-    def preview_thaw(
-        self,
-        *,
-        everything: bool = False,
-        missed: Literal["one", "all", "none"] | None = None,
-        since: datetime | None = None,
-    ) -> ThawPreview:
-        """Read the effect of `thaw` with the same arguments; see `Scheduler.preview_thaw`."""
-        at = None if since is None else instant("since", since)
-        params = {"everything": "true" if everything else None, "missed": missed, "since": at}
-        return self.send(get(path_of("thaw", "preview"), responses.thaw_preview, params))
-
-    def thaw(
-        self,
-        *,
-        everything: bool = False,
-        missed: Literal["one", "all", "none"] | None = None,
-        since: datetime | None = None,
-        cancel_pending: bool = False,
-        reason: str | None = None,
-    ) -> Thawed:
-        """Let the namespace, or everything, begin again; see `Scheduler.thaw`. The ended freeze is not read."""
-        at = None if since is None else instant("since", since)
-        body = given({"everything": everything or None, "missed": missed, "since": at, "reason": reason})
-        body |= {"cancel_pending": cancel_pending}
-        return self.send(Request("POST", path_of("thaw"), responses.thawed, body, is_repeatable=True))
 
     def events(
         self,

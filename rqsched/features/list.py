@@ -65,6 +65,7 @@ _PARTS = {
     "http": (
         "features.quotas.http",
         "features.limits.http",
+        "features.backfill.http",
         "features.namespaces.http",
         "simulate.http",
         "features.freeze.http",

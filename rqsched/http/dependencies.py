@@ -178,6 +178,12 @@ def require_role(principal: Principal, role: Role) -> None:
         )
 
 
+def require_all(call: Call) -> None:
+    """Refuse a principal that sees only some namespaces; raises ForbiddenError."""
+    if call.principal.namespaces is not None:
+        raise ForbiddenError("this concerns every namespace, and the token sees only some; use one of all namespaces.")
+
+
 def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
     """Refuse URLs that would be called from inside the operator's network unless the operator allows their host."""
     refused = refused_url(notifications, scheduler.settings.notification_hosts)

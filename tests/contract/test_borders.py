@@ -11,7 +11,6 @@ from tests.contract.test_layers import own_imports
 
 OF_OTHERS = {
     ("backfill", "retry_on_request"): "a backfill that is asked to retries the failed runs it finds",
-    ("calendars", "freeze"): "both refuse a principal that does not see every namespace",
     ("declarations", "after"): "a sync orders what it creates: an upstream comes first",
     ("declarations", "quotas"): "a sync that creates and removes is checked as a whole",
     ("external", "limits"): "a worker that fetches a run asks for the place of its group",

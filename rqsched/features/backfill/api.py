@@ -25,7 +25,12 @@ class Backfills(Group):
     """
 
     def get(self, uid: str, *, namespace: str | None = None) -> BackfillProgress:
-        """Read the progress of a backfill; raises BackfillNotFoundError."""
+        """Read the progress of a backfill; raises BackfillNotFoundError.
+
+        Args:
+            uid: The uid of the backfill.
+            namespace: The namespace; default that of the scheduler.
+        """
         return describe_backfill(self._find(uid, namespace))
 
     def list(
@@ -37,7 +42,15 @@ class Backfills(Group):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[BackfillProgress]:
-        """Read a page of backfills, newest first; `status` is `running`, `done` or `stopped`."""
+        """Read a page of backfills, newest first.
+
+        Args:
+            schedule_id: Of this schedule only.
+            status: In this status only: `running`, `done` or `stopped`.
+            namespace: The namespace; default that of the scheduler.
+            limit: The size of the page, 1 to 500; large items make shorter ones.
+            cursor: The next_cursor of the previous page.
+        """
         require_limit(limit)
         where = self._namespace(namespace)
         page = self.runtime.database.read(
@@ -62,7 +75,11 @@ class Backfills(Group):
     ) -> BackfillProgress:
         """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
 
-        The reason and the caller are recorded.
+        Args:
+            uid: The uid of the backfill.
+            reason: Why; recorded with the caller.
+            namespace: The namespace; default that of the scheduler.
+            context: The caller, for the audit events.
         """
         require_note(reason, "reason")
         found = self._find(uid, namespace)

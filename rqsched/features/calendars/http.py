@@ -17,15 +17,15 @@ from rqsched.errors import (
     CalendarNotFoundError,
     InvalidSpecError,
 )
-from rqsched.features.freeze.http import require_all
-from rqsched.http.dependencies import AdminAlways, Call, Read
-from rqsched.http.examples import shown
+from rqsched.http.dependencies import AdminAlways, Call, Read, require_all
+from rqsched.http.examples import shown as with_example
+from rqsched.http.native.operation import Operation, routes, shown
 from rqsched.http.native.requests import Name, Note, RequestBody, listed
 from rqsched.http.openapi import PROBLEM, Json, Schema
 from rqsched.http.request_bodies import StrictRoute
-from rqsched.when.calendars import MAX_ENTRIES
+from rqsched.when.calendars import MAX_ENTRIES, Calendar
 
-router = APIRouter(route_class=StrictRoute, tags=["calendars"])
+router = APIRouter(route_class=StrictRoute)
 
 CalendarName = Annotated[str, Path(max_length=255, description="The name, by which schedules exclude what it holds.")]
 Shared = Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")]
@@ -51,7 +51,8 @@ Day = Annotated[date, BeforeValidator(_date), WithJsonSchema({"type": "string", 
 
 
 class CalendarRequest(
-    RequestBody, json_schema_extra=shown({"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"})
+    RequestBody,
+    json_schema_extra=with_example({"exclude": ["2026-12-25/2026-12-26", "2027-01-01"], "reaches": "2027-12-31"}),
 ):
     """The contents of a calendar."""
 
@@ -115,13 +116,23 @@ class CalendarUse(CalendarResponse):
     """Its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
 
 
-@router.get("/calendars/", response_model=CalendarsResponse)
-def list_calendars(call: Read) -> Response:
-    """List the calendars that schedules of the namespace may name: its own, and the shared ones."""
-    return Json({"items": [one.to_dict() for one in call.scheduler.calendars.list(namespace=call.namespace)]})
+OPERATIONS = (
+    Operation("list_calendars", "GET", "/calendars/", "calendars.list", Read, CalendarsResponse, is_repeatable=True),
+)
+router.include_router(routes(OPERATIONS, "calendars"))
 
 
-@router.get("/calendars/{calendar}/", response_model=CalendarUse, responses=PROBLEM.of(CalendarNotFoundError))
+@shown.register
+def _(calendar: Calendar) -> dict[str, Any]:
+    return calendar.to_dict()
+
+
+@router.get(
+    "/calendars/{calendar}/",
+    tags=["calendars"],
+    response_model=CalendarUse,
+    responses=PROBLEM.of(CalendarNotFoundError),
+)
 def read_calendar(call: Read, calendar: CalendarName) -> Response:
     """Read a calendar, which schedules name it, and who changed what."""
     of = call.scheduler.calendars
@@ -133,6 +144,7 @@ def read_calendar(call: Read, calendar: CalendarName) -> Response:
 
 @router.put(
     "/calendars/{calendar}/",
+    tags=["calendars"],
     response_model=CalendarResponse,
     responses=PROBLEM.of(CalendarChangedError, CalendarBusyError, InvalidSpecError),
 )
@@ -154,6 +166,7 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
 
 @router.delete(
     "/calendars/{calendar}/",
+    tags=["calendars"],
     status_code=204,
     responses=PROBLEM.of(CalendarNotFoundError, CalendarInUseError, CalendarChangedError),
 )

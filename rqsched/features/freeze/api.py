@@ -40,6 +40,12 @@ class Freezing:
         stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once; processes that
         learn it from a server that was down follow within 15 s. Raises DatabaseUnavailableError: for everything, only
         when neither answers.
+
+        Args:
+            reason: Shown with the freeze.
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+            namespace: The namespace; default that of the scheduler.
+            context: The caller, for the audit events.
         """
         from rqsched.features.freeze import chain  # noqa: PLC0415 - most commands and requests need none of it
 
@@ -59,6 +65,10 @@ class Freezing:
 
         Each says when, by whom and why it began and ended. SQL stores the last 100 of each. A restored backup lacks the
         thaws that were made after the backup.
+
+        Args:
+            everything: The freezes of everything, instead of those of one namespace.
+            namespace: The namespace; default that of the scheduler.
         """
         where = self._scope(namespace, everything=everything)
         found: list[Freeze] = self.runtime.database.read(lambda connection: metadata.find_freezes(connection, where))
@@ -77,6 +87,13 @@ class Freezing:
         """Return the effect of `thaw` with the same arguments: the due schedules, and the runs that wait to begin.
 
         At most 500 schedules and 500 runs are listed. Nothing is written. It also works without a freeze.
+
+        Args:
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+            namespace: The namespace; default that of the scheduler.
+            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+                `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
+            since: With `missed="none"`: only what is due since then is recorded as missed.
         """
         from rqsched.features.freeze import chain  # noqa: PLC0415 - as above
 
@@ -107,6 +124,16 @@ class Freezing:
         can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
         Due occurrences and waiting runs begin within 20 s. A namespace that is not frozen is left alone. Raises
         InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
+
+        Args:
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+            namespace: The namespace; default that of the scheduler.
+            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+                `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
+            since: With `missed="none"`: only what is due since then is recorded as missed.
+            cancel_pending: Cancel every run that waits to begin.
+            reason: Why; recorded with the audit events.
+            context: The caller, for the audit events.
         """
         from rqsched.features.freeze import chain  # noqa: PLC0415 - as above
 

@@ -51,7 +51,7 @@ class Limits(Group):
 
         Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
         continue; if more run than a lowered number allows, no run begins until fewer run. The group records the caller
-        and the reason of `context`. Raises LimitNotFoundError.
+        and the reason. Raises LimitNotFoundError.
 
         Args:
             name: The group, as `limit` of a schedule names it.

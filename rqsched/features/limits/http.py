@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
-from starlette.responses import Response
+from pydantic import Field
 
 from rqsched.errors import InvalidLimitError, InvalidPolicyError, LimitNotFoundError
 from rqsched.http.dependencies import OperateAlways, Read
-from rqsched.http.native.requests import Cursor, Limit, LimitRequest
+from rqsched.http.native.operation import Operation, routes
 from rqsched.http.native.responses import LimitResponse, LimitsResponse
-from rqsched.http.openapi import PROBLEM, Json
-from rqsched.http.request_bodies import StrictRoute
+from rqsched.kernel.decide.limit_options import MAX_NUMBER
 
-router = APIRouter(route_class=StrictRoute)
-
-
-@router.get("/limits/", response_model=LimitsResponse, responses=PROBLEM.of(InvalidLimitError), tags=["limits"])
-def list_limits(call: Read, limit: Limit = 100, cursor: Cursor = None) -> Response:
-    """List the groups of runs that have a limit of concurrency or rate, with how many of their runs run and wait."""
-    page = call.scheduler.limits.list(namespace=call.namespace, limit=limit, cursor=cursor)
-    return Json({"items": page.items, "next_cursor": page.next_cursor})
-
-
-@router.put(
-    "/limits/",
-    response_model=LimitResponse,
-    responses=PROBLEM.of(LimitNotFoundError, InvalidPolicyError),
-    tags=["limits"],
-)
-def set_limit(call: OperateAlways, body: LimitRequest) -> Response:
-    """Change how many runs of a group may run at once, or start in a time; running runs continue. Idempotent."""
-    where, asked = call.namespace, replace(call.context, reason=body.reason)
-    found = call.scheduler.limits.set(
-        body.name, body.number, rate=body.rate, unset=body.unset, namespace=where, context=asked
-    )
-    return Json(found)
+OPERATIONS = (
+    Operation(
+        "list_limits", "GET", "/limits/", "limits.list", Read, LimitsResponse, (InvalidLimitError,), is_repeatable=True
+    ),
+    Operation(
+        "set_limit", "PUT", "/limits/", "limits.set", OperateAlways, LimitResponse,
+        (LimitNotFoundError, InvalidPolicyError),
+        is_repeatable=True,
+        types={
+            "number": Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None,
+            "rate": Annotated[str, Field(max_length=64)] | None,
+            "unset": Annotated[list[Literal["number", "rate"]], Field(max_length=2)],
+        },
+        example={"name": "tenant:42", "number": 5},
+    ),
+)  # fmt: skip
+router = routes(OPERATIONS, "limits")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.responses import Response
+from typing import Any
 
+from rqsched.features.quotas.decide import Usage
 from rqsched.http.dependencies import Read
-from rqsched.http.openapi import Json, Schema
-from rqsched.http.request_bodies import StrictRoute
+from rqsched.http.native.operation import Operation, routes, shown
+from rqsched.http.openapi import Schema
 from rqsched.kernel.decide.quota_options import RESOURCES
-
-router = APIRouter(route_class=StrictRoute)
 
 
 class ResourceResponse(Schema):
@@ -33,9 +31,11 @@ class UsageResponse(Schema):
     """The bytes of their declarations: timing, arguments, memo, labels and other options."""
 
 
-@router.get("/usage/", response_model=UsageResponse, tags=["usage"])
-def read_usage(call: Read) -> Response:
-    """Read the usage and the quota of the namespace: the number of schedules, and the bytes of their declarations."""
-    usage = call.scheduler.namespaces.usage(namespace=call.namespace)
+OPERATIONS = (Operation("read_usage", "GET", "/usage/", "namespaces.usage", Read, UsageResponse, is_repeatable=True),)
+router = routes(OPERATIONS, "usage")
+
+
+@shown.register
+def _(usage: Usage) -> dict[str, Any]:
     pairs = {name: {"used": getattr(usage, name), "limit": getattr(usage.limits, name)} for name in RESOURCES}
-    return Json({"namespace": usage.namespace, **pairs})
+    return {"namespace": usage.namespace, **pairs}

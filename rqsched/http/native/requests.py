@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.api.definitions import MAX_SKIPS
-from rqsched.api.option_table import MAX_ERROR_TYPES, MAX_NUMBER, OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.api.option_table import MAX_ERROR_TYPES, OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.api.values import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.http.examples import shown
@@ -447,46 +447,6 @@ class StopRequest(RequestBody, json_schema_extra=shown({"reason": "the wrong mon
     """Why a run is cancelled or terminated, or a backfill stopped."""
 
     reason: Note | None = Field(default=None, description=_REASON)
-
-
-ThawMissed = Literal["one", "all", "none"]
-THAW_MISSED = (
-    "What fires of each schedule that is due: the oldest occurrence, all up to its `missed_limit`, or none; the rest "
-    "is recorded as missed. Without it each schedule's own policy decides."
-)
-SINCE_MISSED = "With `missed` none: only what is due since then is recorded as missed, the rest fires by its policy."
-EVERYTHING = "Every namespace at once, whichever one the request names; the token must see all of them."
-
-
-class LimitRequest(RequestBody, json_schema_extra=shown({"name": "tenant:42", "number": 5})):
-    """How many runs of a group may run at once, or start in a time; absent fields stay."""
-
-    name: str = Field(min_length=1, max_length=MAX_NAME, description="The group, as a schedule's `limit` names it.")
-    number: int | None = Field(default=None, ge=1, le=MAX_NUMBER, description="How many of its runs may run at once.")
-    rate: str | None = Field(
-        default=None, max_length=64, description="How many of its attempts may start in any window, such as 100/min."
-    )
-    unset: list[Literal["number", "rate"]] = Field(
-        default_factory=list, max_length=2, description="Which of both it shall not have any more."
-    )
-    reason: Note | None = Field(default=None, description="Why, for the changes of the group.")
-
-
-class FreezeRequest(RequestBody, json_schema_extra=shown({"reason": "its database moves"})):
-    """What is frozen, and why."""
-
-    everything: bool = Field(default=False, description=EVERYTHING)
-    reason: Note | None = Field(default=None, description="Shown to whoever asks what is frozen.")
-
-
-class ThawRequest(RequestBody, json_schema_extra=shown({"missed": "one", "cancel_pending": True})):
-    """How a thaw treats due occurrences and waiting runs."""
-
-    everything: bool = Field(default=False, description=EVERYTHING)
-    missed: ThawMissed | None = Field(default=None, description=THAW_MISSED)
-    since: Instant | None = Field(default=None, description=SINCE_MISSED)
-    cancel_pending: bool = Field(default=False, description="Every run that waits to begin is cancelled.")
-    reason: Note | None = Field(default=None, description="Recorded with the audit events of both.")
 
 
 class RetryOneRequest(RetryRunRequest, json_schema_extra=shown({"reason": "the server is back"})):

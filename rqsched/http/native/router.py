@@ -16,6 +16,7 @@ from rqsched.http.dependencies import SignedIn
 from rqsched.http.errors import Problem
 from rqsched.http.middleware import Tag, render_tagged, request_id_of
 from rqsched.http.native import events, runs, schedules, workflows
+from rqsched.http.native.operation import Operation
 from rqsched.http.openapi import PROBLEM
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.http.surface import Surface, render_problem
@@ -72,6 +73,8 @@ router = APIRouter(
 router.include_router(schedules.router)
 for part in parts_of("http"):
     router.include_router(part.router)
+OPERATIONS: tuple[Operation, ...] = tuple(one for part in parts_of("http") for one in getattr(part, "OPERATIONS", ()))
+"""The operations whose routes and clients are made from their entries."""
 router.include_router(workflows.router)
 router.include_router(runs.router)
 router.include_router(events.router)

@@ -22,7 +22,6 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunFilters
 from rqsched.api.states import RUN_FILTERS
 from rqsched.errors import (
-    BackfillNotFoundError,
     FrozenError,
     InvalidLimitError,
     InvalidPolicyError,
@@ -48,7 +47,6 @@ from rqsched.http.native.requests import (
 from rqsched.http.native.responses import (
     LARGE_OF_RUN,
     BackfillResponse,
-    BackfillsResponse,
     DeliveriesResponse,
     EventsResponse,
     FoundRunsResponse,
@@ -360,47 +358,3 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
     backfills.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
     return Json(replace(first, rows=[]), 202, {"Location": location})
-
-
-@router.get(
-    "/backfills/", response_model=BackfillsResponse, responses=PROBLEM.of(InvalidLimitError), tags=["backfills"]
-)
-def list_backfills(
-    call: Read,
-    schedule_id: Annotated[str | None, Query(max_length=255, description="Of this schedule only.")] = None,
-    status: Annotated[BackfillStatus | None, Query(description="In this status only.")] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response:
-    """List backfills, the newest first."""
-    page = call.scheduler.backfills.list(
-        schedule_id=schedule_id, status=status, namespace=call.namespace, limit=limit, cursor=cursor
-    )
-    return Json({"items": page.items, "next_cursor": page.next_cursor})
-
-
-@router.post(
-    "/backfills/{uid}/cancel/",
-    response_model=BackfillResponse,
-    responses=PROBLEM.of(BackfillNotFoundError),
-    tags=["backfills"],
-)
-def cancel_backfill(call: OperateAlways, uid: BackfillUid, body: StopRequest | None = None) -> Response:
-    """Stop a backfill: runs that it has started continue, the rest of its range is not fired.
-
-    A backfill that has ended does not change.
-    """
-    reason = body.reason if body else None
-    stopped = call.scheduler.backfills.cancel(uid, reason, namespace=call.namespace, context=call.context)
-    return Json(stopped)
-
-
-@router.get(
-    "/backfills/{uid}/",
-    response_model=BackfillResponse,
-    responses=PROBLEM.of(BackfillNotFoundError),
-    tags=["backfills"],
-)
-def read_backfill(call: Read, uid: BackfillUid) -> Response:
-    """Read the progress of a backfill."""
-    return Json(call.scheduler.backfills.get(uid, namespace=call.namespace))

@@ -1,0 +1,303 @@
+"""Operations of both clients, each a request of one entry of the native surface.
+
+Written by `python -m tests.support.operations`: change the entry, or the scheduler's method, and write it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Literal
+
+from rqsched.api.values import MAX_PAGE
+from rqsched.client import responses
+from rqsched.client.groups import AsyncGroup, Group, Sender, awaited, iterated
+from rqsched.client.requests import Request, get, many, path_of, sent
+from rqsched.types import BackfillProgress, Freeze, LimitDescription, Load, Page, Thawed, ThawPreview, Usage
+from rqsched.when.calendars import Calendar
+
+
+class Backfills(Group):
+    """The backfills of a client; see `rqsched.types.Backfills`."""
+
+    def list(
+        self, *, schedule_id: str | None = None, status: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[BackfillProgress]:
+        """Read a page of backfills, newest first.
+
+        Args:
+            schedule_id: Of this schedule only.
+            status: In this status only: `running`, `done` or `stopped`.
+            limit: The size of the page, 1 to 500; large items make shorter ones.
+            cursor: The next_cursor of the previous page.
+        """
+        return self._client.send(
+            get(
+                path_of("backfills"),
+                responses.page(BackfillProgress),
+                sent({"schedule_id": schedule_id, "status": status, "limit": limit, "cursor": cursor}),
+            )
+        )
+
+    def iter(self, *, schedule_id: str | None = None, status: str | None = None) -> Iterator[BackfillProgress]:
+        """Read all that `list` shows with these arguments, page by page."""
+        return self._client._pages(
+            lambda cursor: self.list(schedule_id=schedule_id, status=status, limit=MAX_PAGE, cursor=cursor)
+        )
+
+    def cancel(self, uid: str, reason: str | None = None) -> BackfillProgress:
+        """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
+
+        Args:
+            uid: The uid of the backfill.
+            reason: Why; recorded with the caller.
+        """
+        return self._client.send(
+            Request(
+                "POST",
+                path_of("backfills", uid, "cancel"),
+                responses.one(BackfillProgress),
+                sent({"reason": reason}),
+                is_repeatable=True,
+            )
+        )
+
+    def get(self, uid: str) -> BackfillProgress:
+        """Read the progress of a backfill; raises BackfillNotFoundError.
+
+        Args:
+            uid: The uid of the backfill.
+        """
+        return self._client.send(get(path_of("backfills", uid), responses.one(BackfillProgress)))
+
+
+class AsyncBackfills(AsyncGroup):
+    """Backfills whose operations are awaited."""
+
+    list = awaited(Backfills.list)
+    iter = iterated(Backfills.iter)
+    cancel = awaited(Backfills.cancel)
+    get = awaited(Backfills.get)
+
+
+class Calendars(Group):
+    """The calendars of a client; see `rqsched.types.Calendars`."""
+
+    def list(self) -> Sequence[Calendar]:
+        """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
+        return self._client.send(get(path_of("calendars"), responses.calendars))
+
+
+class AsyncCalendars(AsyncGroup):
+    """Calendars whose operations are awaited."""
+
+    list = awaited(Calendars.list)
+
+
+class Limits(Group):
+    """The limits of a client; see `rqsched.types.Limits`."""
+
+    def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
+        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs.
+
+        Args:
+            limit: The size of a page; large items make shorter ones.
+            cursor: The next_cursor of the previous page.
+        """
+        return self._client.send(
+            get(path_of("limits"), responses.page(LimitDescription), sent({"limit": limit, "cursor": cursor}))
+        )
+
+    def iter(self) -> Iterator[LimitDescription]:
+        """Read all that `list` shows with these arguments, page by page."""
+        return self._client._pages(lambda cursor: self.list(limit=MAX_PAGE, cursor=cursor))
+
+    def set(
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        rate: str | None = None,
+        unset: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> LimitDescription:
+        """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
+
+        Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
+        continue; if more run than a lowered number allows, no run begins until fewer run. The group records the caller
+        and the reason. Raises LimitNotFoundError.
+
+        Args:
+            name: The group, as `limit` of a schedule names it.
+            number: How many may run at once.
+            rate: How many may start in any window of a length, such as `100/min`.
+            unset: `number` or `rate`, to remove that limit.
+            reason: Why; recorded with the caller.
+        """
+        return self._client.send(
+            Request(
+                "PUT",
+                path_of("limits"),
+                responses.one(LimitDescription),
+                sent({"name": name, "number": number, "rate": rate, "unset": many(unset), "reason": reason}),
+                is_repeatable=True,
+            )
+        )
+
+
+class AsyncLimits(AsyncGroup):
+    """Limits whose operations are awaited."""
+
+    list = awaited(Limits.list)
+    iter = iterated(Limits.iter)
+    set = awaited(Limits.set)
+
+
+class Namespaces(Group):
+    """The namespaces of a client; see `rqsched.types.Namespaces`."""
+
+    def usage(self) -> Usage:
+        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS."""
+        return self._client.send(get(path_of("usage"), responses.usage))
+
+
+class AsyncNamespaces(AsyncGroup):
+    """Namespaces whose operations are awaited."""
+
+    usage = awaited(Namespaces.usage)
+
+
+class Operations(Sender):
+    """The operations of a client; operations on the client itself."""
+
+    def load(self, hours: int = 24) -> Load:
+        """Count the fires of the next hours (1 to 744), minute by minute: the peaks, their schedules, and each queue.
+
+        Reads the stored schedules without a lock, and computes the rest; `assumed` lists the assumptions.
+
+        Args:
+            hours: How many hours ahead.
+        """
+        return self.send(get(path_of("load"), responses.one(Load), sent({"hours": hours})))
+
+    def freeze(self, reason: str | None = None, *, everything: bool = False) -> Freeze:
+        """Let nothing begin from now on in a namespace, or in any (`everything`), until `thaw`. Idempotent.
+
+        No fire, first attempt, retry, backfill or claim of an external worker begins, also of schedules that are
+        created meanwhile, and a start by hand raises FrozenError. Attempts that have begun continue, and so do their
+        targets; no overdue notification is made. Schedules can be changed meanwhile.
+
+        SQL stores the freeze of a namespace: fires and claims see it at once, even without Redis. Other processes
+        refuse a start by hand within a second, or within 15 s if Redis does not answer. A freeze of everything is
+        stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once; processes that
+        learn it from a server that was down follow within 15 s. Raises DatabaseUnavailableError: for everything, only
+        when neither answers.
+
+        Args:
+            reason: Shown with the freeze.
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+        """
+        return self.send(
+            Request(
+                "POST",
+                path_of("freeze"),
+                responses.freeze,
+                sent({"reason": reason, "everything": everything}),
+                is_repeatable=True,
+            )
+        )
+
+    def freezes(self, *, everything: bool = False) -> Sequence[Freeze]:
+        """Return the current and past freezes of a namespace, or of `everything`, the newest first.
+
+        Each says when, by whom and why it began and ended. SQL stores the last 100 of each. A restored backup lacks the
+        thaws that were made after the backup.
+
+        Args:
+            everything: The freezes of everything, instead of those of one namespace.
+        """
+        return self.send(get(path_of("freeze", "history"), responses.freezes, sent({"everything": everything})))
+
+    def preview_thaw(
+        self,
+        *,
+        everything: bool = False,
+        missed: Literal["one", "all", "none"] | None = None,
+        since: datetime | None = None,
+    ) -> ThawPreview:
+        """Return the effect of `thaw` with the same arguments: the due schedules, and the runs that wait to begin.
+
+        At most 500 schedules and 500 runs are listed. Nothing is written. It also works without a freeze.
+
+        Args:
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+                `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
+            since: With `missed="none"`: only what is due since then is recorded as missed.
+        """
+        return self.send(
+            get(
+                path_of("thaw", "preview"),
+                responses.thaw_preview,
+                sent({"everything": everything, "missed": missed, "since": since}),
+            )
+        )
+
+    def thaw(
+        self,
+        *,
+        everything: bool = False,
+        missed: Literal["one", "all", "none"] | None = None,
+        since: datetime | None = None,
+        cancel_pending: bool = False,
+        reason: str | None = None,
+    ) -> Thawed:
+        """Let a namespace, or `everything`, begin again. Paused schedules stay paused, and frozen namespaces frozen.
+
+        Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
+
+        - `one`: the oldest occurrence fires; the others are recorded as missed;
+        - `all`: the newest fire, up to its `missed_limit`; as `one` if `overlap` would not let each of them run;
+        - `none`: none fires; all are recorded as missed. With `since`, those before that instant fire by the policy
+          all the same: after a restore, only later ones may have run already.
+
+        With `cancel_pending`, every run that waits for an attempt to begin is cancelled. Both happen before anything
+        can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
+        Due occurrences and waiting runs begin within 20 s. A namespace that is not frozen is left alone. Raises
+        InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
+
+        Args:
+            everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
+            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+                `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
+            since: With `missed="none"`: only what is due since then is recorded as missed.
+            cancel_pending: Cancel every run that waits to begin.
+            reason: Why; recorded with the audit events.
+        """
+        return self.send(
+            Request(
+                "POST",
+                path_of("thaw"),
+                responses.thawed,
+                sent(
+                    {
+                        "everything": everything,
+                        "missed": missed,
+                        "since": since,
+                        "cancel_pending": cancel_pending,
+                        "reason": reason,
+                    }
+                ),
+                is_repeatable=True,
+            )
+        )
+
+
+class AsyncOperations:
+    """Operations whose operations are awaited."""
+
+    load = awaited(Operations.load)
+    freeze = awaited(Operations.freeze)
+    freezes = awaited(Operations.freezes)
+    preview_thaw = awaited(Operations.preview_thaw)
+    thaw = awaited(Operations.thaw)
