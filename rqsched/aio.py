@@ -109,11 +109,11 @@ class ScheduleInfo:
     next_run_at: datetime | None
     """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     last_run_at: datetime | None
-    """When the newest run started; None before the first."""
+    """When the newest run was queued; None before the first."""
     last_instance_id: str | None
     """The instance id of the newest run; None before the first."""
     run_count: int
-    """How many runs have started."""
+    """How many runs have been queued."""
     created_at: datetime
     """When it was created."""
     updated_at: datetime

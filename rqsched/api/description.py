@@ -79,7 +79,7 @@ class Description:
     due_at: datetime | None
     """When the next occurrence may fire: with jitter or backoff."""
     last_run_at: datetime | None
-    """When the newest run started."""
+    """When the newest run was queued."""
     run_count: int
     """Runs that have started, of every kind."""
     success_count: int
@@ -341,8 +341,8 @@ class ScheduleFields:
     due_at = Shown[datetime | None](
         "When the next occurrence may fire: nominal plus jitter, or later after a failed fire."
     )
-    last_run_at = Shown[datetime | None]("When the newest run started; None before the first.")
-    run_count = Shown[int]("How many runs have started, of every kind.")
+    last_run_at = Shown[datetime | None]("When the newest run was queued; None before the first.")
+    run_count = Shown[int]("How many runs have been queued, of every kind.")
     success_count = Shown[int]("How many runs have succeeded.")
     error_count = Shown[int]("How many attempts have failed.")
     consecutive_failures = Shown[int]("How many runs have failed in a row.")
