@@ -31,8 +31,8 @@ KINDS = {
     "decide": ("decide", "progress", "lines", "report"),
     "store": ("store", "starts", "timeline"),
     "chain": (
-        *("chain", "upstreams", "dispatch", "execution", "jobs"),
-        *("messages", "notifier", "timed_http", "watching"),
+        *("chain", "upstreams", "dispatch", "execution", "run_end", "jobs"),
+        *("sender", "outbox", "timed_http", "watching"),
     ),
     "api": ("api", "declarations", "sources", "recurrence_rule"),
     "surface": ("http", "cli", "load_cli", "upcoming_cli", "page", "text", "export", "schedule_file"),

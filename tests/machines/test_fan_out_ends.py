@@ -10,7 +10,7 @@ import pytest
 
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.decide import TargetEnd
-from rqsched.features.fan_out.execution import end_if_over
+from rqsched.features.fan_out.run_end import end_if_over
 from rqsched.kernel.chain.settle import lose_run
 from rqsched.kernel.decide.ids import RunJobId, TargetJobId, parse_target_job_id
 from rqsched.kernel.decide.model import TargetStatus

@@ -13,7 +13,7 @@ from typing import Any
 
 from rqsched.errors import RunNotFoundError
 from rqsched.features.limits import chain as limits
-from rqsched.features.notifications.notifier import Notifier
+from rqsched.features.notifications.outbox import Outbox
 from rqsched.kernel.chain.run_log import log_start
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import settle_run
@@ -77,7 +77,7 @@ def claim(
     claimed = runtime.database.transact(work)
     for one in claimed:
         log_start(one.schedule, one.run)
-    Notifier(runtime).dispatch(owed, runtime.now())
+    Outbox(runtime).dispatch(owed, runtime.now())
     # A run lost its place if no worker claimed it in time. It gets a place again now, or returns to the line.
     got = [limits.ask(runtime, uid, group) for uid, group in asking]
     if any(got):

@@ -14,8 +14,9 @@ from operator import attrgetter
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.decide import TargetEnd, decide_blocked
 from rqsched.features.fan_out.dispatch import PAGE, dispatch, fill, find_resolver, name_targets, promote
-from rqsched.features.fan_out.execution import decide_lost, end_if_over, execute, is_dispatched, lose, try_to_end
+from rqsched.features.fan_out.execution import decide_lost, execute, lose
 from rqsched.features.fan_out.jobs import batch_job, enqueue
+from rqsched.features.fan_out.run_end import end_if_over, is_dispatched, try_to_end
 from rqsched.features.fan_out.store import EndStep, Target
 from rqsched.kernel.chain.feature import Call, Feature, OwnJobId, Pass, Section, Stage
 from rqsched.kernel.chain.reconcile.repair import pages, repair_each

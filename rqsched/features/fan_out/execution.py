@@ -21,19 +21,18 @@ from rqsched.errors import NotExecutedError, RunCancelled, UnknownWorkflowError
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.decide import TargetEnd, decide_blocked, decide_failed
 from rqsched.features.fan_out.dispatch import enqueue_soon
+from rqsched.features.fan_out.run_end import try_to_end
 from rqsched.features.fan_out.store import ClaimedTarget, Target
 from rqsched.features.limits import chain as limits
 from rqsched.kernel.chain.claim import make_context, process_name
 from rqsched.kernel.chain.error_text import describe_error, text_of, types_of
 from rqsched.kernel.chain.ownership import UnknownJobError
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.chain.settle import settle_run
 from rqsched.kernel.chain.time_limit import OVERRUN, OutOfTimeError, time_limit
 from rqsched.kernel.chain.tracer import Attempt
 from rqsched.kernel.decide.ids import RetryLinkId, TargetJobId, new_uid
-from rqsched.kernel.decide.model import ENDED_IN_VAIN, OPEN, Change, Run, RunStatus, Schedule, TargetStatus, dumps
+from rqsched.kernel.decide.model import ENDED_IN_VAIN, OPEN, Run, RunStatus, Schedule, TargetStatus
 from rqsched.kernel.decide.policy import TIMEOUT, ErrorTypes
-from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.fork_guard import call_in_this_process
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import FAILURES, Connection
@@ -307,37 +306,3 @@ def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None =
 
     if (ended := runtime.database.transact(work)) is not None:
         _follow(runtime, *ended)
-
-
-def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> Change | None:
-    """End a dispatched run that has no open target.
-
-    Returns None if it has open targets, if another process ended it, or (`skip_locked`) if another holds its lock.
-    """
-    ended = runtime.database.read(lambda connection: _read_end(connection, run_uid))
-    if ended is None:
-        return None
-    return settle_run(runtime, run_uid, ended, fence=is_dispatched, skip_locked=skip_locked)
-
-
-def try_to_end(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> None:
-    """Do as `end_if_over`; if SQL is down, leave the run to reconcile, because the target itself has ended."""
-    try:
-        end_if_over(runtime, run_uid, skip_locked=skip_locked)
-    except FAILURES as error:
-        text = "the end of run %s is left to reconcile: %s"
-        _log.warning(text, run_uid, error, extra={"action": "fan_out_unsettled"})
-
-
-def is_dispatched(run: Run) -> bool:
-    """Return whether a run's workflow has returned and the run waits for its targets."""
-    return run.status is RunStatus.RUNNING and run.dispatched_at is not None
-
-
-def _read_end(connection: Connection, run_uid: str) -> AttemptResult | None:
-    run = changes.find_run(connection, run_uid)
-    if run is None or not is_dispatched(run) or fan_out_targets.has_open(connection, run_uid):
-        return None
-    counts = fan_out_targets.count(connection, run_uid)
-    error = fan_out_targets.first_error(connection, run_uid)
-    return AttemptResult(AttemptOutcome.TARGETS_ENDED, result=run.result, error=error, target_counts=dumps(counts))

@@ -1,1 +1,1 @@
-"""Notifications are written in the transaction that owes them (`notifier`), and jobs deliver them (`chain`)."""
+"""Notifications are written in the transaction that owes them (`outbox`); jobs send them (`chain`, `sender`)."""

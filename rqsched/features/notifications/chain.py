@@ -22,10 +22,10 @@ from operator import attrgetter
 from typing import Protocol
 
 from rqsched.errors import BackendUnavailableError, NotExecutedError
-from rqsched.features.notifications import messages, notifier
+from rqsched.features.notifications import outbox, sender
 from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
-from rqsched.features.notifications.notifier import LEASE_SECONDS, Notifier
+from rqsched.features.notifications.outbox import LEASE_SECONDS, Outbox
 from rqsched.features.notifications.watching import find_long, find_overdue, redeliver_notifications
 from rqsched.kernel.chain.claim import process_name
 from rqsched.kernel.chain.error_text import describe_error
@@ -48,7 +48,7 @@ _THREAD = "rqsched-start-pings"
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 
 
-class Parts(notifier.Parts, Protocol):
+class Parts(outbox.Parts, Protocol):
     """The parts of a process's runtime that deliveries use."""
 
     now: Callable[[], datetime]
@@ -65,21 +65,21 @@ class Notifications(Feature):
     jobs = (DeliveryJobId,)
 
     def __init__(self, parts: Runtime) -> None:
-        self._parts, self._notifier = parts, Notifier(parts)
-        self.is_always_involved = self._notifier.tells_of_every_schedule
-        self.writes_every_start = self._notifier.tells_every_start
+        self._parts, self._outbox = parts, Outbox(parts)
+        self.is_always_involved = self._outbox.tells_of_every_schedule
+        self.writes_every_start = self._outbox.tells_every_start
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Write the deliveries that Changes owe."""
-        self._notifier.record(connection, changes)
+        self._outbox.record(connection, changes)
 
     def writes_more(self, change: Change) -> bool:
         """Return whether a Change owes a delivery."""
-        return bool(self._notifier.owed([change]))
+        return bool(self._outbox.owed([change]))
 
     def enqueue(self, decided: Sequence[Change]) -> None:
         """Put the deliveries that were written on their queues."""
-        self._notifier.dispatch(self._notifier.owed(decided), self._parts.now())
+        self._outbox.dispatch(self._outbox.owed(decided), self._parts.now())
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
         """Write the pings that the starts of runs owe."""
@@ -87,7 +87,7 @@ class Notifications(Feature):
         for run, schedule in started:
             # If this process does not know the workflow, it may give the run back, and then the run has not started.
             if run.executor != "rq" or self._parts.workflows.get(run.workflow) is not None:
-                owed += self._notifier.write_start(connection, schedule, run, at)
+                owed += self._outbox.write_start(connection, schedule, run, at)
         return owed
 
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
@@ -120,16 +120,16 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
         _log.info("%s has nothing left to do", job, extra={"action": "delivery_stale"})
         return None
     try:
-        seconds = Notifier(parts).seconds(delivery)
+        seconds = Outbox(parts).seconds(delivery)
         # If the process dies here, the delivery is attempted again when its lease is over.
         with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
             _send(parts, delivery, seconds)
     except OutOfTimeError as error:
         why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
         return _fail(parts, delivery, token, f"{why}{error}")
-    except messages.NoAnswerError as error:
+    except sender.NoAnswerError as error:
         return _fail(parts, delivery, token, f"{NO_ANSWER}{error}")
-    except messages.SendingError as error:
+    except sender.SendingError as error:
         return _fail(parts, delivery, token, str(error))
     except BaseException as error:
         is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
@@ -145,7 +145,7 @@ def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: s
     now = parts.now()
     if found is None or not parts.settings.notify:
         return None
-    until = now + timedelta(seconds=Notifier(parts).seconds(found) + LEASE_SECONDS)
+    until = now + timedelta(seconds=Outbox(parts).seconds(found) + LEASE_SECONDS)
     worker = process_name()
     delivery = deliveries.claim(connection, job, token, worker=worker, now=now, until=until)
     if delivery is None:
@@ -165,7 +165,7 @@ def _send(parts: Parts, delivery: Delivery, seconds: int) -> None:
     if delivery.kind is DeliveryKind.WORKFLOW:
         parts.workflows.resolve(delivery.destination)([message], {})
     else:
-        messages.send(delivery, message, settings=parts.settings, now=parts.now(), seconds=seconds)
+        sender.send(delivery, message, settings=parts.settings, now=parts.now(), seconds=seconds)
 
 
 def _leave() -> None:
@@ -203,11 +203,11 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
     """Write the pings of a start if its claim could not, because the workflow was imported only afterwards."""
-    if not Notifier(parts).owes_start(schedule, run, parts.now()):
+    if not Outbox(parts).owes_start(schedule, run, parts.now()):
         return ()
     try:
         owed = parts.database.transact(
-            lambda connection: Notifier(parts).write_start(connection, schedule, run, parts.now())
+            lambda connection: Outbox(parts).write_start(connection, schedule, run, parts.now())
         )
     except BackendUnavailableError as error:
         _log.warning("the start of run %s is not told: %s", run.uid, error, extra={"action": "delivery_failed"})
@@ -219,7 +219,7 @@ def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
 def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
     """Deliver pings while the block runs: in threads here, or as jobs if a queue is set or too many threads run."""
     if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
-        Notifier(parts).dispatch(owed, parts.now())
+        Outbox(parts).dispatch(owed, parts.now())
         yield
         return
     thread = threading.Thread(target=_tell, args=(parts, owed), name=_THREAD, daemon=True)

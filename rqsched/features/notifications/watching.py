@@ -8,7 +8,7 @@ from functools import partial
 
 from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import DeliveryStatus
-from rqsched.features.notifications.notifier import Notifier
+from rqsched.features.notifications.outbox import Outbox
 from rqsched.kernel.chain.reconcile.repair import pages, pages_unfrozen, repair_each, repair_schedules
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import change_run
@@ -60,4 +60,4 @@ def redeliver_notifications(runtime: Runtime) -> Iterator[Recovered]:
         silent = [one for one in rows if one.status is DeliveryStatus.RUNNING]
         lost = runtime.database.transact(lose) if silent else 0
         waiting = [one for one in rows if one.status is DeliveryStatus.PENDING]
-        yield Recovered(checked=len(rows), notifications=lost + Notifier(runtime).enqueue(waiting, runtime.now()))
+        yield Recovered(checked=len(rows), notifications=lost + Outbox(runtime).enqueue(waiting, runtime.now()))

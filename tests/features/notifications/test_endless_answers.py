@@ -13,7 +13,7 @@ import pytest
 from rqsched.api.description import DeliveryDescription
 from rqsched.features.notifications import chain as delivering
 from rqsched.features.notifications.decide import DeliveryStatus
-from rqsched.features.notifications.notifier import Notifier
+from rqsched.features.notifications.outbox import Outbox
 from rqsched.kernel.decide.ids import DeliveryJobId
 from tests.support.env import ONCE, Env, MakeEnv
 from tests.support.processes import wait_until
@@ -98,7 +98,7 @@ def test_pings_beyond_the_threads_of_a_process_go_to_their_queue(make_env: MakeE
 
     with ExitStack() as stack:
         for schedule, run in runs:
-            write = partial(Notifier(env.runtime).write_start, schedule=schedule, run=run, now=env.clock.now())
+            write = partial(Outbox(env.runtime).write_start, schedule=schedule, run=run, now=env.clock.now())
             stack.enter_context(delivering.start_told(env.runtime, env.runtime.database.transact(write)))
         wait_until(lambda: len(hook.got) == delivering.MOST_THREADS, timeout=SOON, what="every ping that is told here")
         assert len(env.queued()) == 2

@@ -112,7 +112,7 @@ def test_a_host_is_compared_as_it_is_connected_to(make_web: MakeWeb) -> None:
         "http://intranet/", "http://intranet:80/", "http://10.0.0.7:8080/", "http://[2001:DB8:0:0:0:0:0:7]:99/",
         "https://a.example.org:8443/",
     )  # fmt: skip
-    said = {**dict.fromkeys(not_plain, "plainly"), **dict.fromkeys(refused, "not allowed"), **dict.fromkeys(taken)}
+    said = {**dict.fromkeys(not_plain, "plain host"), **dict.fromkeys(refused, "not allowed"), **dict.fromkeys(taken)}
     with every_row() as row:
         for url, why in said.items():
             with row(url):

@@ -1574,7 +1574,7 @@ _EACH = "tests/machines/test_target_policies.py::test_"
 FAN_OUT = (
     _edit(
         "a run ends although targets are open",
-        "features/fan_out/execution.py",
+        "features/fan_out/run_end.py",
         " or fan_out_targets.has_open(connection, run_uid)",
         "",
         _SWEEP + "a_run_goes_on_until_its_last_target_has_ended[sqlite]",

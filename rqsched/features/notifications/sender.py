@@ -1,6 +1,6 @@
-"""Messages that leave: an event to a webhook, a ping of a heartbeat URL, a check-in at Sentry.
+"""Send notifications: an event to a webhook, a ping to a heartbeat URL, a check-in to Sentry.
 
-Redirects are not followed, and of an answer only the status counts. The caller sets the time limit.
+Redirects are not followed. Only the status of an answer counts. The caller sets the time limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The notifier: write the deliveries of Changes in their transactions, and put them on queues after the commit."""
+"""The outbox: write the deliveries of Changes in their transactions, and enqueue them after the commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEASE_SECONDS = 60
 
 
 class Parts(Protocol):
-    """The parts of a process's runtime that a notifier uses."""
+    """The parts of a process's runtime that the outbox uses."""
 
     settings: Settings
     """The notifications of every schedule, and the default queue and timeouts."""
@@ -42,7 +42,7 @@ class Parts(Protocol):
     """The workflows that this process knows, which notifications may run."""
 
 
-class Notifier:
+class Outbox:
     """Writes and dispatches the deliveries of one process's Changes."""
 
     def __init__(self, parts: Parts) -> None:
