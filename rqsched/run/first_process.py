@@ -27,15 +27,11 @@ def leave_first_process() -> None:
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)  # a terminal's Ctrl-C shall reach only one of the two
-        _give_terminal(os.getpid())
+        with contextlib.suppress(OSError):  # without a terminal
+            os.tcsetpgrp(0, os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     os._exit(_serve(child))
-
-
-def _give_terminal(group: int) -> None:
-    with contextlib.suppress(OSError):  # without a terminal
-        os.tcsetpgrp(0, group)
 
 
 def _serve(child: int) -> int:

@@ -117,7 +117,11 @@ class WorkerSide:
     def _perform(self, asked: Mapping[str, Any]) -> bytes:
         """Perform a request of the horse; returns the answer, or nothing if the outcome is unknown."""
         try:
-            answer = self._end(asked) if "at" in asked else self._claim_for_horse(asked)
+            if "at" in asked:
+                answer: object = self._end(asked)
+            else:
+                self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
+                answer = self._claim, self._runtime.time.clock.measured
         except Exception as error:  # noqa: BLE001 - the horse does the write itself, and reports the error
             _log.debug("not written for a horse: %s", error, extra={"action": "horse_not_served"})
             return b""
@@ -129,10 +133,6 @@ class WorkerSide:
             self._own.send(_HEAD.pack(len(answer)) + answer)
         except OSError:  # the horse is gone, or has not read its last answer
             self.close()
-
-    def _claim_for_horse(self, asked: Mapping[str, Any]) -> tuple[Claim | None, Any]:
-        self._claim = write_claim(self._runtime, self._job, asked["token"], asked["worker"], patience=_ONCE)
-        return self._claim, self._runtime.time.clock.measured
 
     def _end(self, asked: Mapping[str, Any]) -> End:
         if self._claim is None:

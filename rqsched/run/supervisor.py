@@ -215,7 +215,8 @@ class Supervisor:
             while not self.is_stopping:
                 for keeper in self._keepers:
                     keeper.keep()
-                if self._is_done():
+                finishing = [keeper for keeper in self._keepers if keeper.role.finishes]
+                if finishing and all(keeper.is_done for keeper in finishing):
                     self.stop()
                 self._turn(turn)
         except BaseException:
@@ -228,10 +229,6 @@ class Supervisor:
     def stop(self) -> None:
         """Ask to end; asking again is more urgent, see `run`."""
         self._asked += 1
-
-    def _is_done(self) -> bool:
-        finishing = [keeper for keeper in self._keepers if keeper.role.finishes]
-        return bool(finishing) and all(keeper.is_done for keeper in finishing)
 
     def _turn(self, on_turn: Callable[[], None]) -> None:
         on_turn()

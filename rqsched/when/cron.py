@@ -247,7 +247,7 @@ class CronExpression:
             total += self._count_readings(start, end + _SECOND) if start <= end else 0
             if shifts and begin < span.shifted_until:
                 moved = self._shifted(span, begin + _SECOND, last + _SECOND, choice)
-                total += sum(not self._names(reading) for reading in moved)
+                total += sum(not self._count_readings(reading, reading + _SECOND) for reading in moved)
         return total
 
     def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
@@ -296,7 +296,9 @@ class CronExpression:
         The clock change before the span left these out. `start` and `end` are in UTC, the yielded readings are local.
         """
         del choice
-        first, stop = _left_out(span, start, end)
+        offset_before = span.offset - span.gap
+        first = max(start, span.start) + offset_before
+        stop = min(end, span.end, span.shifted_until) + offset_before
         # Use the readings of the expression itself: a subclass may change them.
         if is_back:
             left_out = CronExpression._readings_back(self, first, stop - _SECOND)
@@ -309,9 +311,6 @@ class CronExpression:
         second = reading.hour * 3600 + reading.minute * 60 + reading.second
         is_time = self.count_times(second + 1) > self.count_times(second)
         return is_time and self.days.count(reading.date(), reading.date() + _DAY) > 0
-
-    def _names(self, reading: datetime) -> bool:
-        return self._count_readings(reading, reading + _SECOND) > 0
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the naive local readings in [start, end) that it names, even readings that no clock shows."""
@@ -372,12 +371,6 @@ class CronExpression:
         yield from (h * 3600 + s for h, s in product(self.hours[:at][::-1], self.seconds_of_hour[::-1]))
 
 
-def _left_out(span: Span, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-    """Return the range of left-out readings that the instants in [start, end) stand for."""
-    before = span.offset - span.gap
-    return max(start, span.start) + before, min(end, span.end, span.shifted_until) + before
-
-
 def parse_cron(text: str) -> CronExpression:
     """Return the parsed form of an expression of five fields, six (seconds first), or an alias such as `@daily`.
 
@@ -403,21 +396,17 @@ def _parsed(text: str) -> CronExpression:
 def _fields(text: str) -> list[str]:
     if not text.isascii() or len(text) > _LONGEST_TEXT:
         raise _refusal(f"only ASCII of at most {_LONGEST_TEXT} characters is accepted; write it shorter and plain")
-    fields = re.split(r"[ \t]+", _expanded(text).upper().strip(" \t"))
-    if fields[0].startswith(("TZ=", "CRON_TZ=")):
-        raise _refusal("a TZ= prefix is refused; give the timezone in its own parameter")
-    if len(fields) not in {5, 6}:
-        raise _refusal(f"{text!r} has {len(fields) if fields != [''] else 0} fields; write 5, or 6 with seconds first")
-    return fields if len(fields) == 6 else ["0", *fields]
-
-
-def _expanded(text: str) -> str:
     alias = text.strip(" \t").lower()
     if alias.startswith("@reboot"):
         raise _refusal("@reboot is refused, because a schedule has no boot; use an interval such as '@every 1h'")
     if alias.startswith("@") and alias not in ALIASES:
         raise _refusal(f"{text!r} is not an alias; write one of {', '.join(ALIASES)} or '@every 1h30m'")
-    return ALIASES.get(alias, text)
+    fields = re.split(r"[ \t]+", ALIASES.get(alias, text).upper().strip(" \t"))
+    if fields[0].startswith(("TZ=", "CRON_TZ=")):
+        raise _refusal("a TZ= prefix is refused; give the timezone in its own parameter")
+    if len(fields) not in {5, 6}:
+        raise _refusal(f"{text!r} has {len(fields) if fields != [''] else 0} fields; write 5, or 6 with seconds first")
+    return fields if len(fields) == 6 else ["0", *fields]
 
 
 def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:

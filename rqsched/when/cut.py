@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
 from itertools import accumulate, chain, takewhile
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from rqsched.when.cron import ClockChoice, CronExpression
@@ -105,7 +106,7 @@ class CutExpression(NamedExpression):
             midnight = datetime.combine(day, time.min)
             low = int((start - midnight).total_seconds()) if midnight < start else 0
             parts = self._times_of(day).parts
-            for first, stop in parts[bisect_right(parts, low, key=_end_of) :]:
+            for first, stop in parts[bisect_right(parts, low, key=itemgetter(1)) :]:
                 spend()
                 for second in self._times_from(timedelta(seconds=max(first, low))):
                     if second >= stop:
@@ -224,10 +225,6 @@ def _rest_of(windows: Sequence[tuple[int, int]], end: int = _DAY_SECONDS) -> lis
     """Return the parts between windows, which must be sorted and disjoint."""
     edges = [0, *(edge for window in windows for edge in window), end]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-
-
-def _end_of(part: tuple[int, int]) -> int:
-    return part[1]
 
 
 class _Steps(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -360,7 +361,7 @@ class Exclusion:
 
     def dates_after(self, reading: datetime) -> tuple[datetime, datetime] | None:
         """Return the first excluded dates in a row that end after `reading`, from midnight to midnight."""
-        at = bisect_right(self._date_ends, reading)
+        at = bisect_right(self.dates, reading, key=itemgetter(1))
         return self.dates[at] if at < len(self.dates) else None
 
     @cached_property
@@ -405,16 +406,16 @@ class Exclusion:
         found = [] if dates is None else [dates]
         if self.week:
             monday = _monday(reading)
-            found.append(self._window(monday, bisect_right(self._week_ends, reading - monday)))
+            found.append(self._window(monday, bisect_right(self.week, reading - monday, key=itemgetter(1))))
         return found
 
     def _behind(self, reading: datetime) -> list[tuple[datetime, datetime]]:
         """Return the last range of dates and the last weekly window that begin before `reading`."""
-        at = bisect_left(self._date_starts, reading)
+        at = bisect_left(self.dates, reading, key=itemgetter(0))
         found = [self.dates[at - 1]] if at else []
         if self.week:
             monday = _monday(reading)
-            found.append(self._window(monday, bisect_left(self._week_starts, reading - monday) - 1))
+            found.append(self._window(monday, bisect_left(self.week, reading - monday, key=itemgetter(0)) - 1))
         return found
 
     def _window(self, monday: datetime, number: int) -> tuple[datetime, datetime]:
@@ -422,22 +423,6 @@ class Exclusion:
         weeks, number = divmod(number, len(self.week))
         start, end = self.week[number]
         return monday + weeks * _WEEK + start, monday + weeks * _WEEK + end
-
-    @cached_property
-    def _date_starts(self) -> list[datetime]:
-        return [start for start, _ in self.dates]
-
-    @cached_property
-    def _date_ends(self) -> list[datetime]:
-        return [end for _, end in self.dates]
-
-    @cached_property
-    def _week_starts(self) -> list[timedelta]:
-        return [start for start, _ in self.week]
-
-    @cached_property
-    def _week_ends(self) -> list[timedelta]:
-        return [end for _, end in self.week]
 
 
 def _monday(reading: datetime) -> datetime:

@@ -150,9 +150,6 @@ class Every(Timeline):
         object.__setattr__(self, "offset", phase)
         object.__setattr__(self, "anchor", None if anchor is None else require_utc(anchor, "anchor"))
         object.__setattr__(self, "from_completion", from_completion)
-        self._refuse_contradictions()
-
-    def _refuse_contradictions(self) -> None:
         if not isinstance(self.from_completion, bool):
             raise InvalidSpecError("from_completion", f"{self.from_completion!r} is not a boolean; write true or false")
         if self.offset is not None and self.anchor is not None:

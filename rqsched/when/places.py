@@ -65,9 +65,6 @@ def _number(item: str, field: tuple[str, int, int], salt: str) -> str:
     if match["step"] and not step:
         raise InvalidCronError("cron", f"{item!r} has a step of 0; write a step of at least 1")
     size = last - first + 1
-    start = first + _drawn(f"{salt}:{name}") % (min(step, size) if step else size)
+    drawn = int.from_bytes(blake2b(f"{salt}:{name}".encode(), digest_size=8).digest())
+    start = first + drawn % (min(step, size) if step else size)
     return f"{start}-{last}/{step}" if step and start + step <= last else str(start)
-
-
-def _drawn(key: str) -> int:
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())

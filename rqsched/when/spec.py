@@ -172,7 +172,7 @@ class Spec(Timeline):
 
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
         """Return the sources of all members."""
-        return self._sources if self.is_anchored and not self.is_from_completion else self._sources_at(anchor)
+        return self._sources if self._is_fixed else self._sources_at(anchor)
 
     @cached_property
     def _sources(self) -> tuple[Source, ...]:
@@ -393,11 +393,25 @@ class Spec(Timeline):
         if not self.has_places:
             return self
         salt = f"{namespace}/{schedule_id}"
-        return self._with(members=tuple(_placed(member, salt) for member in self.members))
+        placing = (
+            replace(one, numbers=placed(one.expression, salt), seconds="first")
+            if isinstance(one, Cron) and one.has_place
+            else one
+            for one in self.members
+        )
+        return self._with(members=tuple(placing))
 
     def in_numbers(self) -> Spec:
         """Return the spec with the numbers instead of each `H`, for systems that do not know `H`."""
-        return self._with(members=tuple(map(_in_numbers, self.members))) if self.has_places else self
+        if not self.has_places:
+            return self
+        plain = (
+            replace(one, expression=one.numbers, numbers=None, seconds="first")
+            if isinstance(one, Cron) and one.numbers is not None
+            else one
+            for one in self.members
+        )
+        return self._with(members=tuple(plain))
 
     def anchored_at(self, instant: datetime) -> Spec:
         """Return the spec with `instant` as the anchor of each member that still needs an anchor."""
@@ -594,18 +608,6 @@ def require_no_place(spec: Spec) -> Spec:
     if spec.has_places:
         raise InvalidCronError("cron", "H is refused here; name the value")
     return spec
-
-
-def _placed(member: Member, salt: str) -> Member:
-    if not isinstance(member, Cron) or not member.has_place:
-        return member
-    return replace(member, numbers=placed(member.expression, salt), seconds="first")
-
-
-def _in_numbers(member: Member) -> Member:
-    if not isinstance(member, Cron) or member.numbers is None:
-        return member
-    return replace(member, expression=member.numbers, numbers=None, seconds="first")
 
 
 def _known(form: object, field: str, keys: tuple[str, ...]) -> Mapping[str, Any]:

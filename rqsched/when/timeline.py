@@ -277,7 +277,7 @@ class Timeline(ABC):
         low, high = self._within(after, until)
         sources = self.sources(after)
         if self.exclusion is None or self.is_moving:
-            found = _merged_back(sources, high)
+            found = _distinct(merge(*(source.descending(high) for source in sources), reverse=True))
         else:
             kept = self._cut(sources, takes=False)
             found = _distinct(merge(*(source.descending(high, low) for source in kept), reverse=True))
@@ -314,7 +314,7 @@ class Timeline(ABC):
         elif len(sources) == 1:
             found = sources[0].ascending(after)
         else:
-            found = _merged(sources, after)
+            found = _distinct(merge(*(source.ascending(after) for source in sources)))
         if self.left_out:
             found = filterfalse(self.left_out.__contains__, found)
         end_at = self.end_at
@@ -375,16 +375,6 @@ def require_utc(value: datetime, field: str = "instant") -> datetime:
 def just_before(instant: datetime) -> datetime:
     """Return the instant a microsecond earlier; the earliest `datetime` is returned as it is."""
     return instant - _TICK if instant > _FIRST else instant
-
-
-def _merged(sources: Sequence[Source], after: datetime) -> Iterator[datetime]:
-    """Yield the instants of all sources strictly after `after`, in order, each once."""
-    return _distinct(merge(*(source.ascending(after) for source in sources)))
-
-
-def _merged_back(sources: Sequence[Source], until: datetime) -> Iterator[datetime]:
-    """Yield the instants of all sources at or before `until`, newest first, each once."""
-    return _distinct(merge(*(source.descending(until) for source in sources), reverse=True))
 
 
 def _counted(instants: Iterable[datetime], cap: int) -> Count:

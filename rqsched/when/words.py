@@ -53,11 +53,16 @@ def clock_warnings(spec: Spec, now: datetime) -> list[str]:
     if not spec.is_known:
         return []
     after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
+    exclusion = spec.exclusion
     found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]
     for one in spec.nominal_sources(now):
         if isinstance(one, ZonedCron):
             for kind, gaps in enumerate((one.expression.gaps, one.expression.repeats)):
-                met = (gap for gap in gaps(after, until, one.zone) if not _is_excluded(spec, gap))
+                met = (
+                    gap
+                    for gap in gaps(after, until, one.zone)
+                    if not (exclusion and exclusion.holds(gap.occurrence_at))
+                )
                 found[kind] += [(gap, one.zone) for gap in islice(met, 1)]
     told = (_left_out, _shown_twice)
     lines = [words(spec, *min(met, key=itemgetter(0))) for met, words in zip(found, told, strict=True) if met]
@@ -70,10 +75,6 @@ def _moved_nowhere(spec: Spec, lost: Excluded) -> str:
     others = f" and {lost.number.total - 1} more" if lost.number.total > 1 else ""
     days = f"the {FURTHEST.days} days {'before' if spec.on_excluded == 'previous' else 'after'} it"
     return f"{first}{others} {'are' if others else 'is'} excluded and skipped: no day of {days} is free"
-
-
-def _is_excluded(spec: Spec, gap: Gap) -> bool:
-    return spec.exclusion is not None and spec.exclusion.holds(gap.occurrence_at)
 
 
 def _left_out(spec: Spec, gap: Gap, zone: ZoneInfo) -> str:
@@ -176,7 +177,9 @@ def _times(second: str, minute: str, hour: str) -> tuple[str, bool]:
     if len(seconds) > 1 or seconds != [0]:
         return _seconds(seconds, minutes) + of_hours, bool(of_hours)
     if len(minutes) > 1:
-        return _minutes(minutes) + of_hours, bool(of_hours)
+        steps = _steps(minutes, 60, "minute")
+        phrase = f"every {steps}" if steps else f"at minutes {_listed(_spans(minutes, str))}"
+        return phrase + of_hours, bool(of_hours)
     if (step := _step(hours, 24)) and minutes == [0]:
         return f"every {step} hours", True
     past = f"{minutes[0]} minute{'s' * (minutes[0] != 1)} past "
@@ -187,11 +190,6 @@ def _seconds(seconds: Sequence[int], minutes: Sequence[int]) -> str:
     steps = _steps(seconds, 60, "second")
     phrase = f"every {steps}" if steps else f"at seconds {_listed(_spans(seconds, str))}"
     return phrase if len(minutes) == 60 else f"{phrase} of minutes {_listed(_spans(minutes, str))}"
-
-
-def _minutes(minutes: Sequence[int]) -> str:
-    steps = _steps(minutes, 60, "minute")
-    return f"every {steps}" if steps else f"at minutes {_listed(_spans(minutes, str))}"
 
 
 def _hours(hours: Sequence[int]) -> str:

@@ -75,17 +75,14 @@ def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
     look = database.transact_alone if database.takes_single_statements else database.read
     rows = look(lambda connection: store.find_written(connection, alone.values()), patience=_ONCE) if alone else {}
     found = {
-        uid: _unchanged(alone[uid], *row) for uid, row in rows.items() if row[0].operation == _operation(alone[uid])
+        uid: _unchanged(alone[uid], *row)
+        for uid, row in rows.items()
+        if row[0].operation == (alone[uid].after.operation or "none")  # no row has this operation
     }
     others = {uid: ones for uid, ones in by_uid.items() if uid not in found}
     if others:
         found |= database.read(lambda connection: _standing_of_each(connection, others), patience=_ONCE)
     return [found[uid] for uid in by_uid if uid in found]
-
-
-def _operation(change: Change) -> str:
-    """Return the uid of the operation that decided a Change; if there is none, a word that is no row's operation."""
-    return change.after.operation or "none"
 
 
 def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:

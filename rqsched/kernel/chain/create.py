@@ -474,9 +474,11 @@ def _changed(
     calendars: tuple[Calendar, ...],
 ) -> Change:
     runs_of, ran_of = reads
+    # `managed_by` stays: `sync` prunes only schedules that a sync created.
+    definition = changed(request.definition, managed_by=schedule.definition.managed_by)
     decided = lifecycle.decide_update(
         schedule,
-        _declared(schedule, request),
+        definition,
         now=now,
         note=request.note,
         tzdata=tzdata_version(),
@@ -503,8 +505,3 @@ def _changed(
         operation=operation,
         keep_next=request.keep_next,
     )
-
-
-def _declared(known: Schedule, request: ScheduleRequest) -> Definition:
-    """Return the requested definition, but keep `managed_by`: `sync` prunes only schedules that a sync created."""
-    return changed(request.definition, managed_by=known.definition.managed_by)

@@ -30,15 +30,11 @@ class DatabaseTime(Clock):
         """Return the present instant; raises BackendUnavailableError if SQL is away and there is no measurement."""
         clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
-            self._measure()
+            try:
+                clock.measure(lambda: self._database.now(self._host.now()))
+            except BackendUnavailableError:
+                if not clock.is_measured:
+                    raise
+                clock.keep()
+                _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})
         return clock.now()
-
-    def _measure(self) -> None:
-        """Measure; while the database is away, keep the last measurement. Raises if there is none yet."""
-        try:
-            self.clock.measure(lambda: self._database.now(self._host.now()))
-        except BackendUnavailableError:
-            if not self.clock.is_measured:
-                raise
-            self.clock.keep()
-            _log.warning("the clock was not measured anew", extra={"action": "clock_unmeasured"})

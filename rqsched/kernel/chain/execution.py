@@ -25,7 +25,7 @@ from rqsched.kernel.chain.settle import has_failed_finally, publish_end, write_e
 from rqsched.kernel.chain.time_limit import OVERRUN, Lose, time_limit
 from rqsched.kernel.chain.tracer import Attempt
 from rqsched.kernel.decide.ids import RunJobId, new_uid
-from rqsched.kernel.decide.model import BLOCKED, Change, Run, RunStatus, dumps
+from rqsched.kernel.decide.model import BLOCKED, Change, RunStatus, dumps
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.store import changes, claims
 from rqsched.kernel.store.database import FAILURES, Connection, Patience
@@ -101,16 +101,13 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
     elif run.is_late(runtime.now()):
         settle.expire_run(runtime, run)
         _log.info("%s was not started in time", job, extra={"action": "run_expired"})
-    elif (again := _ask_features(runtime, run, job, rq_job)) is not None:
-        return claim_run(runtime, job) if again else None
     else:
+        answers = (feature.unclaimed(run, job, rq_job) for feature in runtime.features.listed)
+        again = next((again for again in answers if again is not None), None)
+        if again is not None:
+            return claim_run(runtime, job) if again else None
         _log.info("%s has nothing left to do", job, extra={"action": "run_stale"})
     return None
-
-
-def _ask_features(runtime: Runtime, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
-    answers = (feature.unclaimed(run, job, rq_job) for feature in runtime.features.listed)
-    return next((again for again in answers if again is not None), None)
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Call | None] | None:

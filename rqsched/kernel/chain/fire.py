@@ -156,7 +156,9 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         if isinstance(link, RetryLinkId):
             fired.append(_fire_retry(connection, link, schedule, now, is_frozen=link.uid in frozen))
         elif is_stale(schedule, link.n):
-            fired.append(_heal(connection, link, schedule))
+            # Redis follows the schedule as it is now: this repairs a crash between the commit and the writes to Redis.
+            change = restate(connection, schedule)
+            fired.append(Fired(str(link), "stale", change=change if change.changed_runs or link_of(schedule) else None))
         elif schedule.due_at is not None and schedule.due_at > now:
             fired.append(Fired(str(link), "early", schedule.due_at))
         elif link.uid in frozen:
@@ -227,12 +229,6 @@ def _fire_if_due(schedule: Schedule, runs: Sequence[Run], *, now: datetime, cont
     if not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
         return unchanged(schedule)
     return decide_fire(schedule, runs, now=now, context=context)
-
-
-def _heal(connection: Connection, link: LinkId, schedule: Schedule) -> Fired:
-    """Make Redis follow the schedule as it is now: this repairs a crash between the commit and the writes to Redis."""
-    change = restate(connection, schedule)
-    return Fired(str(link), "stale", change=change if change.changed_runs or link_of(schedule) else None)
 
 
 def restate(connection: Connection, schedule: Schedule) -> Change:

@@ -75,14 +75,11 @@ class Pulse:
                 self._wakes_at = min((one.due_at for one in self._beating), default=now + self._linger)
                 self._wake.clear()
             for one in due:
-                self._call(one)
+                if not one.beat():
+                    self.remove(one)
+                one.due_at = monotonic() + one.interval
             if not due:
                 self._wake.wait(self._wakes_at - now)
-
-    def _call(self, one: Heartbeats) -> None:
-        if not one.beat():
-            self.remove(one)
-        one.due_at = monotonic() + one.interval
 
 
 _pulse = Pulse()

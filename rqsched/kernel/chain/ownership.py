@@ -118,7 +118,11 @@ class Ownership:
             found = self._compare(mine, "claim")
         if found.outcome not in MAY_GO_ON:
             self._refused_at = time.monotonic()
-            raise self._refusal(found, mine)
+            why = REFUSALS[found.outcome].format(mine=mine)
+            raise WrongDatabaseError(
+                f"control queue {self.transport.control.name!r} {why}. If this server is the right one, `rqsched db "
+                f"adopt` lets it go on at once (recorded is {found.recorded or 'none'})."
+            )
         self._refused_at = None
         self._go_on(mine, found)
 
@@ -165,13 +169,6 @@ class Ownership:
         if found.outcome == "other" and what != "ask":
             self._require_owner(found.recorded)
         return found
-
-    def _refusal(self, found: Standing, mine: ServerIdentity) -> WrongDatabaseError:
-        why = REFUSALS[found.outcome].format(mine=mine)
-        return WrongDatabaseError(
-            f"control queue {self.transport.control.name!r} {why}. If this server is the right one, `rqsched db adopt` "
-            f"lets it go on at once (recorded is {found.recorded or 'none'})."
-        )
 
     def _go_on(self, mine: ServerIdentity, found: Standing) -> None:
         """Present this process's server as it is recorded now, and log if another server was recorded before."""

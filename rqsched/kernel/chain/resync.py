@@ -26,17 +26,12 @@ def resync_redis(runtime: Runtime) -> None:
     missed: list[str] = []
     try:
         runtime.transport.ask_for_pass()
-        while missed := _take(runtime.out_of_sync):
+        while missed := list(runtime.out_of_sync)[:_CHUNK]:
+            runtime.out_of_sync.difference_update(missed)
             runtime.transport.follow(_as_they_are(runtime, missed), now=runtime.now())
     except (RedisError, BackendUnavailableError) as error:
         runtime.out_of_sync.update(missed)
         _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-
-
-def _take(uids: set[str]) -> list[str]:
-    taken = list(uids)[:_CHUNK]
-    uids.difference_update(taken)
-    return taken
 
 
 def _as_they_are(runtime: Runtime, uids: Sequence[str]) -> list[Change]:

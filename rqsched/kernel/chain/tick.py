@@ -72,7 +72,10 @@ class _Fixed:
 
 def _rows(runtime: Runtime, result: Fired) -> list[dict[str, Any]]:
     if result.outcome == "failed":
-        return [{"schedule_id": _name(runtime, result.id), "instance_id": None, "error": result.error}]
+        link = parse_link_id(result.id)
+        failed = link and runtime.database.read(lambda connection: changes.find(connection, link.uid))
+        name = failed.schedule_id if failed else result.id
+        return [{"schedule_id": name, "instance_id": None, "error": result.error}]
     if result.change is None or result.outcome != "fired":
         return []
     schedule = result.change.after
@@ -97,9 +100,3 @@ def _row(event: Event) -> dict[str, Any]:
     }
     row = {"instance_id": event.instance_id, "outcome": outcome}
     return row | {name: value for name, value in fields.items() if value is not None}
-
-
-def _name(runtime: Runtime, link_id: str) -> str:
-    link = parse_link_id(link_id)
-    schedule = link and runtime.database.read(lambda connection: changes.find(connection, link.uid))
-    return schedule.schedule_id if schedule else link_id

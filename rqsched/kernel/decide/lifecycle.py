@@ -393,19 +393,14 @@ def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurre
     if not schedule.is_active or (keep_next and stored is not None):
         return
     if stored is not None and stored <= at:
-        _fire_before_next(builder, at, stored)
+        # It still fires, and earlier if the new timing would overtake it during its jitter or spread.
+        following = answered(schedule.timeline.next_after, at, otherwise=None)
+        if following is not None and schedule.due_at is not None and schedule.due_at >= following:
+            builder.set(due_at=due_within(schedule, stored, following - stored))
         return
     if schedule.awaiting_run_uid is not None and schedule.spec.is_from_completion:
         return
     builder.plan(due or next_occurrence(schedule, at))
-
-
-def _fire_before_next(builder: ChangeBuilder, at: datetime, stored: datetime) -> None:
-    """Make the stored occurrence due earlier if the new timing would overtake it during its jitter or spread."""
-    schedule = builder.schedule
-    following = answered(schedule.timeline.next_after, at, otherwise=None)
-    if following is not None and schedule.due_at is not None and schedule.due_at >= following:
-        builder.set(due_at=due_within(schedule, stored, following - stored))
 
 
 def decide_pause(
@@ -432,7 +427,16 @@ def decide_pause(
     _require(schedule, "pause", ScheduleStatus.ACTIVE, *([] if until is None else [ScheduleStatus.PAUSED]))
     builder = ChangeBuilder(schedule, now=now, context=context)
     if schedule.is_active:
-        _stop(builder)
+        upcoming = schedule.next_run_at
+        write_off(builder, SkipReason.PAUSED)
+        builder.set(
+            status=ScheduleStatus.PAUSED,
+            paused_at=now,
+            paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
+            next_run_at=None,
+            due_at=None,
+            awaiting_run_uid=None,
+        )
     mode = None if until is None else (on_resume or schedule.policies.on_resume).value
     why = reason or note or (None if schedule.is_active else schedule.status_reason)
     builder.set(
@@ -445,19 +449,6 @@ def decide_pause(
     paused_at = builder.schedule.paused_at
     builder.record(audit.PAUSED, reason=why, paused_at=paused_at, until=until, on_resume=mode)
     return builder.build(operation)
-
-
-def _stop(builder: ChangeBuilder) -> None:
-    upcoming, now = builder.schedule.next_run_at, builder.now
-    write_off(builder, SkipReason.PAUSED)
-    builder.set(
-        status=ScheduleStatus.PAUSED,
-        paused_at=now,
-        paused_next_run_at=upcoming if upcoming is not None and upcoming > now else None,
-        next_run_at=None,
-        due_at=None,
-        awaiting_run_uid=None,
-    )
 
 
 def require_skips(count: int) -> None:
@@ -608,18 +599,13 @@ def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
     """Find the newest occurrence that passed during the pause. Earlier due ones got their outcome when it began."""
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
-    newest = [] if schedule.spec.is_from_completion else _newest(schedule, since, now)
+    newest: list[datetime] = []
+    if not schedule.spec.is_from_completion:
+        timeline = schedule.timeline
+        # If the search for the newest takes too many steps, the oldest stands for it.
+        oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
+        newest = answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
-
-
-def _newest(schedule: Schedule, since: datetime, now: datetime) -> list[datetime]:
-    """Return the newest occurrence in (since, now] in a list, or an empty list.
-
-    If the search for the newest takes too many steps, return the oldest.
-    """
-    timeline = schedule.timeline
-    oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
-    return answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
 
 
 def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:

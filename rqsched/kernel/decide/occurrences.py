@@ -414,17 +414,14 @@ def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
         builder.set(overdue_at=before.overdue_at + later)
 
 
-def _names(spec: Spec, at: datetime) -> bool:
-    """Return whether an instant is an occurrence; True if this takes too many steps to find out."""
-    return answered(spec.names, at, otherwise=True)
-
-
 def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
     """Drop skips on request after an instant that are no occurrences any more; `reason` says why they are not."""
     schedule = builder.schedule
     spec = schedule.spec
     left = [
-        asked._replace(occurrences=tuple(at for at in asked.occurrences if at <= since or _names(spec, at)))
+        asked._replace(
+            occurrences=tuple(at for at in asked.occurrences if at <= since or answered(spec.names, at, otherwise=True))
+        )
         for asked in schedule.parsed_skips
     ]
     if dump_skips(left) != schedule.skips:

@@ -47,13 +47,11 @@ def json_text(field: str, value: Any, limit: int) -> str:
     if least > limit:
         raise InvalidPayloadError(field, f"has more than {limit} characters, which is the limit; store it elsewhere")
     text = dumps(value)
-    if len(text) > limit and (size := _size(value, text)) > limit:
-        raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}; store it elsewhere")
+    if len(text) > limit:
+        size = len(value) if isinstance(value, str) else len(_READABLE.encode(value)) if "\\u" in text else len(text)
+        if size > limit:
+            raise InvalidPayloadError(field, f"has {size} characters; the limit is {limit}; store it elsewhere")
     return text
-
-
-def _size(value: Any, text: str) -> int:
-    return len(value) if isinstance(value, str) else len(_READABLE.encode(value)) if "\\u" in text else len(text)
 
 
 def _require_native(field: str, value: Any, depth: int, most: int) -> int:
@@ -69,7 +67,8 @@ def _require_native(field: str, value: Any, depth: int, most: int) -> int:
         _require_unicode(field, value)
         return len(value) + (2 if depth else 0)  # a text alone is counted without its quotes
     if isinstance(value, int):
-        _require_number(field, value)
+        if abs(value) > 2**63:
+            raise InvalidPayloadError(field, "holds a whole number beyond 64 bits; send it as text")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidPayloadError(field, f"holds {value}, which JSON does not have; pass None or text")
@@ -112,11 +111,6 @@ def _require_unicode(field: str, value: str) -> None:
         raise InvalidPayloadError(field, "holds a lone surrogate, which is not Unicode text; remove it") from None
     if "\x00" in value:
         raise InvalidPayloadError(field, "holds a NUL character; remove it")
-
-
-def _require_number(field: str, value: int) -> None:
-    if abs(value) > 2**63:
-        raise InvalidPayloadError(field, "holds a whole number beyond 64 bits; send it as text")
 
 
 def require_labels(field: str, value: Any) -> str:

@@ -459,11 +459,11 @@ def _without(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]
 
 def _values(kind: type[Policies] | type[RetryPolicy], given: dict[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(kind)}
-    return {name: _span(value) if name in _SPANS else value for name, value in given.items() if name in known}
-
-
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
+    return {
+        name: timedelta(seconds=value) if name in _SPANS and value is not None else value
+        for name, value in given.items()
+        if name in known
+    }
 
 
 def _names(entry: str, kind: str) -> bool:

@@ -60,7 +60,11 @@ class Retention:
         ages = [word for word in words if word not in counts]
         if not words or len(counts) > 1 or len(ages) > 1:
             raise InvalidPolicyError("retention", f"{text!r} is not a valid retention; {HOW_TO_SAY}")
-        return Retention(_age(ages[0]) if ages else None, _count(counts[0]) if counts else None)
+        age = _age(ages[0]) if ages else None
+        if counts and not 1 <= int(counts[0][:20]) <= MOST_RUNS:
+            told = f"a number of runs is from 1 to 2**53, not {counts[0]}; {HOW_TO_SAY}"
+            raise InvalidPolicyError("retention", told)
+        return Retention(age, int(counts[0]) if counts else None)
 
 
 def _age(word: str) -> timedelta:
@@ -71,9 +75,3 @@ def _age(word: str) -> timedelta:
     if not YOUNG <= age <= LONGEST_AGE:
         raise InvalidPolicyError("retention", f"an age is from 1d to {LONGEST_AGE.days}d, not {word}; {HOW_TO_SAY}")
     return age
-
-
-def _count(word: str) -> int:
-    if not 1 <= int(word[:20]) <= MOST_RUNS:
-        raise InvalidPolicyError("retention", f"a number of runs is from 1 to 2**53, not {word}; {HOW_TO_SAY}")
-    return int(word)

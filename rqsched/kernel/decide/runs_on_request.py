@@ -229,22 +229,12 @@ def decide_retry_on_request(
     require_retryable(schedule, run, failed_targets=failed_targets)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
     if run.is_blocked:
-        _offer(builder, run, reason)
+        # A new delivery of the same attempt, which has not begun.
+        builder.queue_run(run.uid, delivery=run.delivery + 1)
+        builder.record(audit.RUN_RETRY_REQUESTED, run, outcome="offered", previous_status=BLOCKED, reason=reason)
     else:
         attempt_again(builder, run, reason=reason)
     return builder.build(operation)
-
-
-def _offer(builder: ChangeBuilder, run: Run, reason: str | None) -> None:
-    """Offer a blocked run now, under its next delivery number; it is the same attempt, which has not begun."""
-    builder.queue_run(run.uid, delivery=run.delivery + 1)
-    builder.record(
-        audit.RUN_RETRY_REQUESTED,
-        run,
-        outcome="offered",
-        previous_status=BLOCKED,
-        reason=reason,
-    )
 
 
 def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = False) -> None:

@@ -105,7 +105,9 @@ def define(
     changes = {name: value for name, value in given.items() if name in _COLUMNS}
     changes |= {"workflow": workflow} if workflow else {}
     changes |= {"defaults": json_text("defaults", dict(defaults), MEMO_BYTES)} if defaults is not None else {}
-    changes |= {"policies": _policies(base, given), "notifications": _notifications(base, given)}
+    told = {name: given[name] for name in TOLD_BY if name in given}
+    notifications = base.parsed_notifications.with_options(told).dumps() if told else base.notifications
+    changes |= {"policies": _policies(base, given), "notifications": notifications}
     definition = replace(base, **changes)
     _require_consistent(definition)
     return definition
@@ -226,11 +228,6 @@ def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -
         hint = did_you_mean(field, known) or f"; the fields are {', '.join(known)}"
         raise InvalidPolicyError(f"{name}.{field}", f"is not known{hint}")
     return replace(stored, **{field: getattr(blank, field) if one is None else one for field, one in value.items()})
-
-
-def _notifications(base: Definition, given: Mapping[str, Any]) -> str:
-    told = {name: given[name] for name in TOLD_BY if name in given}
-    return base.parsed_notifications.with_options(told).dumps() if told else base.notifications
 
 
 def _require_consistent(definition: Definition) -> None:

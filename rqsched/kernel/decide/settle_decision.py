@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -158,14 +158,12 @@ def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResu
     is_failure = FanOutPolicy(builder.schedule.policies.fan_out).fails(counts)
     outcome = AttemptOutcome.FAILED if is_failure else AttemptOutcome.SUCCEEDED
     _record_end(builder, run, audit.FAN_OUT_ENDED, outcome=outcome.value, targets=counts)
-    error = _describe_failures(counts, attempt_result.error) if is_failure else None
+    error = None
+    if is_failure:
+        first = error_line(attempt_result.error)
+        such_as = f", such as: {first}" if first else ""
+        error = f"{count_failed(counts)} of {sum(counts.values())} targets failed{such_as}"
     return attempt_result._replace(outcome=outcome, error=error, is_final=True)
-
-
-def _describe_failures(counts: Mapping[str, int], example: str | None) -> str:
-    """Say how many targets failed, and the first line of one of their errors."""
-    first = error_line(example)
-    return f"{count_failed(counts)} of {sum(counts.values())} targets failed{f', such as: {first}' if first else ''}"
 
 
 def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:

@@ -283,17 +283,14 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
         within.append(IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))))
     walk = _Walk(within, (runs.c.uid,), is_descending)
     within.extend([] if filters.since is None else [runs.c.uid >= first_uid_at(filters.since)])
-    within.extend([] if filters.until is None else [runs.c.uid <= _last_uid_at(filters.until)])
+    if filters.until is not None:
+        # The first ten characters of a uid are its millisecond: this is the highest uid of that millisecond.
+        within.append(runs.c.uid <= first_uid_at(filters.until)[:10].ljust(26, "Z"))
     if cursor is not None:
         if not is_uid(cursor):
             raise malformed_cursor()
         within.append(walk.is_after((cursor,)))
     return walk
-
-
-def _last_uid_at(instant: datetime) -> str:
-    """Return the highest uid of an instant's millisecond: the instant is the first ten of its characters."""
-    return first_uid_at(instant)[:10].ljust(26, "Z")
 
 
 def _by_number(

@@ -126,12 +126,8 @@ def _first_in_line(table: sa.Table, is_in_line: sa.ColumnElement[bool]) -> sa.Se
     return sa.select(first.subquery())
 
 
-def _line() -> sa.Select[Any]:
-    both = sa.union_all(_first_in_line(runs, IS_IN_LINE), _first_in_line(targets, IS_TARGET_IN_LINE)).subquery()
-    return sa.select(both.c.uid).order_by(*line_order(both)).limit(MOST_AHEAD)
-
-
-_LINE = _line()
+_BOTH = sa.union_all(_first_in_line(runs, IS_IN_LINE), _first_in_line(targets, IS_TARGET_IN_LINE)).subquery()
+_LINE = sa.select(_BOTH.c.uid).order_by(*line_order(_BOTH)).limit(MOST_AHEAD)
 
 
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:

@@ -158,7 +158,9 @@ def perform(
 
 def _in_savepoint(connection: Connection, database_id: str, work: Callable[[Connection], T]) -> T:
     with connection.begin_nested():
-        _require_database(connection, database_id)
+        found = metadata.find_value(connection, metadata.DATABASE_ID)
+        if found != database_id:
+            raise _wrong_database(f"has the id {found}, not {database_id}")
         return work(connection)
 
 
@@ -170,12 +172,6 @@ def _take_write_lock(connection: Connection) -> None:
     connection.execute(sa.update(database_metadata).where(sa.false()).values(value=""))
     if not cast("Any", connection.connection.driver_connection).in_transaction:
         raise _autocommit()
-
-
-def _require_database(connection: Connection, database_id: str) -> None:
-    found = metadata.find_value(connection, metadata.DATABASE_ID)
-    if found != database_id:
-        raise _wrong_database(f"has the id {found}, not {database_id}")
 
 
 def _wrong_database(what: str) -> WrongDatabaseError:

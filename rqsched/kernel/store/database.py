@@ -356,7 +356,9 @@ class Database:
         self.patience = patience or Patience()
         self._pooler = pooler
         self._open_engine = open_engine
-        opened = partial(make_engine, url, pooler, examine=self._examine, newest=self._find_newest)
+        opened = partial(
+            make_engine, url, pooler, examine=self._examine, newest=lambda: self.recorded() or self.identity
+        )
         self._engine = (open_engine or opened)()
         self.dialect: Dialect = dialect_of(self._engine)
         """The differences between SQLite and PostgreSQL."""
@@ -418,9 +420,6 @@ class Database:
                 "server (`rqsched db adopt`), start this process again"
             )
         return found
-
-    def _find_newest(self) -> ServerIdentity | None:
-        return self.recorded() or self.identity
 
     def _note(self, found: ServerIdentity, info: Any) -> None:
         info[_IDENTITY] = self.identity = found

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import monotonic
 from typing import Any, ClassVar, TypeVar, cast
@@ -312,7 +312,9 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
         plain = {"connect_timeout": CONNECT_SECONDS, "cursor_factory": _PlainCursor, **options, **_ENCODING}
         if is_limited:
             # A later option wins: the URL or the environment may replace our limits, but not the formats that we parse.
-            limits, formats = (_as_options(those) for those in (SESSION, FORMATS))
+            limits, formats = (
+                " ".join(f"-c {name}={value}" for name, value in those.items()) for those in (SESSION, FORMATS)
+            )
             others = options.get("options") or os.environ.get("PGOPTIONS", "")
             try:
                 own = {**plain, "options": f"{limits} {others} {formats}"}
@@ -336,7 +338,3 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
         return raw
 
     return opened
-
-
-def _as_options(settings: Mapping[str, str]) -> str:
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())

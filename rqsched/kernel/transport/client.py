@@ -87,7 +87,10 @@ def limit_waiting(redis: Redis) -> None:
     pool.connection_kwargs.update(TIMEOUTS, retry=_Retry(pool))
     name_library(pool)
     if isinstance(pool, SentinelConnectionPool):
-        _limit_asking(pool)
+        # Each Sentinel is asked once and with a timeout. If it does not answer, the next Sentinel is asked.
+        for sentinel in pool.sentinel_manager.sentinels:
+            sentinel.connection_pool.connection_kwargs.update(TIMEOUTS)
+            sentinel.set_retry(Retry(NoBackoff(), 0))
     pool.disconnect()  # open connections keep their old timeouts
     pool.reset()
 
@@ -120,13 +123,6 @@ def require_no_cluster(redis: Redis) -> None:
         return
     if answer.get("cluster_enabled"):
         raise ConfigError(f"this Redis is a node of a Redis Cluster; {NO_CLUSTER}.")
-
-
-def _limit_asking(pool: SentinelConnectionPool) -> None:
-    """Ask each Sentinel once and with a timeout. If it does not answer, the next Sentinel is asked."""
-    for sentinel in pool.sentinel_manager.sentinels:
-        sentinel.connection_pool.connection_kwargs.update(TIMEOUTS)
-        sentinel.set_retry(Retry(NoBackoff(), 0))
 
 
 class _Retry(Retry):

@@ -101,8 +101,12 @@ def open_client(
         client = Redis.from_pool(pool.from_url(url, **options, **timeouts))
     else:
         client = _open_behind(address, sentinel_pool, timeouts, options)
-    name_library(client.connection_pool)
-    _require_known_options(client)
+    opened = client.connection_pool
+    name_library(opened)
+    try:
+        opened.connection_class(**opened.connection_kwargs)  # connects to nothing
+    except TypeError as error:
+        raise _unknown_option(error) from None
     return client
 
 
@@ -159,14 +163,6 @@ def as_rq_setting(address: SentinelAddress) -> dict[str, Any]:
         "CONNECTION_KWARGS": options,
         "SENTINEL_KWARGS": {**address.sentinel_options, "ssl": address.is_tls},
     }
-
-
-def _require_known_options(client: Redis) -> None:
-    pool = client.connection_pool
-    try:
-        pool.connection_class(**pool.connection_kwargs)  # opens nothing
-    except TypeError as error:
-        raise _unknown_option(error) from None
 
 
 def _unknown_option(error: TypeError) -> ConfigError:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -185,6 +185,14 @@ class Transport:
         """Whether everything was frozen at the last call of `lease`."""
         self._is_alone = False
         self._job_queues: dict[tuple[str | None, str, JobKind], JobQueue] = {}
+        self._lease_script: Any = redis.register_script(LEASE)
+        self._set_freeze_script: Any = redis.register_script(SET_FREEZE)
+        self._drop_freeze_script: Any = redis.register_script(DROP_FREEZE)
+        self._next_look_script: Any = redis.register_script(NEXT_LOOK)
+        self._record_database_id_script: Any = redis.register_script(RECORD_DATABASE_ID)
+        self._claim_identity_script: Any = redis.register_script(CLAIM_IDENTITY)
+        self._try_write_script: Any = redis.register_script(TRY_WRITE)
+        self._push_mark_script: Any = redis.register_script(PUSH_MARK)
 
     @property
     def control(self) -> Queue:
@@ -607,38 +615,6 @@ class Transport:
         keys = [redis_keys.marks(self.settings.control_queue, database_id)]
         args = [mark, follows, MARKS_KEPT, _MARKS_LIFE]
         return bool(self._patiently(self._push_mark_script, keys=keys, args=args))
-
-    @cached_property
-    def _lease_script(self) -> Any:
-        return self.redis.register_script(LEASE)
-
-    @cached_property
-    def _set_freeze_script(self) -> Any:
-        return self.redis.register_script(SET_FREEZE)
-
-    @cached_property
-    def _drop_freeze_script(self) -> Any:
-        return self.redis.register_script(DROP_FREEZE)
-
-    @cached_property
-    def _next_look_script(self) -> Any:
-        return self.redis.register_script(NEXT_LOOK)
-
-    @cached_property
-    def _record_database_id_script(self) -> Any:
-        return self.redis.register_script(RECORD_DATABASE_ID)
-
-    @cached_property
-    def _claim_identity_script(self) -> Any:
-        return self.redis.register_script(CLAIM_IDENTITY)
-
-    @cached_property
-    def _try_write_script(self) -> Any:
-        return self.redis.register_script(TRY_WRITE)
-
-    @cached_property
-    def _push_mark_script(self) -> Any:
-        return self.redis.register_script(PUSH_MARK)
 
     def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call_patiently(_retrying(_ATTEMPTS), partial(call, *args, **kwargs))
