@@ -133,13 +133,22 @@ class Dispatcher:
         self._told = self._heartbeat.waits_for = ""
 
     def _use_spare_time(self, *, is_idle: bool) -> None:
-        """Between batches that are not full, do one step of work that can wait, or sleep if there is none."""
+        """Between batches that are not full, do one step of work that can wait.
+
+        If there is none, sleep until the next link is due, a wake comes, or the longest wait is over.
+        """
         if self._runtime.refusals.known:
             self._runtime.refusals.accept(self._in_words)
         if is_idle and self.reconcile_some():
             return
-        if not self.keep_house() and is_idle:
-            self._wait()
+        if self.keep_house() or not is_idle:
+            return
+        transport = self._runtime.transport
+        if self._runtime.freezes.is_all_frozen:
+            self._is_woken = transport.wait_for_wake(LONGEST_WAIT)
+            return
+        look = transport.next_look(self._name, is_woken=self._is_woken)
+        self._is_woken = transport.wait_for_wake(seconds_until(look, self._runtime.now().timestamp()))
 
     def run_until_idle(self) -> None:
         """Fire and reconcile until there is nothing more to do now; raises when a backend is away."""
@@ -204,15 +213,6 @@ class Dispatcher:
         if next(self._housekeeping, None) is None:
             self._housekeeping = None
         return True
-
-    def _wait(self) -> None:
-        """Block until the next link is due, a wake comes, or the longest wait is over."""
-        transport = self._runtime.transport
-        if self._runtime.freezes.is_all_frozen:
-            self._is_woken = transport.wait_for_wake(LONGEST_WAIT)
-            return
-        look = transport.next_look(self._name, is_woken=self._is_woken)
-        self._is_woken = transport.wait_for_wake(seconds_until(look, self._runtime.now().timestamp()))
 
     def _pause(self) -> None:
         try:

@@ -170,7 +170,13 @@ class FreezeGate:
         if found.get(_ALL) != before.get(_ALL):
             self._note()
         if found != before:
-            self._note_frozen()
+            known = self.frozen
+            self.frozen = {name: Freeze.from_text(text, "sql") for name, text in found.items() if name != _ALL}
+            for name in sorted(self.frozen.keys() - known.keys()):
+                text = "namespace %r is %s: nothing begins there until `rqsched thaw %s`"
+                _log.warning(text, name, self.frozen[name], name, extra={"action": "frozen"})
+            for name in sorted(known.keys() - self.frozen.keys()):
+                _log.info("namespace %r is thawed: what is due there begins", name, extra={"action": "thawed"})
 
     def _note(self) -> None:
         """Remember the answer, and log that it has changed."""
@@ -182,16 +188,6 @@ class FreezeGate:
         elif known is None and was_frozen:
             _log.info("thawed: what is due begins", extra={"action": "all_thawed"})
         self._was_asked = True
-
-    def _note_frozen(self) -> None:
-        """Remember which namespaces are frozen, and log the changes."""
-        before = self.frozen
-        self.frozen = {name: Freeze.from_text(text, "sql") for name, text in self._in_sql.items() if name != _ALL}
-        for name in sorted(self.frozen.keys() - before.keys()):
-            told = "namespace %r is %s: nothing begins there until `rqsched thaw %s`"
-            _log.warning(told, name, self.frozen[name], name, extra={"action": "frozen"})
-        for name in sorted(before.keys() - self.frozen.keys()):
-            _log.info("namespace %r is thawed: what is due there begins", name, extra={"action": "thawed"})
 
     def share(self) -> None:
         """Copy a freeze that only Redis or only SQL has to the other, or end it if the other knows that it was thawed.

@@ -101,13 +101,12 @@ class _Triggering(NamedTuple):
         if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:
             return mine
         known = changes.find_run_by_key(connection, schedule.uid, key)
-        if known is not None and (known.kind is not RunKind.MANUAL or not self._is_same_request(schedule, known)):
+        if known is None:
+            return None
+        # Both triggers must have asked for the same policy.
+        is_alike = known.overlap == (self.wanted.overlap or schedule.policies.overlap).value
+        if self.wanted.overlap is None:
+            is_alike = is_alike or not known.is_override
+        if known.kind is not RunKind.MANUAL or not is_alike:
             raise IdempotencyConflictError(key)
         return known
-
-    def _is_same_request(self, schedule: Schedule, known: Run) -> bool:
-        """Return whether the trigger that started a run asked for the same policy."""
-        overlap = self.wanted.overlap
-        if overlap is None:
-            return not known.is_override or known.overlap == schedule.policies.overlap.value
-        return known.overlap == overlap.value

@@ -188,10 +188,6 @@ def _count(name: str, value: Any) -> int | None:
     return value
 
 
-def _priority(name: str, value: Any) -> int:
-    return _count(name, value) or 0
-
-
 def _queue(name: str, value: Any) -> str | None:
     if value is None:
         return None
@@ -213,23 +209,6 @@ def require_object(name: str, value: Any) -> str:
     return json_text(name, dict(value or {}), MEMO_BYTES)
 
 
-def _description(name: str, value: Any) -> str | None:
-    return require_note(value, name)
-
-
-def _owner(name: str, value: Any) -> str | None:
-    return None if value is None else require_id(value, name)
-
-
-def _exclude(name: str, value: Any) -> tuple[str, ...]:
-    return require_exclusions(() if value is None else value, name)
-
-
-def _on_excluded(name: str, value: Any) -> str:
-    del name
-    return require_on_excluded(value)
-
-
 def _environments(name: str, names: Any) -> tuple[str, ...]:
     is_list = isinstance(names, Sequence) and not isinstance(names, (str, bytes))
     if not is_list or not all(isinstance(one, str) and 0 < len(one) <= MAX_ENVIRONMENT for one in names):
@@ -248,12 +227,14 @@ class CommonOptions(TypedDict, total=False):
     exclude: Annotated[
         ExcludeLike | None,
         Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
-               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"], _exclude, most=MAX_EXCLUSIONS, flags=("--exclude",)),
+               WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"],
+               lambda name, value: require_exclusions(() if value is None else value, name),
+               most=MAX_EXCLUSIONS, flags=("--exclude",)),
     ]  # fmt: skip
     on_excluded: Annotated[
         str | None,
         Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest other day.",
-               WHEN, ON_EXCLUDED[0], "next", _on_excluded, choices=ON_EXCLUDED),
+               WHEN, ON_EXCLUDED[0], "next", lambda _, value: require_on_excluded(value), choices=ON_EXCLUDED),
     ]  # fmt: skip
     dst_gap: Annotated[
         str | None,
@@ -305,7 +286,8 @@ class CommonOptions(TypedDict, total=False):
     ]
     priority: Annotated[
         int,
-        Option(Kind.COUNT, "Above 0: runs go to the front of the queue.", WHAT, 0, 1, _priority,
+        Option(Kind.COUNT, "Above 0: runs go to the front of the queue.", WHAT, 0, 1,
+               lambda name, value: _count(name, value) or 0,
                least=-MAX_PRIORITY, most=MAX_PRIORITY),
     ]  # fmt: skip
     executor: Annotated[
@@ -433,11 +415,13 @@ class CommonOptions(TypedDict, total=False):
     ]
     description: Annotated[
         str | None,
-        Option(Kind.TEXT, "What it is for.", METADATA, None, "the nightly report", _description, most_characters=4096),
-    ]
+        Option(Kind.TEXT, "What it is for.", METADATA, None, "the nightly report",
+               lambda name, value: require_note(value, name), most_characters=4096),
+    ]  # fmt: skip
     owner: Annotated[
         str | None,
-        Option(Kind.TEXT, "Who owns it; lists filter by it.", METADATA, None, "team-billing", _owner,
+        Option(Kind.TEXT, "Who owns it; lists filter by it.", METADATA, None, "team-billing",
+               lambda name, value: None if value is None else require_id(value, name),
                is_number_allowed=True),
     ]  # fmt: skip
     on_failure: Annotated[

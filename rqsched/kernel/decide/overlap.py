@@ -19,7 +19,7 @@ from rqsched.kernel.decide.ids import (
     live_instance_id,
     manual_instance_id,
 )
-from rqsched.kernel.decide.model import Run, RunKind, RunStatus, Schedule, dump_instants, dumps
+from rqsched.kernel.decide.model import Run, RunKind, RunStatus, dump_instants, dumps
 from rqsched.kernel.decide.occurrences import Upstream, skip
 from rqsched.kernel.decide.policy import BUFFERING, REPLACING, OverlapPolicy
 from rqsched.kernel.decide.reasons import SkipReason
@@ -131,22 +131,18 @@ def judge_overlap(
     if policy is OverlapPolicy.ALLOW_ALL:
         return OverlapDecision("start")
     if policy in BUFFERING:
-        return _judge_buffering(policy, blocking, buffered, buffer_limit)
+        if blocking is None and not buffered:
+            return OverlapDecision("start")
+        room = 1 if policy is OverlapPolicy.BUFFER_ONE else buffer_limit
+        if room is not None and buffered >= room:
+            return OverlapDecision("skip", reason=SkipReason.BUFFER_FULL, blocking=blocking)
+        return OverlapDecision("buffer", blocking=blocking)
     if blocking is None:
         return OverlapDecision("start")
     if policy in REPLACING:
         ends = "cancelled" if policy is OverlapPolicy.CANCEL_OTHER else "terminated"
         return OverlapDecision("start", blocking=blocking, ends=ends)
     return OverlapDecision("skip", reason=SkipReason.OVERLAP, blocking=blocking)
-
-
-def _judge_buffering(policy: OverlapPolicy, blocking: str | None, buffered: int, limit: int | None) -> OverlapDecision:
-    if blocking is None and not buffered:
-        return OverlapDecision("start")
-    room = 1 if policy is OverlapPolicy.BUFFER_ONE else limit
-    if room is not None and buffered >= room:
-        return OverlapDecision("skip", reason=SkipReason.BUFFER_FULL, blocking=blocking)
-    return OverlapDecision("buffer", blocking=blocking)
 
 
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
@@ -169,7 +165,17 @@ def _begin(
     `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
     """
     uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
-    lineage = _lineage(builder.schedule, waiting, number)
+    lineage = dumps(
+        {
+            "schedule_id": builder.schedule.schedule_id,
+            "schedule_ulid": builder.schedule.uid,
+            "cron_expression": builder.schedule.spec.primary_cron,
+            "timezone": builder.schedule.spec.timezone,
+            "overlap_policy": waiting.overlap,
+            "trigger_number": number,
+            "occurrence_time": iso_utc(waiting.occurrence_at),
+        }
+    )
     run = builder.queue_run(uid, trigger_number=number, lineage=lineage)
     builder.set(
         run_count=number,
@@ -220,20 +226,6 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     if backfilled and schedule.backfill_waiting and not schedule.backfill_unfinished:
         return backfilled[0]
     return None
-
-
-def _lineage(schedule: Schedule, run: Run, trigger_number: int) -> str:
-    return dumps(
-        {
-            "schedule_id": schedule.schedule_id,
-            "schedule_ulid": schedule.uid,
-            "cron_expression": schedule.spec.primary_cron,
-            "timezone": schedule.spec.timezone,
-            "overlap_policy": run.overlap,
-            "trigger_number": trigger_number,
-            "occurrence_time": iso_utc(run.occurrence_at),
-        }
-    )
 
 
 def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:

@@ -119,7 +119,8 @@ def decide_backfill(
             RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal, nominals=nominals
         )
         result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
-        rows.append(_row(nominal, result))
+        outcome, begun = "started" if result.outcome == "triggered" else result.outcome, result.run
+        rows.append(BackfillRow(nominal, begun and begun.instance_id, outcome, result.reason, begun and begun.uid))
     drain(builder)
     change = builder.build()
     return change, [_after_drain(row, builder, change) for row in rows]

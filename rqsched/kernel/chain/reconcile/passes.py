@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
+from typing import TypeVar
 
 from redis.exceptions import RedisError
 
 from rqsched.errors import BackendUnavailableError
 from rqsched.kernel.chain import marks
 from rqsched.kernel.chain.feature import Pass, Stage
-from rqsched.kernel.chain.marks import Told
 from rqsched.kernel.chain.reconcile import attempts, schedules
 from rqsched.kernel.chain.reconcile.repair import unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
@@ -21,6 +22,7 @@ from rqsched.kernel.transport import telemetry
 from rqsched.kernel.transport.refusal import told
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 """Called with the number of rows compared since the last call."""
@@ -75,9 +77,9 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = 
 
 def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iterator[Recovered]:
     runtime.refusals.look()
-    flush_marker = _leave_flush_marker(runtime)
-    _claim_server(runtime)
-    uncompared = _leave_mark(runtime)
+    flush_marker = _unless_redis_fails(runtime.ownership.leave_flush_marker, None, "a flush is not looked for: %s")
+    _unless_redis_fails(runtime.ownership.claim_server, None, "the server is not compared: %s")
+    uncompared = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is left: %s")
     runtime.freezes.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     handed_in = runtime.features.sections(Pass(everything, fires_between))
@@ -106,30 +108,13 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
         yield from _guarded(section, errors)
 
 
-def _leave_flush_marker(runtime: Runtime) -> str | None:
-    """Leave a flush marker in a Redis that was flushed; None if it was not flushed, or takes no writes now."""
+def _unless_redis_fails(call: Callable[[], T], otherwise: T, complaint: str) -> T:
+    """Make a call; if Redis does not answer or refuses it, log the complaint with the error and return `otherwise`."""
     try:
-        return runtime.ownership.leave_flush_marker()
+        return call()
     except RedisError as error:
-        _log.warning("a flush is not looked for: %s", told(error), extra={"action": "reconcile_without_redis"})
-        return None
-
-
-def _claim_server(runtime: Runtime) -> None:
-    """Show that a process of this server lives; raises WrongDatabaseError if another server has the control queue."""
-    try:
-        runtime.ownership.claim_server()
-    except RedisError as error:
-        _log.warning("the server is not compared: %s", error, extra={"action": "reconcile_without_redis"})
-
-
-def _leave_mark(runtime: Runtime) -> Sequence[Told]:
-    """Leave the pass's mark; returns findings that SQL or Redis went back, if no pass has compared everything since."""
-    try:
-        return marks.leave_mark(runtime)
-    except RedisError as error:
-        _log.warning("no mark is left: %s", error, extra={"action": "reconcile_without_redis"})
-        return []
+        _log.warning(complaint, told(error), extra={"action": "reconcile_without_redis"})
+        return otherwise
 
 
 def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
