@@ -119,8 +119,9 @@ def decide_backfill(
             RunKind.BACKFILL, nominal, policy, backfill_uid=backfill_uid, due_at=nominal, nominals=nominals
         )
         result = (enqueue if policy is OverlapPolicy.SKIP else apply_overlap)(builder, request)
-        outcome, begun = "started" if result.outcome == "triggered" else result.outcome, result.run
-        rows.append(BackfillRow(nominal, begun and begun.instance_id, outcome, result.reason, begun and begun.uid))
+        outcome = "started" if result.outcome == "triggered" else result.outcome
+        instance_id, run_uid = (result.run.instance_id, result.run.uid) if result.run is not None else (None, None)
+        rows.append(BackfillRow(nominal, instance_id, outcome, result.reason, run_uid))
     drain(builder)
     change = builder.build()
     return change, [_after_drain(row, builder, change) for row in rows]

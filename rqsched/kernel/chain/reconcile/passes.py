@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from rqsched.errors import BackendUnavailableError
 from rqsched.kernel.chain import marks
 from rqsched.kernel.chain.feature import Pass, Stage
+from rqsched.kernel.chain.marks import Told
 from rqsched.kernel.chain.reconcile import attempts, schedules
 from rqsched.kernel.chain.reconcile.repair import unless_all_frozen
 from rqsched.kernel.chain.runtime import Runtime
@@ -79,7 +80,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
     runtime.refusals.look()
     flush_marker = _unless_redis_fails(runtime.ownership.leave_flush_marker, None, "a flush is not looked for: %s")
     _unless_redis_fails(runtime.ownership.claim_server, None, "the server is not compared: %s")
-    uncompared = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is left: %s")
+    uncompared: list[Told] = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is left: %s")
     runtime.freezes.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     handed_in = runtime.features.sections(Pass(everything, fires_between))
