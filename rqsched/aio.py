@@ -161,8 +161,10 @@ async def schedule_workflow(
     Raises InvalidInputError for an invalid argument; then nothing was written.
     """
     named = _named(workflow, schedule_name, namespace)
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InvalidTypeError("inputs", f"must be a mapping of arguments, not {type(inputs).__name__}")
     options = {
-        "kwargs": _checked_inputs(inputs),
+        "kwargs": inputs or {},
         "jitter": jitter or timedelta(0),
         "priority": priority,
         "overlap": OverlapPolicy.ALLOW_ALL if allow_duplicate else OverlapPolicy.SKIP,
@@ -350,9 +352,3 @@ def _spec_of(schedule: str | timedelta) -> Cron | Every:
     if isinstance(schedule, str):
         return Cron(schedule)
     raise InvalidTypeError("schedule", f"{type(schedule).__name__} is not one; give a cron expression or a timedelta")
-
-
-def _checked_inputs(inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise InvalidTypeError("inputs", f"must be a mapping of arguments, not {type(inputs).__name__}")
-    return inputs or {}

@@ -140,19 +140,17 @@ def _as_retry(name: str, blank: RetryPolicy) -> Callable[[object], object]:
     """Return the reader of a retry policy: a RetryPolicy, or those of its fields that differ from the default."""
 
     def read(value: object) -> object:
+        if value is None:
+            return None
         try:
-            return None if value is None else _checked_retry(name, _as_json_object(value), blank)
+            policy = read_retry(name, _as_json_object(value), blank, blank)
+            Policies(**{name: policy})  # type: ignore[arg-type] # those of targets have no say about the schedule
         except InvalidPolicyError as error:
             field = error.field.removeprefix(name).removeprefix(".")
             raise ValueError(f"{field}: {error.reason}" if field else error.reason) from None
+        return policy
 
     return read
-
-
-def _checked_retry(name: str, value: object, blank: RetryPolicy) -> RetryPolicy:
-    policy = read_retry(name, value, blank, blank)
-    Policies(**{name: policy})  # type: ignore[arg-type] # those of targets have no say about the schedule
-    return policy
 
 
 def _checked_name(value: str) -> str:

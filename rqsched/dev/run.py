@@ -145,18 +145,13 @@ def _location(settings: Settings, dashboard: str | None) -> Location:
 
 
 def _sync(scheduler: Scheduler) -> None:
-    declared = [
-        one for name in scheduler.settings.imports for one in _declared(importlib.import_module(name), scheduler)
-    ]
+    declared = list[Declaration]()
+    for name in scheduler.settings.imports:
+        module = importlib.import_module(name)
+        declare = getattr(module, "schedules", None)
+        declared += declare(scheduler) if callable(declare) else getattr(module, "SCHEDULES", ())
     if declared:
         scheduler.sync(declared)
-
-
-def _declared(module: Any, scheduler: Scheduler) -> Sequence[Declaration]:
-    if callable(declare := getattr(module, "schedules", None)):
-        found: Sequence[Declaration] = declare(scheduler)
-        return found
-    return getattr(module, "SCHEDULES", ())
 
 
 def _web_role() -> tuple[ChildRole, str] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from rqsched.http.errors import FieldProblem, HttpError, Problem
+from rqsched.http.errors import HttpError, Problem
 from rqsched.http.surface import Surface
 
 VERSION_HEADER = "X-Durable-Workflow-Control-Plane-Version"
@@ -53,19 +54,15 @@ def render(problem: Problem, request_id: str) -> Response:
     if isinstance(problem.error, TriggerFailedError):
         body |= {"schedule_id": problem.error.schedule_id, "outcome": "trigger_failed", "reason": problem.error.kind}
     if problem.fields:
-        body |= {"field": problem.fields[0].field, "errors": _by_field(problem.fields)}
+        messages = defaultdict[str, list[str]](list)
+        for field in problem.fields:
+            messages[field.field].append(field.message)
+        body |= {"field": problem.fields[0].field, "errors": messages}
     elif isinstance(problem.error, ReasonError) and problem.error.field is not None:
         body |= {"field": problem.error.field, "errors": {problem.error.field: [problem.detail]}}
     if isinstance(problem.error, PageTokenError):
         body["last_safe_cursor"] = problem.error.last_safe_cursor
     return JSONResponse(body, status_code=problem.status, headers=dict(problem.headers))
-
-
-def _by_field(fields: tuple[FieldProblem, ...]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for field in fields:
-        found.setdefault(field.field, []).append(field.message)
-    return found
 
 
 SURFACE = Surface("/api", render=render, headers=lambda _: {VERSION_HEADER: VERSION})

@@ -114,19 +114,13 @@ def create_schedule(call: Admin, body: requests.DurableCreateRequest, request: R
     try:
         make()
     except ScheduleExistsError:
-        if not _free_done(call, schedule_id, context):
+        handle = call.schedule(schedule_id)
+        if handle.state.status is not ScheduleStatus.DONE:
             raise
+        # A schedule that is done does not exist on this surface, so its id must be free.
+        handle.delete(reason="replaced", context=context)
         make()
     return _outcome(schedule_id, "created", 201)
-
-
-def _free_done(call: Call, schedule_id: str, context: CommandContext) -> bool:
-    """Delete a done schedule: it does not exist on this surface, so its id must be free."""
-    handle = call.schedule(schedule_id)
-    if handle.state.status is not ScheduleStatus.DONE:
-        return False
-    handle.delete(reason="replaced", context=context)
-    return True
 
 
 def _executor(call: Call, workflow: str) -> str:
@@ -291,7 +285,8 @@ def read_history(
 ) -> Response:
     """Read audit events in order; works on deleted schedules."""
     handle, after = call.newest(schedule_id), _sequence(after_sequence)
-    wanted = _limit(limit)
+    is_number = limit is not None and limit.isascii() and limit.isdigit() and 0 < len(limit) <= 18
+    wanted = min(int(limit or 0) or DEFAULT_EVENTS, MAX_PAGE) if is_number else DEFAULT_EVENTS
     records = handle.history(limit=wanted, after_sequence=after)
     has_more = len(records) == wanted and bool(handle.history(limit=1, after_sequence=records[-1].sequence))
     return Json(
@@ -303,12 +298,6 @@ def read_history(
             "has_more": has_more,
         }
     )
-
-
-def _limit(text: str | None) -> int:
-    """Read the page size: the default unless it is a positive number, and at most the maximum."""
-    is_number = text is not None and text.isascii() and text.isdigit() and 0 < len(text) <= 18
-    return min(int(text or 0) or DEFAULT_EVENTS, MAX_PAGE) if is_number else DEFAULT_EVENTS
 
 
 def _sequence(text: str | None) -> int:

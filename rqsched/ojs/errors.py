@@ -49,8 +49,10 @@ def render(problem: Problem, request_id: str) -> Response:
     """Render `{"error": {code, message, retryable, details?, request_id}}`."""
     own = isinstance(problem.error, OjsError)
     status = 400 if problem.status == 422 and not own else problem.status
+    is_duplicate = isinstance(problem.error, ScheduleExistsError)
+    code = "duplicate" if is_duplicate else _CODES.get(status, f"x_{problem.code}")
     error: dict[str, Any] = {
-        "code": problem.code if own else _code_of(problem, status),
+        "code": problem.code if own else code,
         "message": problem.detail,
         "retryable": status in {429, 500, 503},
         "request_id": request_id,
@@ -59,12 +61,6 @@ def render(problem: Problem, request_id: str) -> Response:
     if details := own_details or {field.field: field.message for field in problem.fields}:
         error["details"] = details
     return OjsResponse({"error": error}, status_code=status, headers=dict(problem.headers))
-
-
-def _code_of(problem: Problem, status: int) -> str:
-    if isinstance(problem.error, ScheduleExistsError):
-        return "duplicate"
-    return _CODES.get(status, f"x_{problem.code}")
 
 
 def accepted_type(connection: HTTPConnection, media_type: str) -> str:

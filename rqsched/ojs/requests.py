@@ -212,7 +212,7 @@ def read_registration(body: Any) -> Registration:
         raise invalid("cron and expression differ; send one of them.")
     return Registration(
         expression=_text("cron", expression if expression is not None else other),
-        timezone=_timezone(fields.get("timezone")),
+        timezone=None if (zone := _text("timezone", fields.get("timezone"))) is None else require_timezone(zone).key,
         type=_type(flat["type"]),
         args=_args(flat["args"]),
         options=_options(flat["options"]),
@@ -249,11 +249,6 @@ def _text(field: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise invalid(f"{field}: must be a string.", field=field)
     return value
-
-
-def _timezone(value: Any) -> str | None:
-    name = _text("timezone", value)
-    return None if name is None else require_timezone(name).key
 
 
 def _type(value: Any) -> str | None:

@@ -99,9 +99,13 @@ def wanted_of(
         raise InvalidInputError("end", f"is more than {MOST_DAYS} days after the start; simulate a shorter span")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InvalidInputError("seed", "must be a whole number")
-    _require_mappings(workers=workers, durations=durations)
+    for name, mapping in (("workers", workers), ("durations", durations)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InvalidInputError(name, f"must be a mapping, not {type(mapping).__name__}; write {{'default': ...}}")
     for queue, number in (workers or {}).items():
-        _require_number("workers", number, MOST_WORKERS, f"{queue}={number!r} ")
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_WORKERS:
+            told = f"{queue}={number!r} must be a whole number from 1 to {MOST_WORKERS:,}"
+            raise InvalidInputError("workers", told)
     if failure_rate is not None and not (isinstance(failure_rate, int | float) and 0 <= failure_rate <= 1):
         raise InvalidInputError("failure_rate", "must be from 0 to 1, such as 0.02 for 2 of 100 attempts")
     usual = None if duration is None else _length("duration", duration)
@@ -115,17 +119,6 @@ def _require_instants(**given: object) -> None:
             raise InvalidInputError(name, "must be an aware datetime, such as one with tzinfo=UTC")
         if isinstance(instant, datetime) and not 1970 <= instant.year < MAX_YEAR:
             raise InvalidInputError(name, f"must be in the years from 1970 to {MAX_YEAR - 1}")
-
-
-def _require_mappings(**given: object) -> None:
-    for name, mapping in given.items():
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise InvalidInputError(name, f"must be a mapping, not {type(mapping).__name__}; write {{'default': ...}}")
-
-
-def _require_number(name: str, number: object, most: int, what: str = "") -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-        raise InvalidInputError(name, f"{what}must be a whole number from 1 to {most:,}")
 
 
 def _length(name: str, value: SpanLike) -> timedelta:
@@ -234,7 +227,12 @@ class _Simulating:
     def report(self) -> Simulation:
         """Decide all fires of the span and return the report."""
         self._progress.begin(self._fires)
-        wanted, bounds = self._wanted, _bounds(self._entries)
+        wanted = self._wanted
+        bounds = {
+            one.schedule.limit_group: one.bounds
+            for one in self._entries
+            if one.schedule.limit_group is not None and any(one.bounds)
+        }
         given = [
             Simulated(begin(one.schedule, self._start, self._now), one.name, one.queue, self._expect(one)[0])
             for one in self._entries
@@ -309,15 +307,13 @@ class _Simulating:
         rows = [_outcome(name, one) for name, one in sorted(done.told.items()) if _is_told(one)]
         queues = [_queue_outcome(name, line, start, end) for name, line in done.lines.items()]
         queues.sort(key=lambda one: (-one.wait_max_seconds, one.queue))
+        has_namespaces = any(one.name != one.schedule.schedule_id for one in self._entries)
         limits = [
-            _limit_outcome(self._limit_named(key), bounds[key], line, start, end) for key, line in done.groups.items()
+            _limit_outcome(key if has_namespaces else split_key(key)[1], bounds[key], line, start, end)
+            for key, line in done.groups.items()
         ]
         limits.sort(key=lambda one: (-one.wait_max_seconds, one.limit))
         return SimulationOutcome(_outcome("", total), queues, limits, rows)
-
-    def _limit_named(self, key: str) -> str:
-        """Return the name of a group for the report, with its namespace if several are simulated."""
-        return key if any(one.name != one.schedule.schedule_id for one in self._entries) else split_key(key)[1]
 
     def _count(self, entry: Entry) -> int:
         """Return how many times a schedule fires, by arithmetic if its timing allows it."""
@@ -466,15 +462,6 @@ def _queue_outcome(name: str, line: Line, start: datetime, end: datetime) -> Que
         name, line.workers, len(line.waits), *_waits(line), busy, line.waiting, _keeps_up(line, start, end),
         _behind(line),
     )  # fmt: skip
-
-
-def _bounds(entries: Iterable[Entry]) -> dict[str, Bounds]:
-    """Return the bounds of each group whose bounds are known."""
-    return {
-        one.schedule.limit_group: one.bounds
-        for one in entries
-        if one.schedule.limit_group is not None and any(one.bounds)
-    }
 
 
 def _limit_outcome(name: str, bounds: Bounds, line: Line, start: datetime, end: datetime) -> LimitOutcome:

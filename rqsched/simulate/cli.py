@@ -260,12 +260,10 @@ def _show(writer: Writer, found: Simulation) -> None:
             writer.say("")
             writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, makers(one)) for one in found.peaks))
     _show_outcome(writer, found.outcome)
-    _show_nights(writer, found)
-    _show_basis(writer, found)
-
-
-def _show_basis(writer: Writer, found: Simulation) -> None:
-    """Write what a simulation leaves out, and its assumptions."""
+    if rows := night_rows(found):
+        writer.say("")
+        writer.table(NIGHT, rows[:_ROWS])
+        _say_more(writer, rows)
     if found.not_simulated:
         writer.say("")
         writer.table(("Schedule", "Not simulated"), ((one.name, one.what) for one in found.not_simulated))
@@ -301,13 +299,6 @@ def _show_outcome(writer: Writer, outcome: SimulationOutcome) -> None:
         writer.say("")
         writer.table(SCHEDULE, told[:_ROWS])
         _say_more(writer, told)
-
-
-def _show_nights(writer: Writer, found: Simulation) -> None:
-    if rows := night_rows(found):
-        writer.say("")
-        writer.table(NIGHT, rows[:_ROWS])
-        _say_more(writer, rows)
 
 
 def _say_more(writer: Writer, rows: Sequence[object]) -> None:

@@ -38,7 +38,7 @@ from rqsched.kernel.decide.model import (
     changed,
 )
 from rqsched.kernel.decide.occurrences import TICK, longest_delay, next_occurrence, occurrence_at
-from rqsched.kernel.decide.policy import NO_TYPES, TIMEOUT, ErrorTypes, RetryPolicy
+from rqsched.kernel.decide.policy import NO_TYPES, TIMEOUT, ErrorTypes
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.simulate.lines import GroupLine, Line, QueueLine, place_of
 
@@ -307,9 +307,6 @@ class _Course:
                 self._start_all(now)
         if self._progress is not None:
             self._progress(len(self.walk.minutes) - fires)
-        return self._result()
-
-    def _result(self) -> Walk:
         for name, queue in sorted(self._queues.items()):
             self.walk.lines[name] = queue.end(self._end)
         for name, group in sorted(self._groups.items()):
@@ -508,10 +505,6 @@ class _Course:
                 joined.add(run.limit_group)
             elif not run.takes_place and (old.takes_place or old.is_in_line):
                 left.add(run.limit_group)
-        self._give(now, joined, left)
-
-    def _give(self, now: datetime, joined: set[str], left: set[str]) -> None:
-        """Give places in the groups whose line a run `joined`, and in the groups where a run `left` its place."""
         unclaimed = {group: self._groups[group].wants(now) for group in left - joined}
         first = joined | {group for group, count in unclaimed.items() if count == 0}
         for names in (first, {group for group, count in unclaimed.items() if count}):
@@ -622,8 +615,9 @@ class _Course:
             group.start(now)
         queue.began(now - since)
         took, result = state.given.expected.draw(self._seed, run, state.given.name)
-        if result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
-            result = result._replace(error_types=_repeated(state.schedule.policies.retry))
+        retried: Any = state.schedule.policies.retry.retry_on
+        if retried and result.outcome is AttemptOutcome.FAILED and result.error_types == NO_TYPES:
+            result = result._replace(error_types=ErrorTypes((retried[0],)))  # every simulated failure is retried
         self._busy_until[run.uid] = now + took
         queue.told.busy += min(took, self._end - now)
         self._push(now + took, _END, "", (state, run.uid, run.attempt, result))
@@ -655,9 +649,3 @@ def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State,
                 found.append((follower, ends))
     found.sort(key=lambda one: one[0].schedule.uid)
     return [*chunks([*resumed, *found], TOGETHER)][::-1]
-
-
-def _repeated(retry: RetryPolicy) -> ErrorTypes:
-    """Return the names of an error that a policy retries, because every simulated failure is retried."""
-    named: Any = retry.retry_on
-    return ErrorTypes((named[0],)) if named else NO_TYPES

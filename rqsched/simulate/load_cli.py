@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.command import Session, command
-from rqsched.kernel.decide.results import Load, Peak
+from rqsched.kernel.decide.results import Load
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.simulate.load import MOST_HOURS, read_load, window_of
+from rqsched.simulate.text import makers
 
 app = typer.Typer(add_completion=False)
 _BARS, _WIDTH = 28, 40
@@ -43,7 +44,7 @@ def load(
         writer.table(("From", "Fires", "Most a minute", ""), _bars(found))
         writer.say("")
         if found.peaks:
-            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, _makers(one)) for one in found.peaks))
+            writer.table(("Peak", "Fires", "Schedules"), ((one.at, one.fires, makers(one)) for one in found.peaks))
         else:
             writer.say("No minute stands out.")
         writer.say("")
@@ -62,7 +63,3 @@ def _bars(found: Load) -> Iterator[tuple[object, ...]]:
     for place, part in enumerate(parts):
         begin = found.start + place * timedelta(minutes=step)
         yield begin, sum(part), max(part), "#" * ceil(sum(part) * _WIDTH / most)
-
-
-def _makers(peak: Peak) -> str:
-    return ", ".join([*peak.schedules, *([f"{peak.others} more"] if peak.others else [])])

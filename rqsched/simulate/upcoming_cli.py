@@ -51,7 +51,8 @@ def upcoming(
         schedules = [session.schedule(schedule_id).state]
     fires = list(islice(merge(*(_fires(schedule, now) for schedule in schedules)), count))
     rows = [{"fires_at": at, "schedule_id": name, "workflow": workflow} for at, name, workflow in fires]
-    left_out = list(_left_out(schedules, now, fires[-1][0])) if fires else []
+    gaps_of = ((one.schedule_id, one.spec.gaps_between(now, fires[-1][0])) for one in schedules if fires)
+    left_out = [(name, gap.reading) for name, found in gaps_of for gap in found]
     gaps = [{"schedule_id": name, "local_time": reading.isoformat()} for name, reading in left_out]
     if writer.for_programs(rows, {"now": now, "upcoming": rows, "left_out": gaps}):
         return
@@ -69,13 +70,6 @@ def upcoming(
 def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
     for at in iter_upcoming(schedule, now):
         yield at, schedule.schedule_id, schedule.definition.workflow
-
-
-def _left_out(schedules: Sequence[Schedule], now: datetime, end: datetime) -> Iterator[tuple[str, datetime]]:
-    """Yield the local times up to `end` that match a schedule's timing but do not exist, with the schedule's id."""
-    for schedule in schedules:
-        for gap in schedule.spec.gaps_between(now, end):
-            yield schedule.schedule_id, gap.reading
 
 
 def until(now: datetime, at: datetime) -> str:

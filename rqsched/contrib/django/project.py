@@ -121,7 +121,10 @@ def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
     if not (known.get("timezone") or is_in_environment("timezone")):
         known["timezone"] = timezone()
-    return known | {"imports": (WORKFLOWS, *_words(own.get("IMPORTS")))}
+    imports = own.get("IMPORTS")
+    if isinstance(imports, str):
+        imports = imports.replace(",", " ").split()
+    return known | {"imports": (WORKFLOWS, *(() if imports is None else imports))}
 
 
 def own_settings() -> dict[str, Any]:
@@ -235,9 +238,3 @@ def data_dir() -> Path | None:
     """Return the data folder of the embedded servers, in BASE_DIR; None without BASE_DIR."""
     base = getattr(django_settings, "BASE_DIR", None)
     return Path(base) / ".rqsched" if base else None
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)  # type: ignore[arg-type]

@@ -175,7 +175,8 @@ class RqschedBackend(_backends.BaseTaskBackend):
         queue = None if task.queue_name == _base.DEFAULT_TASK_QUEUE_NAME else task.queue_name
         memo = {**(self._given.get("memo") or {}), TASK: {"backend": self.alias, "queue": task.queue_name}}
         own = {"args": result.args, "kwargs": result.kwargs, "memo": memo}
-        spec = Once(runtime.now() if task.run_after is None else _aware(task.run_after))
+        at = runtime.now() if task.run_after is None else task.run_after
+        spec = Once(at if timezone.is_aware(at) else timezone.make_aware(at))
         options = {**self._options(runtime.settings, queue), **own}
         # `is_external` avoids an SQL read: a task's dotted path need not be registered, and it has no defaults.
         return option_checks.new_definition(runtime, task.module_path, spec, options, is_external=True)
@@ -204,16 +205,19 @@ def _find(namespace: str, result_id: str, connection: Connection) -> tuple[Sched
 def _result_of(schedule: Schedule, run: Run | None) -> Any:
     """Return a task's result from its rows; raises ImportError if its code does not exist any more."""
     definition = schedule.definition
-    task, told = _task_at(definition.workflow), loads(definition.memo).get(TASK, {})
+    task, told = import_string(definition.workflow), loads(definition.memo).get(TASK, {})
+    if not isinstance(task, Task):
+        raise ImportError(f"{definition.workflow} is not a task any more")  # noqa: TRY004 - its code does not exist
     action, (once,) = loads(definition.action), schedule.spec.members
     at = once.instant if isinstance(once, Once) and once.instant > schedule.created_at else None
+    without_run = Status.FAILED if schedule.has_ended else Status.READY
     found = TaskResult(
         task=task.using(
             queue_name=told.get("queue"), backend=told.get("backend"),
             run_after=_shown(at),
         ),
         id=schedule.schedule_id,
-        status=_status_of(schedule, run),
+        status=without_run if run is None else _STATUS.get(run.status, Status.READY),
         enqueued_at=_shown(schedule.created_at),
         started_at=run and _first_start(run),
         last_attempted_at=run and _shown(run.started_at),
@@ -227,19 +231,6 @@ def _result_of(schedule: Schedule, run: Run | None) -> Any:
     if found.status == Status.SUCCESSFUL and run is not None and run.result is not None:
         object.__setattr__(found, "_return_value", json.loads(run.result))
     return found
-
-
-def _task_at(path: str) -> Any:
-    task = import_string(path)
-    if not isinstance(task, Task):
-        raise ImportError(f"{path} is not a task any more")  # noqa: TRY004 - the task's code does not exist any more
-    return task
-
-
-def _status_of(schedule: Schedule, run: Run | None) -> Any:
-    if run is None:
-        return Status.FAILED if schedule.has_ended else Status.READY
-    return _STATUS.get(run.status, Status.READY)
 
 
 def _first_start(run: Run) -> datetime | None:
@@ -276,10 +267,6 @@ def _workers_of(run: Run) -> list[str]:
     """Return the worker of each attempt that began, because the framework counts attempts by this list."""
     before = [_UNKNOWN] * (run.attempt - 1)
     return before if run.worker is None else [*before, run.worker]
-
-
-def _aware(at: datetime) -> datetime:
-    return at if timezone.is_aware(at) else timezone.make_aware(at)
 
 
 def _shown(at: datetime | None) -> datetime | None:
