@@ -29,6 +29,7 @@ from rqsched.durable_workflow.errors import VERSION, VERSION_HEADER
 from rqsched.errors import RqschedError
 from rqsched.http import create_app, dependencies, openapi
 from rqsched.http import errors as http_errors
+from rqsched.http.native.router import OPERATIONS
 from rqsched.kernel.decide import audit
 from rqsched.metrics import exposition
 from rqsched.metrics.counters import Counts
@@ -253,11 +254,16 @@ def operations() -> str:
 def role_of(method: str, path: str) -> str | None:
     """Return the role that an operation needs, as its endpoint asks for a Call; None where it asks for none."""
     roles = {get_args(kind)[1].dependency: name for name, kind in vars(dependencies).items() if _is_call(kind)}
+    entries = [one.needs for one in OPERATIONS if (one.method, f"/api/v1{one.path}") == (method, path)]
+    asked = [get_args(needs)[1].dependency for needs in entries] or _dependencies(method, path)
+    needed = [roles[one] for one in asked if one in roles]
+    return re.findall("[A-Z][a-z]+", needed[0])[0].lower() if needed else None
+
+
+def _dependencies(method: str, path: str) -> list[Any]:
+    """Return the dependencies of an operation that has an endpoint of its own."""
     fits = [route for route in _routes() if method in route.methods and path.endswith(route.path)]
-    needed = [
-        one.call for one in max(fits, key=lambda route: len(route.path)).dependant.dependencies if one.call in roles
-    ]
-    return re.findall("[A-Z][a-z]+", roles[needed[0]])[0].lower() if needed else None
+    return [one.call for one in max(fits, key=lambda route: len(route.path)).dependant.dependencies]
 
 
 def _is_call(kind: object) -> bool:

@@ -248,6 +248,16 @@ class ScheduleHandle(ScheduleView):
         `until` cancels the automatic one. On a paused schedule, `until` sets a new end. Occurrences that are due
         between `until` and the actual resumption fire late, by the schedule's `missed` policy. Raises InvalidInputError
         when `until` has passed.
+
+        Args:
+            note: A note for the next operator.
+            reason: Why; recorded with the audit event.
+            until: When it fires again by itself; of a paused schedule, the new end of its pause.
+            on_resume: Where it continues at `until`: next, once or from_now; default: the schedule's own.
+            context: The caller, for the audit events.
+            if_version: The version that the schedule must have.
+            connection: A connection of the caller's, in whose transaction it is written.
+            session: A session of the caller's, instead of a connection.
         """
         require_note(note)
         require_note(reason, "reason")
@@ -286,6 +296,14 @@ class ScheduleHandle(ScheduleView):
         removes all skips. `reason` is recorded with each skip. A change of the timing drops skips that are no longer
         occurrences. Raises ScheduleStateError unless active; `skip_next(0)` also works on a paused schedule. Raises
         InvalidInputError for a `from_completion` interval, and when there is no next occurrence.
+
+        Args:
+            count: How many occurrences that are not due yet: 1 to 100; 0 for none.
+            reason: Why; recorded with the audit event.
+            context: The caller, for the audit events.
+            if_version: The version that the schedule must have.
+            connection: A connection of the caller's, in whose transaction it is written.
+            session: A session of the caller's, instead of a connection.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -307,7 +325,16 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused."""
+        """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused.
+
+        Args:
+            on_resume: next, once or from_now; default: the schedule's own.
+            note: A note for the next operator.
+            context: The caller, for the audit events.
+            if_version: The version that the schedule must have.
+            connection: A connection of the caller's, in whose transaction it is written.
+            session: A session of the caller's, instead of a connection.
+        """
         require_note(note)
         mode = None if on_resume is None else OnResume.of(on_resume)
         within = caller_transaction(connection, session)
@@ -334,7 +361,15 @@ class ScheduleHandle(ScheduleView):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status."""
+        """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status.
+
+        Args:
+            note: A note for the next operator.
+            context: The caller, for the audit events.
+            if_version: The version that the schedule must have.
+            connection: A connection of the caller's, in whose transaction it is written.
+            session: A session of the caller's, instead of a connection.
+        """
         require_note(note)
         within = caller_transaction(connection, session)
         return self._operate(

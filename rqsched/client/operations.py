@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from rqsched.api.values import MAX_PAGE
 from rqsched.client import responses
 from rqsched.client.groups import AsyncGroup, Group, Sender, awaited, iterated
 from rqsched.client.requests import Request, get, many, path_of, sent
+from rqsched.client.views import ScheduleView
 from rqsched.types import BackfillProgress, Freeze, LimitDescription, Load, Page, Thawed, ThawPreview, Usage
 from rqsched.when.calendars import Calendar
+
+if TYPE_CHECKING:
+    from rqsched import OnResume
 
 
 class Backfills(Group):
@@ -301,3 +305,75 @@ class AsyncOperations:
     freezes = awaited(Operations.freezes)
     preview_thaw = awaited(Operations.preview_thaw)
     thaw = awaited(Operations.thaw)
+
+
+class ScheduleOperations(ScheduleView):
+    """Operations on what a handle stands for."""
+
+    _client: Sender
+
+    def pause(
+        self,
+        note: str | None = None,
+        *,
+        reason: str | None = None,
+        until: datetime | None = None,
+        on_resume: OnResume | str | None = None,
+        if_version: int | None = None,
+    ) -> Self:
+        """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
+
+        With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `on_resume`
+        says how it continues; the default is its `on_resume` policy at the time of this call. A `resume()` before
+        `until` cancels the automatic one. On a paused schedule, `until` sets a new end. Occurrences that are due
+        between `until` and the actual resumption fire late, by the schedule's `missed` policy. Raises InvalidInputError
+        when `until` has passed.
+
+        Args:
+            note: A note for the next operator.
+            reason: Why; recorded with the audit event.
+            until: When it fires again by itself; of a paused schedule, the new end of its pause.
+            on_resume: Where it continues at `until`: next, once or from_now; default: the schedule's own.
+            if_version: The version that it must have.
+        """
+        return self._client.send(
+            self._edit(
+                "pause", sent({"note": note, "reason": reason, "until": until, "on_resume": on_resume}), if_version
+            )
+        )
+
+    def resume(
+        self, on_resume: OnResume | str | None = None, *, note: str | None = None, if_version: int | None = None
+    ) -> Self:
+        """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused.
+
+        Args:
+            on_resume: next, once or from_now; default: the schedule's own.
+            note: A note for the next operator.
+            if_version: The version that it must have.
+        """
+        return self._client.send(self._edit("resume", sent({"on_resume": on_resume, "note": note}), if_version))
+
+    def skip_next(self, count: int = 1, *, reason: str | None = None, if_version: int | None = None) -> Self:
+        """Skip the next `count` (1 to 100) occurrences that are not due yet.
+
+        The call fixes their times (`skips`) and replaces earlier skips: repeating it skips no more, and `skip_next(0)`
+        removes all skips. `reason` is recorded with each skip. A change of the timing drops skips that are no longer
+        occurrences. Raises ScheduleStateError unless active; `skip_next(0)` also works on a paused schedule. Raises
+        InvalidInputError for a `from_completion` interval, and when there is no next occurrence.
+
+        Args:
+            count: How many occurrences that are not due yet: 1 to 100; 0 for none.
+            reason: Why; recorded with the audit event.
+            if_version: The version that it must have.
+        """
+        return self._client.send(self._edit("skip-next", sent({"count": count, "reason": reason}), if_version))
+
+    def restart(self, *, note: str | None = None, if_version: int | None = None) -> Self:
+        """Revive a done or dead schedule with counters at zero. Raises ScheduleStateError in any other status.
+
+        Args:
+            note: A note for the next operator.
+            if_version: The version that it must have.
+        """
+        return self._client.send(self._edit("restart", sent({"note": note}), if_version))

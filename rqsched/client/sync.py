@@ -24,7 +24,7 @@ from rqsched.client.groups import Group
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
-from rqsched.client.views import RunView, ScheduleView
+from rqsched.client.views import RunView
 from rqsched.errors import RqschedError
 from rqsched.types import (
     AuditRecord,
@@ -556,8 +556,10 @@ class RunHandle(RunView):
         return self._client.send(self._end("terminate", reason))
 
 
-class ScheduleHandle(ScheduleView):
+class ScheduleHandle(operations.ScheduleOperations):
     """One schedule by its id: its description as it was last read, and the operations on it."""
+
+    _client: Client
 
     def __init__(self, client: Client, schedule_id: str, description: Description | None = None) -> None:
         super().__init__(schedule_id, description)
@@ -599,42 +601,6 @@ class ScheduleHandle(ScheduleView):
         read = responses.one(Description)
         request = Request("PATCH", self._path(), read, body, headers=headers, is_repeatable=is_repeatable)
         return self._client.send(request.then(self._keep))
-
-    def pause(
-        self,
-        note: str | None = None,
-        *,
-        reason: str | None = None,
-        until: datetime | None = None,
-        on_resume: str | None = None,
-        if_version: int | None = None,
-    ) -> ScheduleHandle:
-        """Stop firing; raises ScheduleStateError unless active, VersionConflictError as `update` does.
-
-        With `until` it resumes by itself at that time, as `on_resume` says; on a paused schedule, `until` sets a new
-        end.
-        """
-        end = None if until is None else instant("until", until)
-        body = {"note": note, "reason": reason, "until": end, "on_resume": on_resume}
-        return self._client.send(self._edit("pause", body, if_version))
-
-    def skip_next(self, count: int = 1, *, reason: str | None = None, if_version: int | None = None) -> ScheduleHandle:
-        """Skip exactly the next 1 to 100 occurrences; 0 removes the skips.
-
-        Idempotent: it replaces earlier skips. Raises ScheduleStateError unless active, VersionConflictError as `update`
-        does.
-        """
-        return self._client.send(self._edit("skip-next", {"count": count, "reason": reason}, if_version))
-
-    def resume(
-        self, on_resume: str | None = None, *, note: str | None = None, if_version: int | None = None
-    ) -> ScheduleHandle:
-        """Fire again; raises ScheduleStateError unless paused, VersionConflictError as `update` does."""
-        return self._client.send(self._edit("resume", {"on_resume": on_resume, "note": note}, if_version))
-
-    def restart(self, *, note: str | None = None, if_version: int | None = None) -> ScheduleHandle:
-        """Revive a done or dead schedule; raises ScheduleStateError in any other status."""
-        return self._client.send(self._edit("restart", {"note": note}, if_version))
 
     def delete(
         self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None

@@ -8,9 +8,8 @@ from operator import attrgetter
 
 import pytest
 
-from rqsched import Scheduler
-from rqsched.client import AsyncClient, Client
-from rqsched.http.native.operation import Operation, parameters_of
+from rqsched.client import AsyncClient, AsyncScheduleHandle, Client, ScheduleHandle
+from rqsched.http.native.operation import SCHEDULER, Operation, parameters_of
 from rqsched.http.native.router import OPERATIONS
 from tests.support.operations import FILE, source
 
@@ -23,10 +22,12 @@ def test_the_operations_of_the_clients_are_written_anew_after_a_change() -> None
 
 @OF_EACH
 def test_scheduler_and_both_clients_have_the_operation_under_one_name(operation: Operation) -> None:
-    assert callable(attrgetter(operation.calls)(Scheduler))
-    for kind in (Client, AsyncClient):
+    kinds = (Client, AsyncClient) if operation.owner is SCHEDULER else (ScheduleHandle, AsyncScheduleHandle)
+    for kind in kinds:
         taken = inspect.signature(attrgetter(operation.calls)(kind)).parameters
-        assert [*taken][1:] == [one.name for one in parameters_of(operation)]
+        assert [name for name in taken if name not in {"self", "if_version"}] == [
+            one.name for one in parameters_of(operation)
+        ]
 
 
 @OF_EACH
@@ -34,7 +35,7 @@ def test_each_parameter_has_a_meaning_and_a_path_names_parameters(operation: Ope
     parameters = {one.name: one.about for one in parameters_of(operation)}
     assert [name for name, about in parameters.items() if not about] == []
     assert operation.types.keys() <= parameters.keys()
-    assert {*re.findall(r"{(\w+)}", operation.path)} <= parameters.keys()
+    assert {*re.findall(r"{(\w+)}", operation.path)} <= parameters.keys() | operation.owner.takes.keys()
 
 
 def test_reads_are_repeatable() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rqsched import types
 from rqsched.api.scheduler import Scheduler
-from rqsched.http.native.operation import Operation, Parameter, parameters_of, words_of
+from rqsched.http.native.operation import SCHEDULER, Operation, Parameter, parameters_of, words_of
 from rqsched.http.native.router import OPERATIONS
 from tests.support.processes import BIN
 
@@ -30,14 +30,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from rqsched.api.values import MAX_PAGE
 from rqsched.client import responses
 from rqsched.client.groups import AsyncGroup, Group, Sender, awaited, iterated
 from rqsched.client.requests import Request, get, many, path_of, sent
 from rqsched.types import {types}
+from rqsched.client.views import ScheduleView
 from rqsched.when.calendars import Calendar
+
+if TYPE_CHECKING:
+    from rqsched import OnResume
 '''
 READERS = {
     "None": "responses.nothing", "Calendar": "responses.calendar", "Freeze": "responses.freeze",
@@ -67,11 +71,18 @@ def is_type(word: str) -> bool:
 
 def class_of(operation: Operation) -> str:
     """Return the name of the class that has an operation: that of its group, or that of the client's own."""
+    if operation.owner is not SCHEDULER:
+        return operation.owner.kind.__name__.replace("Handle", "Operations")
     group, _, _ = operation.calls.rpartition(".")
     return getattr(Scheduler, group).__name__ if group else "Operations"
 
 
 def group(name: str, operations: Sequence[Operation]) -> Iterator[str]:
+    if operations[0].owner is not SCHEDULER:
+        view = name.replace("Operations", "View")
+        yield f'\n\nclass {name}({view}):\n    """Operations on what a handle stands for."""\n\n    _client: Sender\n\n'
+        yield from map(edit, operations)
+        return
     about = "operations on the client itself" if name == "Operations" else f"see `rqsched.types.{name}`"
     base, asynchronous = ("Sender", "") if name == "Operations" else ("Group", "(AsyncGroup)")
     yield f'\n\nclass {name}({base}):\n    """The {name.lower()} of a client; {about}."""\n'
@@ -106,6 +117,18 @@ def method(operation: Operation) -> str:
     return f"{head}{docstring(operation)}        return {sender}.send({request(operation, parameters, result)})\n\n"
 
 
+def edit(operation: Operation) -> str:
+    """Return a method of a handle that changes what it stands for, and reads it again."""
+    version = Parameter("if_version", "int | None", None, None, True, "The version that it must have.")
+    parameters = parameters_of(operation)
+    verb = operation.path.strip("/").split("/")[-1]
+    fields = ", ".join(f'"{one.name}": {value(one)}' for one in parameters)
+    return (
+        f"    def {operation.calls}({signature([*parameters, version])}) -> Self:\n{docstring(operation, version)}"
+        f'        return self._client.send(self._edit("{verb}", sent({{{fields}}}), if_version))\n\n'
+    )
+
+
 def iterating(operation: Operation) -> str:
     """Return the method that reads all pages."""
     kept = [one for one in parameters_of(operation) if one.name not in {"limit", "cursor"}]
@@ -129,10 +152,10 @@ def signature(parameters: Sequence[Parameter]) -> str:
     return ", ".join(words)
 
 
-def docstring(operation: Operation) -> str:
+def docstring(operation: Operation, *more: Parameter) -> str:
     """Return the scheduler's words, with the arguments that a client takes."""
     words = words_of(operation.function)
-    listed = [f"    {one.name}: {one.about}" for one in parameters_of(operation)]
+    listed = [f"    {one.name}: {one.about}" for one in [*parameters_of(operation), *more]]
     wrapped = [textwrap.fill(line, 104, subsequent_indent=" " * 8) for line in listed if not line.endswith(": ")]
     whole = "\n".join([words, "", "Args:", *wrapped]) if wrapped else words
     text = textwrap.indent(whole, " " * 8).strip()

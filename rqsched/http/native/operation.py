@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce, singledispatch
 from operator import attrgetter, or_
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Path, Query
@@ -31,13 +31,15 @@ from rqsched.types import Page
 
 EVERYTHING = "everything"
 """The parameter that means every namespace: only a principal that sees all of them may write with it."""
-_OF_THE_PROCESS = {"self", "namespace", "context", "progress"}
-"""Parameters that a request does not send: the namespace and the context are the request's own."""
+_OF_THE_PROCESS = {"self", "namespace", "context", "progress", "if_version", "connection", "session"}
+"""Parameters that a request does not send: the namespace and the context are the request's own, the version a header's.
+"""
 _TYPES: Mapping[Any, Any] = {str: Name, datetime: Instant, Sequence[str]: list[Name]}
 _NAMED: Mapping[str, Any] = {
     "limit": Annotated[int, Field(ge=1, le=MAX_PAGE)],
     "cursor": Annotated[str, Field(max_length=500)] | None,
     "reason": Note | None,
+    "note": Note | None,
 }
 """The types of parameters that many operations have."""
 _WORDS: Mapping[str, str] = {
@@ -46,6 +48,27 @@ _WORDS: Mapping[str, str] = {
     "reason": "Why; recorded with the caller.",
 }
 """Their meanings, for methods whose docstrings do not list them."""
+
+
+def _as_json(_: Call, result: Any) -> Response:
+    return Json(shown(result))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The object whose method an operation calls: the scheduler, or one that a request names."""
+
+    kind: type
+    """Its class."""
+    takes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """The parameters of a request that find it, each with its annotation and its default."""
+    find: Callable[[Call, dict[str, Any]], Any] = lambda call, _: call.scheduler
+    """Finds it for a request. Takes what it needs out of the arguments, and may add some."""
+    answer: Callable[[Call, Any], Response] = _as_json
+    """Makes the response from the method's result."""
+
+
+SCHEDULER = Owner(Scheduler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +82,7 @@ class Operation:
     path: str
     """The path below `/api/v1`."""
     calls: str
-    """The method of the Scheduler, such as `limits.set`; both clients have it under the same name."""
+    """The method of its owner, such as `limits.set`; both clients have it under the same name."""
     needs: Any
     """The kind of Call: the role, and whether the operation takes conditions or computes for seconds."""
     answer: Any
@@ -72,11 +95,13 @@ class Operation:
     """The types of parameters that have limits which the method's annotations do not say."""
     example: Mapping[str, Any] | None = None
     """An example of the body."""
+    owner: Owner = SCHEDULER
+    """The object whose method it calls."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function of the class Scheduler, or of the class of its group."""
-        found: Callable[..., Any] = attrgetter(self.calls)(Scheduler)
+        """The function of the owner's class, or of the class of a group."""
+        found: Callable[..., Any] = attrgetter(self.calls)(self.owner.kind)
         return found
 
     @property
@@ -105,12 +130,13 @@ class Parameter(NamedTuple):
 def parameters_of(operation: Operation) -> list[Parameter]:
     """Return the parameters that a request sends, with the reason where the method takes it with the context."""
     function = operation.function
-    taken, hints, words = inspect.signature(function).parameters, get_type_hints(function), arguments_in(function)
+    taken, words = inspect.signature(function).parameters, arguments_in(function)
+    hints = _hints(function, [name for name in taken if name not in _OF_THE_PROCESS and name not in operation.types])
     found = [
         Parameter(
             name,
             str(one.annotation),
-            operation.types.get(name, _NAMED.get(name, _over_http(hints[name]))),
+            operation.types.get(name) or _NAMED.get(name) or _over_http(hints[name]),
             one.default,
             one.kind is one.KEYWORD_ONLY,
             words.get(name, _WORDS.get(name, "")),
@@ -118,9 +144,16 @@ def parameters_of(operation: Operation) -> list[Parameter]:
         for name, one in taken.items()
         if name not in _OF_THE_PROCESS
     ]
-    if "context" in taken and "reason" not in taken:
+    if "context" in taken and not {"reason", "note"} & taken.keys():
         found.append(Parameter("reason", "str | None", _NAMED["reason"], None, True, _WORDS["reason"]))
     return found
+
+
+def _hints(function: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the types of some parameters; those of others may exist for type checkers only."""
+    alike = FunctionType(function.__code__, function.__globals__)
+    alike.__annotations__ = {name: function.__annotations__[name] for name in names}
+    return get_type_hints(alike)
 
 
 def _over_http(hint: Any) -> Any:
@@ -160,9 +193,9 @@ def _(value: list) -> Any:  # type: ignore[type-arg] # as above
     return {"items": [*map(shown, value)]}
 
 
-def routes(operations: Sequence[Operation], tag: str) -> APIRouter:
+def routes(operations: Sequence[Operation], *tags: str) -> APIRouter:
     """Return the routes of operations."""
-    router = APIRouter(route_class=StrictRoute, tags=[tag])
+    router = APIRouter(route_class=StrictRoute, tags=[*tags])
     for one in operations:
         router.add_api_route(
             one.path,
@@ -185,14 +218,18 @@ def _endpoint(operation: Operation) -> Callable[..., Response]:
     def endpoint(call: Call, **given: Any) -> Response:
         body = given.pop("body", None)
         arguments = given | {one.name: getattr(body, one.name) for one in in_body if body is not None}
-        return Json(shown(_call(operation, call, arguments)))
+        owner = operation.owner.find(call, arguments)
+        return operation.owner.answer(call, _call(operation, call, owner, arguments))
 
     shape = [*_call_and_body(operation, in_body)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    for name, (annotation, default) in operation.owner.takes.items():
+        shape.append(inspect.Parameter(name, keyword, annotation=annotation, default=default))
     for places, marker in ((in_path, Path), (in_query, Query)):
         shape += [
             inspect.Parameter(
                 one.name,
-                inspect.Parameter.KEYWORD_ONLY,
+                keyword,
                 annotation=Annotated[one.kind, marker(description=one.about)],
                 default=one.default,
             )
@@ -234,8 +271,8 @@ def _default(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _call(operation: Operation, call: Call, arguments: dict[str, Any]) -> Any:
-    """Call the scheduler's method in the namespace of the request, or for everything."""
+def _call(operation: Operation, call: Call, owner: Any, arguments: dict[str, Any]) -> Any:
+    """Call the owner's method in the namespace of the request, or for everything."""
     taken = inspect.signature(operation.function).parameters
     if arguments.get(EVERYTHING):
         if operation.needs is not Read:
@@ -243,6 +280,6 @@ def _call(operation: Operation, call: Call, arguments: dict[str, Any]) -> Any:
     elif "namespace" in taken:
         arguments["namespace"] = call.namespace
     if "context" in taken:
-        reason = {} if "reason" in taken else {"reason": arguments.pop("reason", None)}
+        reason = {} if {"reason", "note"} & taken.keys() else {"reason": arguments.pop("reason", None)}
         arguments["context"] = replace(call.context, **reason)
-    return attrgetter(operation.calls)(call.scheduler)(**arguments)
+    return attrgetter(operation.calls)(owner)(**arguments)

@@ -377,39 +377,6 @@ class UpdateRequest(DefinitionRequest, json_schema_extra=shown({"cron": "0 3 * *
     )
 
 
-class PauseRequest(RequestBody, json_schema_extra=shown({"reason": "the bank is closed"})):
-    """Why the schedule is paused, and until when."""
-
-    note: Note | None = Field(default=None, description=_NOTE)
-    reason: Note | None = Field(default=None, description=_REASON)
-    until: Instant | None = Field(
-        default=None, description="It fires again by itself then; of a paused one: the end of its pause. Null: by hand."
-    )
-    on_resume: Name | None = Field(
-        default=None, description="Where it continues at `until`: next, once or from_now; default: the schedule's own."
-    )
-
-
-class SkipNextRequest(RequestBody, json_schema_extra=shown({"count": 2, "reason": "the bank is closed"})):
-    """How many of the next occurrences are skipped."""
-
-    count: int = Field(default=1, description="1 to 100 of those that are not due yet, and no others; 0: none.")
-    reason: Note | None = Field(default=None, description=_REASON)
-
-
-class ResumeRequest(RequestBody, json_schema_extra=shown({"on_resume": "once"})):
-    """How the schedule continues."""
-
-    on_resume: Name | None = Field(default=None, description="next, once or from_now; default: the schedule's own.")
-    note: Note | None = Field(default=None, description=_NOTE)
-
-
-class NoteRequest(RequestBody, json_schema_extra=shown({"note": "the password is changed"})):
-    """A note for the next operator."""
-
-    note: Note | None = Field(default=None, description=_NOTE)
-
-
 class TriggerRequest(RequestBody, json_schema_extra=shown({"overlap": "allow_all"})):
     """How to start a run now."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Depends
@@ -73,7 +73,9 @@ router = APIRouter(
 router.include_router(schedules.router)
 for part in parts_of("http"):
     router.include_router(part.router)
-OPERATIONS: tuple[Operation, ...] = tuple(one for part in parts_of("http") for one in getattr(part, "OPERATIONS", ()))
+OPERATIONS: Sequence[Operation] = [
+    *schedules.OPERATIONS, *(one for part in parts_of("http") for one in getattr(part, "OPERATIONS", ()))
+]  # fmt: skip
 """The operations whose routes and clients are made from their entries."""
 router.include_router(workflows.router)
 router.include_router(runs.router)

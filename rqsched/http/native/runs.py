@@ -257,7 +257,8 @@ def list_runs_of_namespace(
     cursor: Cursor = None,
 ) -> Response:
     """List the runs of all schedules of the namespace, the newest first."""
-    filters = RunFilters(call.namespace, statuses_of(status, RUN_FILTERS), schedule_id, workflow, since, until, error)
+    statuses = statuses_of(status, RUN_FILTERS)
+    filters = RunFilters(call.namespace, statuses, schedule_id, workflow, since, until, error=error)
     database, is_slim = call.scheduler.runtime.database, fields != "full"
     page = run_queries.fill_runs(
         database, filters, limit=limit, cursor=cursor, sort=sort, most=PAGE_CHARACTERS, is_slim=is_slim

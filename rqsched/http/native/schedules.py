@@ -5,6 +5,7 @@ Bulk operations apply to every schedule that matches a filter; a sync brings abo
 
 from __future__ import annotations
 
+import inspect
 import json
 import uuid
 from contextlib import suppress
@@ -55,6 +56,7 @@ from rqsched.http.dependencies import (
 )
 from rqsched.http.errors import MalformedError, TooManyHeavyReadsError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
+from rqsched.http.native.operation import Operation, Owner, routes
 from rqsched.http.native.requests import (
     ID,
     MAX_QUERY,
@@ -69,13 +71,10 @@ from rqsched.http.native.requests import (
     Instant,
     Limit,
     ListQuery,
+    Name,
     Note,
-    NoteRequest,
-    PauseRequest,
-    ResumeRequest,
     ScheduleId,
     ShownFields,
-    SkipNextRequest,
     SyncedScheduleRequest,
     SyncRequest,
     TriggerRequest,
@@ -349,73 +348,40 @@ def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_b
     return Json(schedule_response(schedule, latest.get(schedule.uid)), status, headers)
 
 
-@router.post(
-    "/schedules/{schedule_id}/pause/",
-    response_model=ScheduleResponse,
-    responses=PROBLEM.of(*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
+def _find(call: Call, given: dict[str, Any]) -> ScheduleHandle:
+    """Find the schedule that a request names, and the version that it must have."""
+    handle = call.schedule(given.pop("schedule_id"))
+    given["if_version"] = version_of(handle.state, given.pop("if_match"))
+    return handle
+
+
+_SCHEDULE = Owner(
+    ScheduleHandle, {"schedule_id": (ScheduleId, inspect.Parameter.empty), "if_match": (IfMatch, None)}, _find, _respond
 )
-def pause_schedule(
-    call: Operate, schedule_id: ScheduleId, body: PauseRequest | None = None, if_match: IfMatch = None
-) -> Response:
-    """Stop firing; 400 unless it is active. Runs and retries continue.
-
-    With `until` it resumes by itself at that time, also if it was paused already.
-    """
-    given, handle = body or PauseRequest(), call.schedule(schedule_id)
-    handle.pause(
-        given.note,
-        reason=given.reason,
-        until=given.until,
-        on_resume=given.on_resume,
-        context=call.context,
-        if_version=version_of(handle.state, if_match),
-    )
-    return _respond(call, handle)
-
-
-@router.post(
-    "/schedules/{schedule_id}/resume/",
-    response_model=ScheduleResponse,
-    responses=PROBLEM.of(*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
-)
-def resume_schedule(
-    call: Operate, schedule_id: ScheduleId, body: ResumeRequest | None = None, if_match: IfMatch = None
-) -> Response:
-    """Fire again; 400 unless it is paused."""
-    given, handle = body or ResumeRequest(), call.schedule(schedule_id)
-    version = version_of(handle.state, if_match)
-    return _respond(call, handle.resume(given.on_resume, note=given.note, context=call.context, if_version=version))
-
-
-@router.post(
-    "/schedules/{schedule_id}/skip-next/",
-    response_model=ScheduleResponse,
-    responses=PROBLEM.of(*_CHANGE, ScheduleStateError),
-)
-def skip_next(
-    call: Operate, schedule_id: ScheduleId, body: SkipNextRequest | None = None, if_match: IfMatch = None
-) -> Response:
-    """Skip exactly the next `count` occurrences; 409 unless it is active.
-
-    Idempotent: `count` replaces earlier skips, and 0 removes them.
-    """
-    given, handle = body or SkipNextRequest(), call.schedule(schedule_id)
-    version = version_of(handle.state, if_match)
-    return _respond(call, handle.skip_next(given.count, reason=given.reason, context=call.context, if_version=version))
-
-
-@router.post(
-    "/schedules/{schedule_id}/restart/",
-    response_model=ScheduleResponse,
-    responses=PROBLEM.of(*_CHANGE, ScheduleStateError),
-)
-def restart_schedule(
-    call: Operate, schedule_id: ScheduleId, body: NoteRequest | None = None, if_match: IfMatch = None
-) -> Response:
-    """Revive a done or dead schedule with its counters at zero; 409 in any other status."""
-    handle = call.schedule(schedule_id)
-    version = version_of(handle.state, if_match)
-    return _respond(call, handle.restart(note=body.note if body else None, context=call.context, if_version=version))
+_ON_RESUME = {"on_resume": Name | None}
+OPERATIONS = (
+    Operation(
+        "pause_schedule", "POST", "/schedules/{schedule_id}/pause/", "pause", Operate, ScheduleResponse,
+        (*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
+        types=_ON_RESUME, example={"reason": "the bank is closed"}, owner=_SCHEDULE,
+    ),
+    Operation(
+        "resume_schedule", "POST", "/schedules/{schedule_id}/resume/", "resume", Operate, ScheduleResponse,
+        (*_CHANGE, (400, ScheduleStateError.code), InvalidPolicyError),
+        types=_ON_RESUME, example={"on_resume": "once"}, owner=_SCHEDULE,
+    ),
+    Operation(
+        "skip_next", "POST", "/schedules/{schedule_id}/skip-next/", "skip_next", Operate, ScheduleResponse,
+        (*_CHANGE, ScheduleStateError),
+        example={"count": 2, "reason": "the bank is closed"}, owner=_SCHEDULE,
+    ),
+    Operation(
+        "restart_schedule", "POST", "/schedules/{schedule_id}/restart/", "restart", Operate, ScheduleResponse,
+        (*_CHANGE, ScheduleStateError),
+        example={"note": "the password is changed"}, owner=_SCHEDULE,
+    ),
+)  # fmt: skip
+router.include_router(routes(OPERATIONS))
 
 
 @router.post(
