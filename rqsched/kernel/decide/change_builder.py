@@ -1,8 +1,9 @@
-"""The builder of one decision: the schedule and its open runs as they shall be, and the events that say why. Pure.
+"""The builder of one decision: it collects the changes of a schedule and its runs, and the audit events. Pure.
 
-A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder keeps counts consistent
-with statuses, and sequences with events; it knows no policy. It also keeps the rule of positions: `n` grows with every
-change of status or next time, so that every older link is stale (docs/architecture.md, "Protocol").
+A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder knows no policy. It keeps
+the counters of waiting runs equal to the statuses of the runs, and numbers the events. It increases the position `n`
+with every change of status or next time. So every older link (the delayed job that fires the schedule) is stale
+(docs/architecture.md, "Protocol").
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _NAMING = {
     "upstream_schedule_id": "upstream_schedule_id",
     "attempt": "attempt",
 }
-"""The keys by which an event names a run, and the run's fields."""
+"""The payload keys with which an event identifies a run, and the field of the run for each key."""
 _NAMED = {
     event_type: {key: name for key, name in _NAMING.items() if key in contract}
     for event_type, contract in CONTRACT.items()
 }
-"""For each event type, the entries of `_NAMING` that its contract has."""
+"""For each event type, the entries of `_NAMING` that its contract allows."""
 
 
 class ChangeBuilder:
@@ -71,12 +72,12 @@ class ChangeBuilder:
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
         self.owed_again: tuple[str, datetime] | None = None
-        """The upstream run that the schedule follows again, and when that run ended."""
+        """The upstream run whose end is handled after a pause as if it happened now, and when that run ended."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
-        """Return the runs that block a new run of this kind, oldest first: a backfill never blocks live runs."""
+        """Return the runs that block a new run of this kind, oldest first. Backfilled runs never block live runs."""
         sees_backfill = kind is RunKind.BACKFILL
-        # A dispatched run has only targets left, and not every schedule waits for targets.
+        # A run with `dispatched_at` only waits for its targets. It blocks nothing with overlap_until="dispatched".
         sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
         return [
             run
@@ -87,7 +88,7 @@ class ChangeBuilder:
         ]
 
     def waiting(self) -> list[Run]:
-        """Return the buffered runs that were read or added, oldest first; `drop_buffer` does not take them out."""
+        """Return the runs that were read or added as buffered, oldest first, even after `drop_buffer`."""
         return [run for run in self._in_order() if run.status is RunStatus.BUFFERED]
 
     def run(self, uid: str) -> Run:
@@ -102,7 +103,7 @@ class ChangeBuilder:
         self.schedule = changed(self.schedule, **changes)
 
     def plan(self, occurrence: Occurrence | None) -> None:
-        """Set the next time of an active schedule; None says that its spec is over. Any other schedule has none."""
+        """Set the next time of an active schedule; None if its spec is over. Other schedules have no next time."""
         if self.schedule.is_active:
             nominal, due, nominals = occurrence or (None, None, ())
             self.set(next_run_at=nominal, due_at=due, awaiting_run_uid=None)
@@ -129,7 +130,7 @@ class ChangeBuilder:
         self.set(run_number=run.number)
 
     def set_run(self, uid: str, **changes: Any) -> Run:
-        """Change fields of a run; the schedule's counts of waiting and backfilled runs follow its status."""
+        """Change fields of a run. Update the schedule's counters of waiting and backfilled runs to its new status."""
         old = self._runs[uid]
         run = self._runs[uid] = changed(old, **changes)
         self._count(old, -1)
@@ -137,7 +138,7 @@ class ChangeBuilder:
         return run
 
     def queue_run(self, uid: str, **changes: Any) -> Run:
-        """Make a run pending from now on; with `start_within` its attempt may start only for that long."""
+        """Make a run pending. If the schedule has `start_within`, set the time by which the attempt must start."""
         within = self.schedule.start_within
         start_by = None if within is None else self.now + within
         if (run := self._runs[uid]).limit_group is not None:
@@ -145,7 +146,7 @@ class ChangeBuilder:
         return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
 
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
-        """Set the last status of a run."""
+        """Set the final status of a run."""
         ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}
         return self.set_run(uid, status=status, **ended, **changes)
 
@@ -160,16 +161,16 @@ class ChangeBuilder:
         self.set(**{name: getattr(self.schedule, name) + step})
 
     def drop_buffer(self) -> int | None:
-        """Cancel every waiting run; returns how many there were for the payload of an event, None for none."""
+        """Cancel every waiting run. Return their number for the payload of an event; None if no run waited."""
         waiting = self.schedule.buffer_depth + self.schedule.backfill_waiting
         self._drops_buffer = self._drops_buffer or waiting > 0
         self.set(buffer_depth=0, backfill_waiting=0)
         return waiting or None
 
     def record(self, event_type: str, run: Run | None = None, **payload: Any) -> None:
-        """Add an audit event. Keys without a value are left out, except `next_fire_at`.
+        """Add an audit event, with the keys of `_NAMED` if it is about a run.
 
-        An event about a run names the run by the keys of `_NAMED`.
+        Keys without a value are left out, except `next_fire_at`.
         """
         if run is not None:
             payload |= {key: getattr(run, name) for key, name in _NAMED[event_type].items()}
@@ -214,9 +215,9 @@ _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
 
 
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
-    """Return when a schedule is overdue, if its status or its expectation changed; else return nothing.
+    """Return the new `overdue_at` and `overdue_since` after a change of status or expectation; else return nothing.
 
-    The time counts from now if the schedule is new or fires again, else from the last known success.
+    The time counts from now if the schedule is new or becomes active again, else from the last known success.
     """
     span = after.expect_success_within
     if before is not None and before.status is after.status and before.expect_success_within == span:
@@ -225,16 +226,16 @@ def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dic
         is_set = after.overdue_at is not None or after.overdue_since is not None
         return {"overdue_at": None, "overdue_since": None} if is_set else {}
     if before is not None and before.status in EXPECTING and before.expect_success_within == span:
-        return {}  # it died: it still expects the same
+        return {}  # the schedule became dead: its expectation continues
     starts_anew = before is None or before.status not in EXPECTING
     since = now if starts_anew else (after.last_success_at or now)
     if after.overdue_since is not None and since + span <= now:
-        return {}  # reported, and still so
+        return {}  # it was reported as overdue, and still is
     return {"overdue_at": since + span + after.skips_over(now), "overdue_since": None}
 
 
 def combined(first: Change, second: Change) -> Change:
-    """Put two successive decisions about one schedule into one Change; they touch different runs."""
+    """Combine two successive decisions about one schedule into one Change. They must change different runs."""
     if first.is_empty or second.is_empty:
         return second if first.is_empty else first
     return Change(

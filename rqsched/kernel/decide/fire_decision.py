@@ -1,7 +1,7 @@
 """The decision of a fire: pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
 
-The whole story of a fire is `decide_fire`: each occurrence that has passed starts a run, waits, is skipped or is
-counted as missed; a run that uses up `max_runs` ends the schedule; else the next time is set.
+`decide_fire` gives each occurrence that has passed its outcome: its run starts or waits, or the occurrence is skipped
+or counted as missed. Then it sets the next time, unless a run has used up `max_runs` and ended the schedule.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class FireContext(NamedTuple):
     """The input of a fire besides the schedule and its open runs."""
 
     env: str = ""
-    """RQSCHED_ENVIRONMENT of the firing process, for `environments`."""
+    """RQSCHED_ENVIRONMENT of the firing process. It is compared with the option `environments`."""
     ran: frozenset[datetime] = frozenset()
     """Occurrences that have a run already, from a backfill or from an earlier attempt of this decision."""
     asked: CommandContext | None = None
-    """The actor of the request, and the trace span for the runs that start; None if there is neither."""
+    """The actor who requested the fire, and the trace span for the new runs; None without an actor and a span."""
 
 
 def is_stale(schedule: Schedule | None, n: int) -> bool:
-    """Return whether a link at position `n` has nothing to do any more."""
+    """Return whether a link (the delayed job that fires a schedule) with position `n` is outdated and fires nothing."""
     return schedule is None or not schedule.is_active or schedule.n != n or schedule.due_at is None
 
 
@@ -59,11 +59,11 @@ def decide_fire(
     context: FireContext,
     missed: MissedPolicy | None = None,
 ) -> Change:
-    """Fire a due schedule: every passed occurrence gets its outcome and the next time is set.
+    """Fire a due schedule: give every passed occurrence its outcome, and set the next time.
 
-    The caller has checked that the schedule is active and due; `runs` are its open runs. `missed` replaces the
-    schedule's own policy on request, however late the occurrences are. If the overlap policy would start or keep only
-    one of the occurrences, they count as one.
+    The caller has checked that the schedule is active and due. `runs` are its open runs. On request, `missed` replaces
+    the policy of the schedule, and no occurrence is too late. If `missed` is `all`, but the overlap policy starts or
+    keeps only one run at a time, only the oldest occurrence fires.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
     if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
@@ -83,9 +83,10 @@ def decide_miss_due(
     context: FireContext,
     asked: CommandContext | None = None,
 ) -> Change:
-    """Record due occurrences as missed instead of firing them; those due before `since` fire first, by the policies.
+    """Record due occurrences as missed instead of firing them.
 
-    The caller has checked that the schedule is active and due. The audit events record `asked`, the actor.
+    Occurrences that were due before `since` fire first, by the policies. The caller has checked that the schedule is
+    active and due. `asked` is the actor, whom the audit events record.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=asked)
     if since is not None and schedule.due_at is not None and schedule.due_at < since:
@@ -105,16 +106,16 @@ def decide_miss_due(
 def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
     """Give each occurrence that has passed its outcome, and set the next time.
 
-    The overlap policy decides about each occurrence that fires. If one of them uses up `max_runs`, the schedule ends
-    and the later occurrences are skipped. A `from_completion` schedule then waits for the run that blocks the next
-    occurrence.
+    The overlap policy decides about each occurrence that fires. If an occurrence uses up `max_runs`, the schedule ends
+    and the later occurrences are skipped. A `from_completion` schedule gets no next time until the run that started, or
+    that blocked the start, has ended.
     """
     schedule = builder.schedule
     spec = schedule.spec
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
-        # A skipped occurrence was not counted as missed, so do not subtract it there if a backfill ran it as well.
+        # A skipped occurrence is not counted as missed. If a backfill ran it as well, do not subtract it there.
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
     nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)
@@ -146,9 +147,9 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
 def _record_missed(
     builder: ChangeBuilder, missed: Missed, fires: tuple[datetime, ...], context: FireContext, policy: str
 ) -> None:
-    """Count the missed occurrences that have no run; an occurrence that a backfill ran has its outcome already."""
+    """Count the missed occurrences that have no run. An occurrence that a backfill ran is not missed."""
     schedule = builder.schedule
-    # Before a change of timing only the stored time is an occurrence.
+    # Of the times before the last change of timing, only the stored next time is an occurrence.
     since, stored = schedule.timing_changed_at, schedule.next_run_at
     ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
     count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)
@@ -157,7 +158,7 @@ def _record_missed(
 
 
 def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Change:
-    """Record that evaluating a schedule raised: its occurrence stays due and is tried again after a backoff."""
+    """Record that a fire raised an error. The occurrence stays due, and the fire is tried again after a backoff."""
     builder = ChangeBuilder(schedule, now=now)
     failures = schedule.fire_failures + 1
     retry_at = now + backoff(FIRE_BACKOFF, failures, interval=timedelta(seconds=1))

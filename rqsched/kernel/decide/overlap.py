@@ -1,6 +1,7 @@
-"""Overlap: an occurrence starts a run, waits for another run, or is skipped; waiting runs start when they may. Pure.
+"""Overlap: decide whether the run of an occurrence starts, waits for an earlier run, or is skipped. Pure.
 
-A start that uses up `max_runs` ends the schedule.
+This module also starts waiting runs when the run ahead of them has ended. A start that uses up `max_runs` ends the
+schedule.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rqsched.kernel.decide.schedule_endings import complete_if_over, end_if_exha
 
 
 class StartRequest(NamedTuple):
-    """One occurrence that asks for a run."""
+    """A request for one run: of an occurrence, a trigger, a backfill or the end of an upstream's run."""
 
     kind: RunKind
     """The origin of the request."""
@@ -38,15 +39,15 @@ class StartRequest(NamedTuple):
     uid: str | None = None
     """The uid drawn by the caller; None derives it from the run's number."""
     idempotency_key: str | None = None
-    """The key of the trigger that asks; None when it has none."""
+    """The idempotency key of the trigger; None without a key."""
     backfill_uid: str | None = None
-    """The backfill that asks; None for every other kind."""
+    """The backfill that requests the run; None for every other kind."""
     due_at: datetime | None = None
-    """When it was to start, for its lateness."""
+    """The planned start, from which the lateness of the run is measured."""
     upstream: Upstream | None = None
-    """The run whose end asks; None for every other kind."""
+    """The upstream run whose end requests this run; None for every other kind."""
     nominals: tuple[datetime, ...] = ()
-    """The nominal instants that it stands for; empty if only the occurrence itself."""
+    """The nominal instants that the run stands for; empty if it stands only for the occurrence."""
 
 
 class StartResult(NamedTuple):
@@ -55,11 +56,11 @@ class StartResult(NamedTuple):
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
     run: Run | None = None
-    """The run that started or waits; None when it was skipped."""
+    """The run that started or waits; None if the request was skipped."""
     reason: str | None = None
-    """Why it was skipped, in the durable-workflow document's words."""
+    """Why the request was skipped, as a code of the Durable Workflow document."""
     buffer_depth: int | None = None
-    """How many runs wait now, this one among them; None unless `buffered`."""
+    """How many runs wait now, including this run; None unless `buffered`."""
 
 
 class OverlapDecision(NamedTuple):
@@ -68,11 +69,12 @@ class OverlapDecision(NamedTuple):
     act: str
     """`start`, `buffer` or `skip`."""
     reason: SkipReason | None = None
-    """Why it is skipped, in the durable-workflow document's words; None unless it is."""
+    """Why the run is skipped; None unless `act` is `skip`."""
     blocking: str | None = None
-    """The uid of the oldest blocking run; None when nothing blocks."""
+    """The uid of the oldest blocking run; None if no run blocks."""
     ends: str | None = None
-    """`cancelled` or `terminated`: how the blocking runs end before this one starts; None leaves them."""
+    """The status that the blocking runs get before the new run starts: `cancelled` or `terminated`; None leaves
+    them."""
 
 
 def refuse(
@@ -89,7 +91,7 @@ def refuse(
 
 
 def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
-    """Apply the overlap policy to a request: its run starts, waits or is skipped, each with an event."""
+    """Apply the overlap policy to a request: start its run, make the run wait, or skip the run. Record an event."""
     upstream = request.upstream
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS, upstream=upstream)
@@ -126,7 +128,7 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
 def judge_overlap(
     policy: OverlapPolicy, *, unfinished: Sequence[str], buffered: int, buffer_limit: int | None = None
 ) -> OverlapDecision:
-    """Decide one new run from the uids of unfinished runs (oldest first) and the number of buffered ones."""
+    """Decide about one new run, given the uids of unfinished runs (oldest first) and the number of buffered runs."""
     blocking = unfinished[0] if unfinished else None
     if policy is OverlapPolicy.ALLOW_ALL:
         return OverlapDecision("start")
@@ -146,12 +148,12 @@ def judge_overlap(
 
 
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
-    """Return the policy that a backfill uses in place of a policy: it never buffers (durable-workflow document)."""
+    """Return the policy of a backfill: `allow_all` in place of a policy that buffers (Durable Workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
-    """Make a run wait its turn in any case: a backfill under `skip` runs its runs one after another."""
+    """Add the run of a request as a waiting run in any case, as a backfill does under the policy `skip`."""
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS)
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
@@ -160,9 +162,9 @@ def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
 def _begin(
     builder: ChangeBuilder, waiting: Run, *, outcome: str, ended: Sequence[str] = (), ends: str | None = None
 ) -> Run:
-    """Make a run pending: it counts, uses up one of `max_runs`, and carries its lineage from now on.
+    """Make a waiting run pending: count its start, subtract it from `max_runs`, and set its lineage.
 
-    `ended` are the runs that were `ends` (`cancelled` or `terminated`) in its favour.
+    `ended` are the uids of the runs that ended in its favour, and `ends` is their status (`cancelled` or `terminated`).
     """
     uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
     lineage = dumps(
@@ -197,14 +199,14 @@ def _begin(
 
 
 def drain(builder: ChangeBuilder) -> None:
-    """Start the oldest waiting run if no run is ahead of it, and end a schedule that has nothing left to do.
+    """Start the oldest waiting run if no run is ahead of it. End the schedule if it has nothing left to do.
 
-    A schedule that does not fire (paused or ended) starts only runs of backfills and runs that an operator asked for.
-    If it was deleted and keeps its runs, it starts all of them.
+    A schedule that does not fire (paused or ended) starts only runs of backfills and runs that a person requested. A
+    deleted schedule that keeps its runs starts all of them.
     """
     has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
-    if run is not None and run.is_asked:  # its first start was counted
+    if run is not None and run.is_asked:  # the start of its first attempt was counted
         again = builder.queue_run(run.uid)
         builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
     elif run is not None:
@@ -214,8 +216,8 @@ def drain(builder: ChangeBuilder) -> None:
 
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:
-    """Return the waiting run that may start."""
-    # The counts show if this decision has dropped the waiting runs; their rows still read as waiting.
+    """Return the waiting run that may start; None if no run may."""
+    # If this decision has dropped the waiting runs, only the counts show this. The runs still have the status buffered.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
     if not schedule.lets_waiting_start:  # requested runs do not wait for a resume

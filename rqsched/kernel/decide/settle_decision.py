@@ -1,4 +1,7 @@
-"""How a run ends: every end of an attempt is decided here, whichever process reports it. Pure."""
+"""Decide the effects of the end of an attempt: on its run, on the retries and on the schedule. Pure.
+
+Every end of an attempt is decided here, whichever process reports it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     """It raised, took too long or could not be imported."""
     LOST = "lost"
-    """Its process vanished; repeated as a failure is."""
+    """Its process vanished; the retry policy applies as to a failure."""
     CANCELLED = "cancelled"
     """Cancelled on request; not repeated."""
     TERMINATED = "terminated"
@@ -65,41 +68,41 @@ class AttemptOutcome(StrEnum):
     EXPIRED = "expired"
     """It was not started in time; not repeated."""
     DISPATCHED = "dispatched"
-    """The workflow returned, and targets of its are open: the run goes on until the last of them has ended."""
+    """The workflow returned, but some targets of the run are open: the run ends when its last target has ended."""
     TARGETS_ENDED = "targets_ended"
-    """The last target has ended; not repeated as a whole."""
+    """The last target of the run has ended; the run is not repeated as a whole."""
 
 
 class AttemptResult(NamedTuple):
-    """The end of one attempt as its observer reports it."""
+    """The end of one attempt, as reported by the process that saw it."""
 
     outcome: AttemptOutcome
     """The outcome."""
     result: str | None = None
     """JSON of the returned value; None unless it succeeded."""
     error: str | None = None
-    """The error, for people; beyond 8 KiB its middle is cut out."""
+    """The error as text for people. If it exceeds 8 KiB, its middle is cut out."""
     is_final: bool = False
-    """No further attempt, whatever the retry policy says."""
+    """Whether no further attempt follows, whatever the retry policy is."""
     error_types: ErrorTypes = NO_TYPES
-    """The names by which policies of retries may know the error."""
+    """The names of the error, which retry policies may list."""
     details: str | None = None
-    """JSON of the error as an external worker sent it; it is listed with the attempt."""
+    """JSON of the error as an external worker sent it. The list of attempts contains it."""
     dead_letter: bool | None = None
-    """Whether a run that fails by this is kept among the dead letters; None leaves it to the schedule's policies."""
+    """Whether a run that fails by this attempt is kept among the dead letters; None means the schedule's policy."""
     target_counts: str | None = None
-    """JSON: the targets that have ended, by status; None unless all have."""
+    """JSON: the number of the run's targets by status; None unless all targets have ended."""
     reason: str | None = None
-    """Why somebody cancelled or terminated it; None says nothing."""
+    """Why somebody cancelled or terminated the run; None if nobody did, or without a reason."""
     context: CommandContext | None = None
-    """Who did; None says nothing."""
+    """Who cancelled or terminated the run; None if nobody did, or if the actor is not known."""
 
 
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
-    """Return whether the end of an attempt changes only its run and schedule row, while the schedule stays as it is.
+    """Return whether the end of an attempt changes only its run and the counters of its schedule.
 
-    Returns False for a failure, which has more to decide than a success, and if the schedule is due by now, because a
-    fire may change its row.
+    This holds only as long as no other process changes the schedule. Returns True only for a success, and only if the
+    schedule has no waiting run and no downstream schedule, and is not due: a fire may change a schedule that is due.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now
@@ -108,7 +111,7 @@ def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: dateti
 
 
 def is_of_one_run(change: Change) -> bool:
-    """Return whether a Change writes only the rows of its schedule and of one run."""
+    """Return whether a Change writes only the row of its schedule and the row of one run."""
     more = change.new_runs or change.events or change.dead_letters or change.drops_buffer or change.drops_retries
     return not more and len(change.changed_runs) == 1
 
@@ -116,9 +119,10 @@ def is_of_one_run(change: Change) -> bool:
 def decide_settle(
     schedule: Schedule, runs: Iterable[Run], run: Run, attempt_result: AttemptResult, *, now: datetime
 ) -> Change:
-    """End one attempt: outcome, counters, retry or exhaustion, the drain, the next time after a completion.
+    """End one attempt: record its outcome, count it, decide a retry, and start the run that waits for this run.
 
-    `run` is one of `runs`, the schedule's open runs; the caller has fenced it.
+    A `from_completion` schedule also gets its next time. `runs` are the schedule's open runs, and `run` is one of them.
+    The caller has checked that the attempt is still the current one of the run.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
     if attempt_result.outcome is AttemptOutcome.DISPATCHED:
@@ -131,7 +135,7 @@ def decide_settle(
     _list_attempt(builder, run, attempt_result)
     outcome = attempt_result.outcome
     if outcome is AttemptOutcome.SUCCEEDED:
-        if schedule.definition.notifications != "{}":  # an ordinary run takes no step for it
+        if schedule.definition.notifications != "{}":  # most schedules expect no duration, so skip the check
             note_long(builder, run)
         _succeed(builder, run, attempt_result)
     elif outcome in {AttemptOutcome.FAILED, AttemptOutcome.LOST}:
@@ -143,7 +147,8 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        # A `from_completion` schedule counts from now. If its timing is of a newer release, a pass of that plans it.
+        # A `from_completion` schedule counts from now. If this release does not know the timing, a reconcile pass of
+        # the newer release computes the next time.
         if builder.schedule.awaiting_run_uid == run.uid and schedule.spec.is_known:
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))
@@ -152,7 +157,7 @@ def decide_settle(
 
 
 def _judge_targets(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> AttemptResult:
-    """Record how the targets ended, and return the result of the run."""
+    """Record the end of the targets, and return the result of the run."""
     counts: dict[str, int] = json.loads(attempt_result.target_counts or "{}")
     builder.set_run(run.uid, target_counts=attempt_result.target_counts)
     is_failure = FanOutPolicy(builder.schedule.policies.fan_out).fails(counts)
@@ -184,7 +189,7 @@ def _list_attempt(builder: ChangeBuilder, run: Run, attempt_result: AttemptResul
 
 
 def note_long(builder: ChangeBuilder, run: Run) -> None:
-    """Record, once for a run, that its attempt takes longer than expected; never for a backfilled run."""
+    """Record that an attempt takes longer than expected: once for each run, and never for a backfilled run."""
     span = builder.schedule.expect_duration
     if span is None or run.long_at is not None or run.kind is RunKind.BACKFILL:
         return
@@ -194,10 +199,13 @@ def note_long(builder: ChangeBuilder, run: Run) -> None:
 
 
 def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Count a success; `max_successes` end the schedule. Only a success that ends a reported state has an event."""
+    """Count a success. If it is the last of `max_successes`, the schedule is done.
+
+    A success has an event only after trouble: a failed attempt, a failed run, an overdue schedule or a long run.
+    """
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
-    # A run that has succeeded already had only its failed targets handled again.
+    # If an earlier attempt succeeded, this attempt only repeated failed targets. Do not count the success again.
     has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
     successes = schedule.success_count + (not has_succeeded)
     was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
@@ -210,7 +218,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         last_outcome=RunStatus.SUCCEEDED.value,
     )
     span = schedule.expect_success_within
-    if span is not None and run.kind is not RunKind.BACKFILL:  # a backfilled run says nothing about now
+    if span is not None and run.kind is not RunKind.BACKFILL:  # no success of the present
         overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
@@ -219,7 +227,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
 
 
 def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Retry a failed attempt later; where none is left the run has failed, which may kill the schedule."""
+    """Plan a retry after a failed attempt. If no retry is left, the run has failed; the schedule may become dead."""
     schedule = builder.schedule
     policies, retry = schedule.policies, schedule.policies.retry
     is_lost = attempt_result.outcome is AttemptOutcome.LOST
@@ -240,7 +248,7 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.dead_letters.append(run.uid)
-    failures = schedule.consecutive_failures + (not run.is_asked)  # a retry on request never kills the schedule
+    failures = schedule.consecutive_failures + (not run.is_asked)  # a retry on request never makes the schedule dead
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
     reason = ended_by if may_repeat else None
@@ -250,9 +258,9 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
 
 
 def _expire(builder: ChangeBuilder, run: Run) -> None:
-    """End a run whose attempt was not started in time. This is not counted as a failure, as no workflow failed.
+    """End a run whose attempt was not started in time. No failure is counted, because no workflow failed.
 
-    The status is `cancelled`; with `expired_at` set, it differs from a run that somebody cancelled.
+    The status is `cancelled`. `expired_at` distinguishes this run from a run that somebody cancelled.
     """
     error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
     builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)
@@ -261,9 +269,9 @@ def _expire(builder: ChangeBuilder, run: Run) -> None:
 
 
 def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> None:
-    """Record who cancelled or terminated a run, and why; record nothing if neither is known.
+    """Record who cancelled or terminated a run, and why. Record nothing if neither is known.
 
-    Only this event has the context: nobody asked for the runs that start because this run has ended.
+    The events of runs that start because this run has ended have no context, because nobody asked for these runs.
     """
     context = attempt_result.context.to_json() if attempt_result.context is not None else {}
     if not context and attempt_result.reason is None:
@@ -280,7 +288,7 @@ def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult
 
 
 def has_failed_last(schedule: Schedule) -> bool:
-    """Return whether the newest ended run has failed, was lost or expired; a restart does not reset this."""
+    """Return whether the newest ended run failed, was lost or expired. Restarting the schedule does not reset this."""
     return schedule.consecutive_failures > 0 or schedule.last_outcome in _IN_VAIN
 
 
@@ -288,7 +296,7 @@ _IN_VAIN = frozenset({*FAILURES, EXPIRED})
 
 
 def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str | None = None, **more: object) -> None:
-    """Record an event about an attempt of a run, with the error's first line and how long the attempt took so far."""
+    """Record an event about an attempt, with the first line of the error and the duration of the attempt so far."""
     duration = run.started_at and round((builder.now - run.started_at).total_seconds(), 3)
     builder.record(
         event_type,
@@ -300,9 +308,9 @@ def _record_end(builder: ChangeBuilder, run: Run, event_type: str, *, error: str
 
 
 def is_withdrawn(schedule: Schedule) -> bool:
-    """Return whether its owner deleted the schedule and its runs with it.
+    """Return whether an owner deleted the schedule together with its runs.
 
-    The last run of `max_runs` may delete the schedule, too, but that run still has all its attempts.
+    If `on_max_runs` deleted the schedule, this is False: its last run keeps all its attempts.
     """
     is_deleted = schedule.status is ScheduleStatus.DELETED and schedule.status_reason != EndReason.MAX_RUNS
     return is_deleted and not schedule.policies.keeps_runs
