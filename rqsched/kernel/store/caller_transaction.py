@@ -1,9 +1,9 @@
 """The caller's transaction: our writes that an application commits with its own, and the callbacks after the commit.
 
-We write into the transaction, but we never end it, change a setting of its connection, or repeat anything in it.
-Callbacks are dropped after a rollback. A lost connection may have committed, so then they are called. SQLAlchemy's own
-`commit` event comes before COMMIT is sent. So the callbacks wait for the `after_commit` of a Session; on a Connection
-they wait for its next transaction or its return to the pool, whichever is first.
+We write into the transaction, but never end it, change a setting of its connection, or repeat anything in it. After a
+rollback the callbacks are dropped. After a lost connection they are called, because it may have committed. On a
+Session they wait for the event `after_commit`. SQLAlchemy's event `commit` of a Connection comes before COMMIT is sent,
+so on a Connection they wait for its next transaction or its return to the pool, whichever is first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rqsched.kernel.store.database import is_conflict, is_refused, is_transient,
 from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import database_metadata
 
-if TYPE_CHECKING:  # an application that has sessions has imported the ORM; for others it is a tenth of a second
+if TYPE_CHECKING:  # the import of the ORM takes a tenth of a second; only an application with sessions needs it
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
     from sqlalchemy.orm import Session, scoped_session
 
@@ -141,8 +141,9 @@ def perform(
     """Run `work` in the caller's transaction, whole or not at all: a failure leaves nothing behind.
 
     Raises WrongDatabaseError, before anything is written, if the transaction belongs to another database than
-    `database_id`. Raises TransactionConflictError if another transaction was first. Another transaction may create each
-    of the `creates` schedules first. So `work` is tried again that often: the next try finds the schedule.
+    `database_id`. Raises TransactionConflictError if another transaction wrote first. `creates` is the number of
+    schedules that `work` may create. Another transaction may create each of them first, so `work` is repeated up to
+    `creates` times: the next try finds the schedule.
     """
     try:
         if is_writing and dialect_of(connection).has_one_writer:
@@ -241,7 +242,7 @@ def _waiting(connection: Connection) -> Waiting:
     for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
         if not sa.event.contains(connection, name, notice):
             sa.event.listen(connection, name, notice)
-    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool: an engine may get another at any time
+    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool: an engine may replace its pool at any time
         sa.event.listen(Pool, "checkin", _at_checkin)
     waiting = connection.info.get(_KEY)
     if waiting is None:

@@ -1,10 +1,11 @@
-"""The reads that decisions make under the lock, the only writer of Changes, and the purge of a schedule.
+"""Reads under the lock for decisions, writes of Changes, and the purge of a schedule.
 
-Every function works inside the caller's transaction (`Database.transact`). Lock order: schedules by uid, then runs by
-uid; transactions that keep it never deadlock.
+Only this module writes Changes. Every function works inside the caller's transaction (`Database.transact`). Lock
+order: schedules by uid, then runs by uid. Transactions that keep this order never deadlock.
 
-On PostgreSQL a single schedule takes one statement, because each statement is a round trip. Rare cases take the
-statements of a batch instead: a function that writes in one statement returns whether it has written.
+On PostgreSQL each statement is a round trip, so a change of one schedule takes one statement if possible (`write_one`,
+`end_alone`). If such a function has written nothing, it returns False or None, and its caller uses the statements for
+a batch of schedules.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def lock_to_fire(
     given = {"among": dialect.listed(sorted(uids))}
     found = connection.execute(_lock_to_fire(dialect, skip_locked), given).all()
     locked = [to_schedule(None, row[:-1]) for row in found]
-    if any([NAMING in one.definition.spec for one in locked]):  # noqa: C419 - as few calls as there can be
+    if any([NAMING in one.definition.spec for one in locked]):  # noqa: C419 - a list takes fewer calls than a generator
         locked = with_contents(connection, locked)
     return {one.uid: one for one in locked}, {one.uid for one, row in zip(locked, found, strict=True) if row[-1]}
 
@@ -138,7 +139,7 @@ def find_all_named(connection: Connection, namespace: str, schedule_ids: Sequenc
 
 @lru_cache(maxsize=2)
 def _find_named(dialect: Dialect) -> sa.Select[Any]:
-    # A row that was deleted while its lock was awaited must be left out: IS_LIVE stands here, too.
+    # After a wait for a row's lock PostgreSQL checks this condition again. IS_LIVE leaves out rows deleted meanwhile.
     return SELECT_SCHEDULES.where(is_named(dialect), IS_LIVE).order_by(schedules.c.uid)
 
 
@@ -157,8 +158,8 @@ def _named(
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Return the condition that a schedule of the namespace `named_in` is not deleted and has one of the ids `among`.
 
-    Each id is looked up by the index. Otherwise PostgreSQL, without statistics or with a plan made without the ids,
-    would expect few rows in a namespace and compare them all with all ids.
+    PostgreSQL looks up each id by the index. With a list of ids it may guess that the namespace has few rows, read them
+    all, and compare each row with every id. It guesses so without statistics, or if it made the plan without the ids.
     """
     named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
     if not dialect.has_statistics:
@@ -196,10 +197,14 @@ def open_runs(
 ) -> dict[str, list[Run]]:
     """Read the runs a decision about these locked schedules must see.
 
-    These are the unfinished runs, the first waiting run of each kind and, if the schedule lets no waiting run start,
-    the first waiting run that an operator asked for. Unfinished backfilled runs are read only `with_backfill`: no live
-    decision depends on them. The set of these runs changes only under the locks of the schedules, so their rows need no
-    lock unless the decision ends the runs: see `lock_open_runs`.
+    For each schedule these are:
+
+    - its unfinished runs; the backfilled ones only `with_backfill`, because no live decision depends on them
+    - its first waiting (buffered) live run and its first waiting backfilled run
+    - the first waiting live run that an operator asked for, if the schedule lets no waiting run start
+
+    This set of runs changes only under the lock of the schedule. So the runs themselves need no lock, unless the
+    decision ends some of them: see `lock_open_runs`.
     """
     found: dict[str, list[Run]] = defaultdict(list)
     if not locked:
@@ -246,9 +251,9 @@ def open_runs_for_start(
 ) -> dict[str, list[Run]]:
     """Read the runs of `open_runs`, by schedule uid, and lock the runs that a start may end.
 
-    `overlap` replaces the schedules' own policies. With `skip_locked` a schedule is left out if another transaction has
-    locked a run that a start may end. If no start may end a run, no row is locked, so that a claim or a heartbeat at
-    that moment delays nothing.
+    `overlap` replaces the schedules' own policies. Only a start with the policy cancel_other or terminate_other may end
+    runs. With every other policy no run is locked, so no claim or heartbeat has to wait. With `skip_locked` a schedule
+    is left out if another transaction has locked a run that a start may end.
     """
     read = open_runs(connection, locked, with_backfill=with_backfill)
     found = {schedule.uid: read[schedule.uid] for schedule in locked}
@@ -259,7 +264,7 @@ def open_runs_for_start(
 def lock_open_runs(
     connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
 ) -> dict[str, list[Run]]:
-    """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again, for a decision to end runs.
+    """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again: a decision will end some.
 
     With `skip_locked` a schedule is left out if another transaction has locked one of its runs. Never leave out only
     the run: a decision that does not see the run would take the schedule for idle.
@@ -324,7 +329,7 @@ UNFINISHED_WITH = SELECT_RUNS.where(
     IS_OPEN_UNFINISHED,
     (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
 ).order_by(runs.c.uid)
-"""Reads the unfinished runs that a live decision sees, and the run `run_uid` even if it is backfilled."""
+"""Reads the unfinished runs that a live decision depends on, and the run `run_uid` even if it is backfilled."""
 
 
 def find_run(connection: Connection, uid: str) -> Run | None:
@@ -336,7 +341,7 @@ def find_run(connection: Connection, uid: str) -> Run | None:
 def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str, tuple[Schedule, Run | None]]:
     """Read, by uid, the schedules of Changes, each with the run that its Change started.
 
-    Each Change must be `is_one_of_each`. A schedule whose run does not exist is left out.
+    Each Change must pass `is_one_of_each`. A schedule whose run does not exist is left out.
     """
     dialect, found = dialect_of(connection), dict[str, tuple[Schedule, Run | None]]()
     started = [run.uid for change in changes for run in change.new_runs]
@@ -377,13 +382,13 @@ _FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindpara
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
-    """Read the run `number` of a locked schedule. Under the schedule's lock only pending and running runs change."""
+    """Read the run `number` of a locked schedule. Until the lock ends, others change only pending and running runs."""
     row = connection.execute(_FIND_RUN_BY_NUMBER, {"of_schedule": schedule_uid, "number": number}).first()
     return None if row is None else to_run(row)
 
 
 def find_run_by_key(connection: Connection, schedule_uid: str, idempotency_key: str) -> Run | None:
-    """Read the run an earlier trigger with this key started."""
+    """Read the run that an earlier trigger with this key started."""
     statement = SELECT_RUNS.where(runs.c.schedule_uid == schedule_uid, runs.c.idempotency_key == idempotency_key)
     row = connection.execute(statement).first()
     return None if row is None else to_run(row)
@@ -394,8 +399,8 @@ def occurrences_run(
 ) -> dict[str, frozenset[datetime]]:
     """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
 
-    Schedules whose `since` is in the same hour are read together: a schedule that looks back a week must not make the
-    others do so.
+    Schedules whose `since` is in the same hour are read together, and others apart: if one schedule looks back a week,
+    the others do not have to.
     """
     by_hour: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():
@@ -427,7 +432,7 @@ def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None
 
 
 def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
-    """Return a schedule's nominal instants in [since, until) that have a run, even one moved to another day."""
+    """Return a schedule's nominal instants in [since, until) that have a run, also if the run is on another day."""
     statement = sa.select(runs.c.occurrence_at, runs.c.nominals).where(
         runs.c.schedule_uid == schedule.uid,
         IS_OCCURRENCE,
@@ -441,7 +446,7 @@ def nominals_run(connection: Connection, schedule: Schedule, since: datetime, un
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
-    """Read the failed and lost runs of a schedule's occurrences in [since, until); they stay so under its lock."""
+    """Read a schedule's failed and lost runs of occurrences in [since, until). Under its lock they stay failed."""
     statement = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule_uid,
         IS_OCCURRENCE,
@@ -474,8 +479,8 @@ _MOST_PENDING = 100
 def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
 
-    Only the columns that some Change touches are sent: a fire touches a dozen of a hundred. A single Change
-    is one statement if possible (PostgreSQL).
+    Only the columns that some Change modifies are sent: a fire modifies a dozen of a hundred. A single Change is one
+    statement if possible (PostgreSQL).
     """
     if len(changes) == 1 and dialect_of(connection).joins_writes and write_one(connection, changes[0]):
         return
@@ -505,12 +510,12 @@ def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run for change in changes for run in change.new_runs]
     if new:
-        # A duplicate key must never stop a chain; a decision under the lock meets none.
+        # Skip a duplicate key: it would fail every later fire of the schedule, too. Under the lock there is none.
         columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
         insert_rows(connection, runs, columns, or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
     touched = [run_differences(before, after) for before, after in pairs]
-    # Write in the order of uids, as the rows are locked; two Changes of one run keep their order.
+    # Write in the order of uids, in which the rows are locked. Two Changes of one run keep their order.
     moved = sorted((after for (_, after), found in zip(pairs, touched, strict=True) if found), key=attrgetter("uid"))
     update_rows(connection, runs, run_columns(moved, ["uid", *sorted(set().union(*touched))]))
 
@@ -528,7 +533,7 @@ _DROPPED = "dropped: the schedule ended before it could start"
 BELONGINGS = (
     counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
 )  # fmt: skip
-"""The tables with rows of a schedule. `counted` is the first: without its row nobody counts the schedule's runs."""
+"""The tables with rows of a schedule. `counted` comes first: without its row no process counts the schedule's runs."""
 _LONGEST = timedelta(minutes=10)
 """How long one DELETE of a purge may take: a schedule may have any number of rows."""
 
@@ -545,7 +550,7 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
     """Give pending runs whose delivery is dead the next delivery number; returns the runs that are still pending.
 
-    A run that another transaction has locked is left out: it is being claimed, or its process is frozen.
+    A run that another transaction has locked is left out: a worker is claiming it, or the process with the lock stalls.
     """
     deliveries = {run.uid: (run.attempt, run.delivery) for run in dead}
     locked = _lock_runs(connection, sorted(deliveries), skip_locked=True)
@@ -559,10 +564,10 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
 
 
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
-    """Read a schedule without locking it, if it has no waiting run and no unfinished run, except backfilled ones.
+    """Read a schedule without locking it, if it has no waiting run and no unfinished live run.
 
-    Returns the schedule and the version of its row. While the row has this version, there is no such run, because
-    adding or reopening a run writes the row.
+    Returns the schedule and the version of its row. While the row has this version, the schedule has no such run: each
+    write that adds or reopens a run also writes this row.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -575,8 +580,8 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
     """Write a Change that only moves a schedule, starts a run and records events; returns False for any other Change.
 
-    The caller has locked the schedule, or gives a `version` of its row. If the row has another version by now, or
-    another transaction has locked it, nothing is written and False is returned.
+    The caller has locked the schedule, or gives the `version` of its row that it has read. Nothing is written, and
+    False is returned, if the row has another version now or another transaction has locked it.
     """
     before = change.before
     if before is None or not is_one_of_each(change):
@@ -607,7 +612,7 @@ def is_one_of_each(change: Change) -> bool:
 
 
 def _rest_of(change: Change) -> tuple[_Names, dict[str, Any]]:
-    """Return the columns of the new run (none without a run), and the parameters for the run and the events."""
+    """Return the columns of the new run (none if there is no run), and the parameters for the run and the events."""
     given: dict[str, Any] = {}
     for place, row in enumerate(event_rows(change)):
         given |= _given(f"e{place}", row)
@@ -627,12 +632,11 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
 
 @lru_cache(maxsize=2)
 def note_followed(dialect: Dialect) -> sa.Update:
-    """Set `followed_at` of new schedules (bound as `among`) that have a downstream already.
+    """Set `followed_at` of the new schedules (bound as `among`) that have a downstream: an `After` with their id.
 
-    Each new schedule is looked up by an index, and none at all if no schedule has an upstream, whatever the planner
-    expects.
+    Takes one index lookup for each new schedule, or a single lookup if no schedule has an upstream.
     """
-    # The minimum is the first entry of an index. A planner without statistics would read the table to find none.
+    # The minimum is the first entry of the index. To look for any entry, a planner without statistics reads the table.
     first = sa.select(sa.func.min(schedules.c.namespace)).where(COMES_AFTER).correlate(None).scalar_subquery()
     new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
     found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
@@ -644,7 +648,7 @@ def is_followed(
     namespace: sa.ColumnElement[str] = schedules.c.namespace,
     schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a schedule comes after this id, whose schedule may be deleted and created again."""
+    """Return the condition that a schedule, not deleted, comes after this id. The id outlives its schedule."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
     is_live = other.c.status != constant(ScheduleStatus.DELETED)
@@ -665,13 +669,13 @@ def _write_one(of_schedule: _Names, of_run: _Names, events: int, *, is_as_read: 
 
 
 def _recorded(written: sa.CTE, of_run: _Names, events: int) -> sa.Insert:
-    """Return the statement that writes a schedule's events and new run, and returns a row, if its row was written."""
+    """Return a statement that inserts events and a run if the schedule's row is `written`, and then returns a row."""
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
     *others, recorded = (_if_written(sa.insert(audit_events), values, written) for values in events_of)
-    # Not several VALUES, which SQLAlchemy would compile again each time.
+    # Do not use one INSERT with several VALUES: SQLAlchemy would compile it again each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
-        # A duplicate key must never stop a chain; a decision about the current row meets none.
+        # As in `_write_runs`: skip a duplicate key. For the current version of the schedule's row there is none.
         start = POSTGRES.insert(runs).on_conflict_do_nothing()
         recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), written).cte("started"))
     return recorded.returning(audit_events.c.sequence)
@@ -684,7 +688,7 @@ def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], sch
 
 
 class Sees(NamedTuple):
-    """Columns that the single statement that ends a run reads, too: their values are from before the end."""
+    """More columns for `end_alone` to return, with their values from before the end."""
 
     columns: tuple[sa.Label[Any], ...] = ()
     """The columns, with distinct names. They are built once, when the process starts."""
@@ -717,7 +721,7 @@ def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, t
 
 _OF_SCHEDULE = {"consecutive_failures", "last_outcome", "operation", "success_count", "updated_at"}
 _OF_RUN = {"attempts", "ended_at", "result", "status"}
-"""Columns that are always written, changed or not, so that nearly every success is the same statement."""
+"""Columns that are always written, even if unchanged, so that nearly every success is the same statement."""
 
 
 @lru_cache(maxsize=64)
@@ -733,7 +737,7 @@ def _end_alone(of_schedule: _Names, of_run: _Names, seen: tuple[sa.Label[Any], .
         sa.update(runs)
         .where(
             runs.c.schedule_uid == locked.c.uid,
-            # Give the value, too: a plan for any row of `locked` may search the open runs of all schedules.
+            # Repeat the uid as a parameter. With only the join, a plan may search the open runs of all schedules.
             runs.c.schedule_uid == sa.bindparam("b_schedule"),
             runs.c.uid == sa.bindparam("b_run"),
             is_held_by(runs, sa.bindparam("b_token")),

@@ -1,7 +1,8 @@
 """Claims in SQL: one process or one external worker takes a pending run, and keeps it alive by heartbeats.
 
-A claim is one conditional update, fenced by a token that the claimer draws. Every function works inside the
-caller's transaction. The ends of claimed runs are in `changes`, the claims of targets in `features/fan_out/store.py`.
+A claim is one conditional update. It stores a token that the claimer draws, and every later write of the attempt
+requires this token. Every function works inside the caller's transaction. The ends of claimed runs are in `changes`,
+the claims of targets in `features/fan_out/store.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from rqsched.kernel.store.tables import (
 
 
 def lock_run(connection: Connection, run_uid: str) -> None:
-    """Lock a run that is to be claimed, so that the time of its start is read after the wait for the lock."""
+    """Lock a run before its claim, so that the time of its start can be read after the wait for the lock."""
     connection.execute(_LOCK_RUN, {"b_uid": run_uid})
 
 
@@ -74,11 +75,15 @@ def start_run(
 ) -> StartedRun | None:
     """Claim a pending attempt for one process; returns the started run, or None if it cannot be claimed.
 
-    The claim is one conditional update that does not lock the schedule. It may be repeated with the same
-    `start["token"]` after a lost answer, and then returns the same run. `started_at` fences the attempt, so it is later
-    than the start of the attempt before, whatever the clocks say. It is never before `granted_at`, even if the clock of
-    the granting process is ahead: rates rely on that. With `alone` (PostgreSQL) the claim waits for no lock: it skips a
-    run that another transaction has locked, and a run that does not meet these conditions.
+    The claim is one conditional update that does not lock the schedule. After a lost answer it may be repeated with the
+    same `start["token"]`, and then returns the same run.
+
+    `started_at` identifies the attempt, so it is later than the start of the attempt before, whatever the clocks say.
+    It is never before `granted_at`, even if the clock of the process that granted the place is ahead: the rate of a
+    group depends on this order.
+
+    `alone` (PostgreSQL) are conditions for a claim without BEGIN and COMMIT. Such a claim waits for no lock: it skips a
+    run that another transaction has locked or that does not meet the conditions.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
     given |= {f"b_{name}": start.get(name) for name in _START_GIVES}
@@ -128,8 +133,8 @@ _IS_UNLOCKED = runs.c.uid == (
     .with_for_update(key_share=True, skip_locked=True)
     .scalar_subquery()
 )
-"""The run is not locked by another transaction. A statement that is a whole transaction must not wait for a lock,
-because its times would be from before the wait."""
+"""The run is not locked by another transaction. A statement without BEGIN and COMMIT must not wait for a lock, because
+its times would be from before the wait."""
 _SHORT = {runs: runs.alias("r"), schedules: schedules.alias("s")}
 
 
@@ -165,17 +170,17 @@ def _start_alone(conditions: Conditions) -> sa.Update:
 
 
 _STARTED = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindparam("b_uid"))
-"""Reads the claimed run and its schedule: an UPDATE of SQLite returns no columns of another table."""
+"""Reads the claimed run and its schedule. On SQLite an UPDATE returns no columns of another table."""
 
 
 def unblock_run(connection: Connection, run_uid: str, token: str | None) -> None:
-    """Clear the record that a running run was blocked, if `token` holds the run."""
+    """Clear the record that a running run was blocked, if the run has this `token`."""
     held = sa.update(runs).where(runs.c.uid == run_uid, is_held_by(runs, token))
     connection.execute(held.values(blocked_at=None, blocked_reason=None))
 
 
 def record_heartbeat(connection: Connection, run_uid: str, token: str) -> str | None:
-    """Record a heartbeat of a running run; returns None if `token` holds the run, else the run's status."""
+    """Record a heartbeat of a running run; returns None if the run has this `token`, else the run's status."""
     beaten = connection.execute(_BEAT, {"b_uid": run_uid, "b_token": token})
     if beaten.rowcount == 1:
         return None

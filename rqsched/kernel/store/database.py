@@ -1,7 +1,7 @@
-"""Engines and transactions: what differs between SQLite and PostgreSQL, and which failures are retried.
+"""Engines and transactions: the differences of SQLite and PostgreSQL, and the failures that are retried.
 
-A transaction is a function of a connection. After a transient failure the whole function is called again, with fresh
-state. It must therefore decide again, and never replay an old decision.
+A transaction is a function of a connection. After a transient failure the whole function is called again and reads the
+state again. It must therefore decide again, and never replay an old decision.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 DatabaseError = SQLAlchemyError
 """Any error of the database that is not translated into one of rqsched's."""
 ConstraintError = IntegrityError
-"""A row was refused because it breaks a constraint: another transaction wrote its unique key first."""
+"""A constraint refused a row. Usually another transaction wrote the same unique key first."""
 UNREACHABLE = (OperationalError, PoolTimeoutError)
 """The errors raised while the database does not answer."""
 FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
@@ -58,12 +58,12 @@ _READ_ONLY_SERVER = "25006"
 _TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
 _LACKS_PRIVILEGE = "42501"
 _LACKS_TABLE = ("42P01", "42703", "3F000")
-"""A table, a column or a schema that is not there, or that the user does not see."""
+"""A table, a column or a schema that does not exist or is not visible to the user."""
 _PROGRAM_LIMIT = "54000"
 """A limit of the server itself: for example, it refuses all writes until it is vacuumed."""
 _WRITES_NOTHING = "UPDATE rqsched_facts SET value = value WHERE 0"
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
-"""Out of memory, a configured limit, a statement cancelled: the same statement would meet them again."""
+"""Out of memory, a configured limit, a cancelled statement: the same statement would fail again."""
 _REFUSALS = (
     "password authentication failed",
     "no password supplied",
@@ -71,7 +71,7 @@ _REFUSALS = (
     "no pg_hba.conf entry",
     "is not permitted to log in",
     "failed to resolve host",
-    "Name or service not known",  # psycopg before 3.2.13 repeats what the system says: Linux, then macOS
+    "Name or service not known",  # psycopg before 3.2.13 repeats the message of the system: Linux, then macOS
     "nodename nor servname provided",
 )
 """Parts of errors of libpq and psycopg that mean that the same URL will be refused again."""
@@ -101,8 +101,9 @@ class Patience(NamedTuple):
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
-    """Also repeat statements that the server cancelled because they took too long, and statements that it refuses until
-    somebody helps: a privilege or a table is missing. Right for a few rows that must not be lost, wrong for a batch."""
+    """Also repeat statements that the server cancelled because they took too long, and statements that fail until an
+    operator helps, because a privilege or a table is missing. Use it for a few rows that must not be lost, not for a
+    batch."""
     waits_for_writes: bool = True
     """Whether to wait for a server that takes no writes; otherwise only one more connection is tried."""
 
@@ -119,7 +120,7 @@ class Patience(NamedTuple):
     def _is_over(self, state: tenacity.RetryCallState) -> bool:
         """Return whether the time is over. After a lost connection there is always one more attempt.
 
-        A process that was frozen, or waited for a silent server, has no time left when it notices the loss.
+        A process that stalled, or waited for a silent server, notices the loss only after its time is over.
         """
         error = state.outcome and state.outcome.exception()
         was_lost = isinstance(error, DBAPIError) and error.connection_invalidated
@@ -158,7 +159,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether a transaction failed because of another one: its lock, its write, or the wait for it."""
+    """Return whether another transaction made this one fail: by a lock, a conflicting write, or too long a wait."""
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = sqlstate_of(error)
@@ -182,7 +183,7 @@ def _is_from_standby(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Return whether the database refuses until somebody helps: a privilege is missing, or a file is read-only."""
+    """Return whether the database refuses until an operator helps: a privilege is missing, or a file is read-only."""
     return sqlstate_of(error) == _LACKS_PRIVILEGE or _sqlite_code(error) in _SQLITE_READ_ONLY
 
 
@@ -211,7 +212,7 @@ def _on_any_server(attempt: Callable[[], T]) -> T:
 
 
 def _passes_with_help(error: BaseException) -> bool:
-    """Return whether the same transaction may succeed later, perhaps after somebody helped: its writes are valid."""
+    """Return whether the same transaction may succeed later, if necessary after an operator's help."""
     is_stopped = sqlstate_of(error) in {"57014", _PROGRAM_LIMIT}
     return is_transient(error) or is_refused(error) or is_stopped or _lacks_table(error)
 
@@ -232,7 +233,7 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 
 def reason_of(error: SQLAlchemyError) -> str:
-    """Return the first line of the driver's message. It has no password: drivers name only the host and the user."""
+    """Return the first line of the driver's message. The line has no password: drivers name only host and user."""
     text = str(getattr(error, "orig", None) or error).strip()
     first = text.partition("\n")[0].rstrip(" .:") or type(error).__name__
     return " ".join(first.split())
@@ -291,7 +292,7 @@ def make_engine(
 
 @contextmanager
 def without_limits(connection: Connection, *, for_at_most: timedelta | None = None) -> Iterator[None]:
-    """Let each statement of the open transaction take `for_at_most`; None lifts all limits, also those for locks.
+    """Let each statement of the open transaction take `for_at_most`; None removes all limits, also those for locks.
 
     The limits are in `dialect.SESSION`. SQLite has none, so nothing changes there.
     """
@@ -315,7 +316,7 @@ def without_limits(connection: Connection, *, for_at_most: timedelta | None = No
 
 
 def prepare_sqlite(engine: Engine) -> Engine:
-    """Make an engine's connections wait for locks, and write each commit to the disk, as rqsched needs it."""
+    """Make an engine's connections wait for locks, and write each commit to the disk."""
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -323,7 +324,7 @@ def prepare_sqlite(engine: Engine) -> Engine:
 
 def _prepare_sqlite(connection: Any, entry: ConnectionPoolEntry) -> None:
     del entry
-    connection.isolation_level = None  # BEGIN is explicit: a read that upgrades to a write fails at once
+    connection.isolation_level = None  # BEGIN is explicit, because a read that turns into a write may fail at once
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -348,7 +349,7 @@ class Database:
         open_engine: Callable[[], Engine] | None = None,
         pooler: str | None = None,
     ) -> None:
-        """Open an engine for the URL, or take the engine that `open_engine` returns; forked processes keep it.
+        """Open an engine for the URL, or take the engine that `open_engine` returns. A forked process keeps the engine.
 
         `pooler` is the setting `database_pooler`.
         """
@@ -363,8 +364,8 @@ class Database:
         self.dialect: Dialect = dialect_of(self._engine)
         """The differences between SQLite and PostgreSQL."""
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
-        """Whether a single statement costs less than a transaction. It does not on SQLite, nor if each transaction must
-        first set the limits of our sessions."""
+        """Whether a statement without BEGIN and COMMIT is faster than a transaction. It is not on SQLite, and not if
+        each transaction must first set the limits of our sessions."""
         self.refuses_writes: bool | None = None if self.dialect.has_server else False
         """Whether the database refused writes when it was last written to or asked; None before that."""
         self.lacking = Lacking((), "")
@@ -429,8 +430,8 @@ class Database:
     def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
         """Make the pool replace a connection that is lost, or that leads to another server than the newest connection.
 
-        SQLAlchemy would set the isolation level of a lost connection, and does not translate the error that psycopg
-        raises then.
+        Otherwise SQLAlchemy would set the isolation level of a lost connection. It does not translate the error that
+        psycopg raises then.
         """
         if raw.closed:
             raise sa.exc.DisconnectionError
@@ -443,9 +444,10 @@ class Database:
         return known is None or newest is None or not newest.is_same(known)
 
     def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
-        """Ask which server answers now; behind a pooler it may change under an open connection. Raises as `read`.
+        """Read the identity of the server that answers now. Raises the errors of `read`.
 
-        A server on an earlier timeline than that of the newest connection is refused: it is an old primary.
+        Behind a pooler an open connection may reach another server than before. A server on an earlier timeline than
+        the server of the newest connection is refused: it is an old primary.
         """
         if not self.dialect.has_server:
             return None
@@ -465,11 +467,11 @@ class Database:
     ) -> T:
         """Run `work` in one transaction and commit; repeat it whole on transient failures.
 
-        If the server `takes_single_statements`, run `alone` first, without a transaction, and return its result unless
-        that is None. `alone` is repeated on transient failures, too.
+        If the server `takes_single_statements`, run `alone` first and return its result unless that is None. Each
+        statement of `alone` is its own transaction. `alone` is repeated on transient failures, too.
 
-        Raises DatabaseUnavailableError if the failures last longer than the patience; then the commit may or may not
-        have been made. Raises DatabaseLimitError if the server stopped a statement that took too long or too much.
+        Raises DatabaseUnavailableError if the failures last longer than the patience. The commit may have been made
+        then. Raises DatabaseLimitError if the server stopped a statement that took too long or too much.
         """
         if alone is not None and self.takes_single_statements:
             done = self.transact_alone(alone, patience=patience)
@@ -480,10 +482,10 @@ class Database:
     def transact_alone(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
         """Run `work` as `transact` does; with `takes_single_statements` each statement is its own transaction.
 
-        Then no BEGIN and no COMMIT are sent, and a process that freezes between two statements holds no lock.
+        Then no BEGIN and no COMMIT are sent, and a process that stalls between two statements holds no lock.
         """
         if self._is_keeper:
-            # The first time on the kept connection, after a failure on any connection.
+            # Try the kept connection first. After a failure use any connection of the pool.
             once_more = partial(self._once, work, is_alone=True)
             return self._patiently(partial(self._once_on_kept, work), patience, again=once_more)
         return self._patiently(partial(self._once, work, is_alone=self.takes_single_statements), patience)
@@ -491,9 +493,9 @@ class Database:
     def keep_connection(self) -> None:
         """Let this thread's `transact_alone` keep one connection instead of taking it from the pool each time.
 
-        For a claim or an end, the pool takes as much of SQLAlchemy's time as the statement. In a process that forks for
-        each run, the pool is half of the memory that a claim touches and so copies. Other calls of the thread give the
-        connection back to the pool first, and then take it from there.
+        For a claim or an end, SQLAlchemy's pool takes as much time as the rest of SQLAlchemy. In a process that forks
+        for each run, the pool is half of the memory that a claim writes to, and each fork copies that memory. Other
+        calls of the thread first give the connection back to the pool, and then use the pool.
         """
         if self.takes_single_statements:
             self._keeper = (os.getpid(), threading.get_ident())
@@ -559,7 +561,7 @@ class Database:
                 raise
 
     def _note_standby(self, connection: Connection, error: BaseException) -> None:
-        """Remember that the database refused a write. After a standby's refusal the next attempt connects again."""
+        """Remember that the database refused a write. If a standby refused it, the next attempt connects again."""
         if _is_from_standby(error):
             connection.invalidate(error)
         if _is_from_standby(error) or is_refused(error) or _lacks_table(error):
@@ -630,10 +632,10 @@ class Database:
             return Lacking((), "its user")
 
     def require_accepted(self) -> None:
-        """Raise ConfigError if the database refuses this process or its host has no address; call it only at the start.
+        """Raise ConfigError if the database refuses this process or its host has no address.
 
-        An outage raises nothing. In a running process the same refusal counts as an outage, because names vanish during
-        a failover.
+        An outage raises nothing. Call this only when the process starts: later the same refusal counts as an outage,
+        because host names may not resolve during a failover.
         """
         try:
             self.engine.connect().close()  # the first connection of an engine asks the server a few things, too
@@ -658,7 +660,7 @@ class Database:
         """Ask whether the database takes writes.
 
         It takes none as a standby, while its transactions or files are read-only, or while its user lacks a privilege.
-        Then the next question goes over a new connection. Raises what `read` does.
+        After such an answer the next call uses a new connection. Raises the errors of `read`.
         """
         self.lacking = self.find_lacking()
         try:
@@ -674,14 +676,14 @@ class Database:
         except DatabaseReadOnlyError:
             takes_writes = False
         except SchemaError:
-            takes_writes = True  # the schema's own check says what is wrong
+            takes_writes = True  # the check of the schema reports the fault
         self.refuses_writes = not takes_writes
         if not takes_writes:
             self.close()
         return takes_writes
 
     def ping(self, *, patience: Patience | None = None) -> None:
-        """Return once the database has answered; raises what `read` does."""
+        """Return once the database has answered. Raises the errors of `read`."""
         self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
 
     def encoding(self) -> str | None:
@@ -696,7 +698,7 @@ class Database:
         return f"{self.dialect.title} {self.read(lambda connection: connection.execute(query).scalar_one())}"
 
     def leave_to_parent(self) -> None:
-        """Close a fork's copies of its parent's connections to a server, so that these end with the parent."""
+        """Close a fork's copies of its parent's connections, so that these connections end with the parent."""
         if self._pid == os.getpid():
             return
         for raw in list(self._raw):
@@ -714,14 +716,15 @@ class Database:
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
-"""The size of a block whose allocation makes malloc sort the memory that the closed connections freed. If a child did
-the sorting, it would copy these pages: a quarter of the memory that a work horse touches."""
+"""The size of a block whose allocation makes malloc sort the memory that the closed connections freed. In a child this
+sorting would copy the memory: a quarter of what a work horse (RQ's process for one job) copies."""
 
 
 def _close_sqlite_before_fork() -> None:
-    """Close idle connections: a child that inherits an open file believes that it holds SQLite's locks, and does not.
+    """Close idle connections before a fork.
 
-    Its commits would vanish with the write-ahead log when the last connection outside the child closes.
+    A child that inherits an open file of SQLite believes that it holds SQLite's locks, but does not. Its commits would
+    vanish with the write-ahead log when the last connection outside the child closes.
     """
     databases = [database for database in list(_databases) if not database.dialect.has_server]
     for database in databases:

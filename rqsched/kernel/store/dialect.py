@@ -29,9 +29,9 @@ SESSION = {
     "idle_in_transaction_session_timeout": "8s",
     "tcp_user_timeout": "8s",
 }
-"""How long one of our sessions may hold up others (PostgreSQL). A process may freeze while it waits for a lock (4 s),
-between two statements (8 s), or while it receives rows. In the last case the server checks no SQL timeout, and only TCP
-ends the session (8 s)."""
+"""How long one of our sessions may hold up others (PostgreSQL). A process may stall while it waits for a lock (4 s),
+between two statements (8 s), or while it receives rows. In the last case no SQL timeout applies, and only TCP ends the
+session (8 s)."""
 FORMATS = {
     "client_encoding": "UTF8",
     "datestyle": "ISO",
@@ -101,13 +101,13 @@ class Dialect(ABC):
     def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Return a SELECT that looks up each value of a list, bound as `among`, by an index.
 
-        The planner's statistics may be older than thousands of open runs. It would then expect few, and read all of
-        them for each batch.
+        After thousands of runs were opened, the planner's statistics may be out of date. The planner would then expect
+        few open runs, and read all of them for each batch.
         """
 
     @abstractmethod
     def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
-        """Return a SELECT that looks up each of some ranges of numbers (`given_ranges`) by an index."""
+        """Return a SELECT that looks up each range of a list (`given_ranges`) of ranges of numbers by an index."""
 
     @abstractmethod
     def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Dialect(ABC):
     def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         """Return the length of a text, in characters (SQLite) or bytes (PostgreSQL).
 
-        PostgreSQL need not read a text that it stores outside of the row.
+        PostgreSQL need not read a text for this if it stores the text outside of the row.
         """
 
     @abstractmethod
@@ -326,7 +326,7 @@ class _Postgres(Dialect):
 
 
 def _is_likely(find: Any, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Skip most rows without parsing them: canonical JSON always writes a member that has a text in the same way."""
+    """Skip most rows without parsing them: canonical JSON writes a member with a text always in the same way."""
     found: sa.ColumnElement[int] = find(column, dumps({name: value})[1:-1])
     return found > 0 if isinstance(value, str) else sa.true()
 

@@ -1,4 +1,4 @@
-"""Databases of tests: their tables are empty before a test and after it, and may be dropped."""
+"""The database of an application's tests: tests begin and end with empty tables, and may drop the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kept: TypeAlias = list[dict[str, Any]]
 
 
 def values_of_empty(connection: Connection) -> Kept:
-    """Return the named values of a database that holds nothing else of ours; raises ConfigError when it does."""
+    """Return the named values of an empty database; raises ConfigError if a table of ours has any other rows."""
     for table in metadata.sorted_tables:
         if table is not database_metadata and connection.execute(table.select().limit(1)).first() is not None:
             raise ConfigError(
@@ -25,7 +25,7 @@ def values_of_empty(connection: Connection) -> Kept:
 
 
 def empty(connection: Connection, kept: Kept) -> None:
-    """Delete every row of ours but these named values."""
+    """Delete all rows of our tables, and keep only these named values."""
     for table in reversed(metadata.sorted_tables):
         connection.execute(table.delete())
     if kept:
@@ -33,6 +33,6 @@ def empty(connection: Connection, kept: Kept) -> None:
 
 
 def drop(connection: Connection) -> None:
-    """Drop every table of ours with what it holds."""
+    """Drop all our tables with their rows."""
     metadata.drop_all(connection)
     connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")

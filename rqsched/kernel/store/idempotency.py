@@ -1,4 +1,4 @@
-"""Idempotency keys: which schedule a create with a key made, from which request. They are kept for a day.
+"""Idempotency keys: for each key, the schedule that a create made and the digest of its request, kept for a day.
 
 Every function works inside the create's transaction.
 """
@@ -40,7 +40,10 @@ def digest_of(*parts: object) -> str:
 
 
 def made_by(connection: Connection, key: Key, now: datetime) -> str | None:
-    """Return the uid of the schedule that a key made; raises IdempotencyConflictError if its request was another."""
+    """Return the uid of the schedule that a create with the key made, or None for a new key.
+
+    Raises IdempotencyConflictError if the request of that create was different.
+    """
     wanted = (table.c.namespace == key.namespace, table.c.key == key.text, table.c.created_at > now - KEPT)
     row = connection.execute(sa.select(table.c.digest, table.c.schedule_uid).where(*wanted)).first()
     if row is None:

@@ -1,7 +1,7 @@
-"""The state of each instance of a machine, as its owner reports it. It knows no state machine library.
+"""The state of each instance of a state machine, as the application reports it. No state machine library is needed.
 
-A state is written as the ids of the active states, outermost first, separated by blanks: one word for a flat machine.
-An instance entered its state when this text last changed.
+A state is the text of the ids of the active states, outermost first, separated by blanks. For a flat machine it is one
+word. An instance entered its state when this text last changed.
 
 Every function works inside the caller's transaction.
 """
@@ -36,13 +36,13 @@ class InstanceState:
     state: str
     """The active states, outermost first."""
     version: int
-    """Counts every change; `replace` requires that it is unchanged."""
+    """Counts every change. `replace` requires that it is unchanged."""
 
 
 def put(
     connection: Connection, machine: str, states: dict[str, str], now: datetime, entered_at: datetime | None = None
 ) -> None:
-    """Set the states of instances by id, whether they are known or new.
+    """Set the states of instances, by id. Instances that do not exist are created.
 
     An instance that is already in its state keeps the time at which it entered the state, unless `entered_at` is given.
     """
@@ -67,9 +67,9 @@ def put(
 def replace(
     connection: Connection, machine: str, instance_id: str, known: InstanceState, state: str, now: datetime
 ) -> bool:
-    """Set an instance's state if it is still the one that was read; False when another process was first.
+    """Set an instance's state if its version is still the one in `known`; False if another process changed it first.
 
-    Repeating the call after a lost answer finds the row as this call left it, and returns True again.
+    If the first call was committed but its answer was lost, a second call finds its own values and returns True.
     """
     mine = {"state": state, "version": known.version + 1, "updated_at": now}
     entered_at = _kept_unless_moved(sa.literal(state), sa.literal(now, table.c.entered_at.type))
@@ -81,13 +81,13 @@ def replace(
 
 
 def lock(connection: Connection, machine: str, instance_ids: Collection[str]) -> None:
-    """Lock the instances that are known, so that the time at which they enter a state is read after the wait."""
+    """Lock these instances, if they exist. Read the clock for `entered_at` afterwards: the lock may take a while."""
     mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, sorted(instance_ids))
     connection.execute(sa.select(table.c.version).where(*mine).order_by(table.c.instance_id).with_for_update())
 
 
 def forget(connection: Connection, machine: str, instance_id: str) -> bool:
-    """Delete an instance; False when it is not known."""
+    """Delete an instance; False if it does not exist."""
     return bool(connection.execute(sa.delete(table).where(_is(machine, instance_id))).rowcount)
 
 
@@ -110,7 +110,7 @@ def states_in_use(connection: Connection, machine: str) -> list[str]:
 
 
 def entered_at(connection: Connection, machine: str, instance_id: str) -> datetime | None:
-    """Return since when an instance is in its state; None when the machine has no such instance."""
+    """Return since when an instance has been in its state; None when the machine has no such instance."""
     return connection.execute(sa.select(table.c.entered_at).where(_is(machine, instance_id))).scalar()
 
 

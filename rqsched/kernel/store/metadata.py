@@ -1,6 +1,6 @@
-"""Named values about the database as a whole: its id, the tzdata version next times were computed with.
+"""Named values about the whole database, such as its id and the tzdata version of the computed next times.
 
-Also values that web processes share for some hours, under their own prefix, and named values about one namespace.
+Other named values are about one namespace. Web processes also share some values for hours, under their own prefix.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rqsched.kernel.store.tables import database_metadata, namespace_metadata
 DATABASE_ID = "database_id"
 """The name of the database's id, which no other database has."""
 TAKEN_OVER = "taken_over"
-"""The name of the value that says when this database's server took over from another server, and from which."""
+"""The name of the record that this database's server took over: from which server, and when."""
 MARK = "mark"
 """The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
 WENT_BACK = "went_back"
-"""The prefix of the names of findings that a side, such as SQL, went back; the side (`WentBack`) follows."""
+"""The prefix of the name of a finding that SQL or Redis went back to an older state. The side (`WentBack`) follows."""
 SESSION_KEY = "session_key"
-"""The name of the random value that signs the dashboard's sessions. Nothing shows it, and a copy gets another."""
+"""The name of the random value that signs the dashboard's sessions. It is never shown. A copy gets another value."""
 FREEZE = "hold"
 """The name of the freeze of everything, or of a namespace. While it has a value, no claim begins an attempt there."""
 _THAWED = "released"
@@ -118,7 +118,7 @@ def record_altered(
 ) -> None:
     """Record that somebody altered something of a namespace, or something that all namespaces share (None).
 
-    Others who alter something there wait until the transaction ends. `clock` is read after our own wait for others.
+    Transactions that alter something there wait for each other. `clock` is read after the wait.
     """
     claim_value(connection, _ALTERED, "[]", namespace)
     known = _read_altered(lock_value(connection, _ALTERED, namespace))
@@ -175,7 +175,7 @@ def lock_of(connection: Connection, what: str, namespace: str) -> None:
     """Lock something of a namespace, by name, until the transaction ends.
 
     The lock writes a row. So a transaction whose snapshot is older than another's write fails, and does not read stale
-    rows. On SQLite a transaction that writes is alone anyway.
+    rows. On SQLite only one transaction writes at a time anyway.
     """
     if not dialect_of(connection).has_one_writer:
         digest = blake2b(namespace.encode(), digest_size=24).hexdigest()

@@ -88,7 +88,7 @@ def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str
     found = connection.execute(_select(key, namespaces, names)).all()
     read = {(row.namespace, row.name): _known.get(row.edit) for row in found}
     unknown = {name for (_, name), one in read.items() if one is None}
-    if unknown:  # by their names: a calendar that was changed since is read as it is now
+    if unknown:  # read them by name: a calendar may have changed since the read above
         fresh = connection.execute(_select(CALENDAR_COLUMNS, namespaces, unknown)).all()
         if len(_known) > _MOST_KNOWN:
             _known.clear()

@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL on which nothing waits for ever: neither this process, nor others for its locks.
+"""Connections to PostgreSQL that limit every wait: of this process for an answer, and of other processes for its locks.
 
-The server ends the transactions of a frozen process, because each of our sessions has time limits. A server that has
-fallen silent is noticed here: a connection without an answer for `ANSWER_SECONDS` is closed, and the transaction is
-repeated on another connection. Connections that the application opened are never touched.
+Each of our sessions has time limits, so the server ends the transactions of a stalled process. If the server falls
+silent, this module notices: it closes a connection after `ANSWER_SECONDS` without an answer, and the transaction is
+repeated on another connection. Connections that the application opened are never changed.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ the server, so a server that is alive always answers first."""
 _ASK_SECONDS = 2.0
 """How many seconds the server may take to answer an empty query, which needs no lock and no work.
 
-Processes may wait for each other in a row: one that executes for one that fires, a work horse (the process that RQ
-forks for a job) for its worker. The first may lose `ANSWER_SECONDS`, each later one only this: at most 15 s in all.
+Processes may wait for each other in a row: a process that executes for a process that fires, or a work horse (the
+process that RQ forks for a job) for its worker. The first may lose `ANSWER_SECONDS`, each other one only this time: at
+most 15 s in all.
 """
 _REFUSED = "startup parameter"
 _ENCODING = {"client_encoding": FORMATS["client_encoding"]}
@@ -61,7 +62,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed when the server does not answer, even if the network reports no error."""
 
     answer_seconds: float | None = ANSWER_SECONDS
-    """How many seconds may pass until an answer begins, or continues; None for no limit."""
+    """How many seconds the server may take to begin an answer, or to continue it; None for no limit."""
     quiet_seconds: float = 2.0
     """After this many seconds without a byte from the server the connection is tested before its next statement."""
     examine: ClassVar[Examine | None] = None
@@ -101,7 +102,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             with self.lock:
                 self.pgconn.send_query(b"")
                 results = super().wait(self._bounded(generators.execute(self.pgconn), _ASK_SECONDS))
-        except BaseException:  # a signal's too: the next statement must not get the answer to this one
+        except BaseException:  # also from a signal handler: the next statement must not get the answer to this one
             self.pgconn.finish()
             raise
         if self.closed:  # the server's reason came as the answer
@@ -109,7 +110,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError("".join(reasons) or "the server has ended the connection")
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """Wait as psycopg does, but not for ever."""
+        """Wait as psycopg does, but for each part of the answer at most `answer_seconds`."""
         seconds = math.inf if self.answer_seconds is None else self.answer_seconds
         return super().wait(self._bounded(gen, seconds), *args, **options)
 
@@ -165,7 +166,7 @@ class _PooledConnection(BoundedConnection):
 class _Description(Sequence[Any]):
     """The columns of a result: only names and types, built when they are first read.
 
-    For a statement that SQLAlchemy has met before, it only asks whether there are columns.
+    For a statement that is in its cache, SQLAlchemy only asks whether the result has columns.
     """
 
     def __init__(self, result: PGresult) -> None:

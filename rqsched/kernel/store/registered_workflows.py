@@ -1,4 +1,4 @@
-"""The workflows that processes registered. From here a process that does not import them knows their routing."""
+"""The workflows that processes registered. A process that does not import a workflow reads its routing here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_of(workflow: Workflow, *, registered_at: datetime) -> dict[str, Any]:
 def those_that_differ(
     rows: Iterable[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows that differ from the `known` row of their name in more than the time of registration."""
+    """Return the rows that differ from the `known` row of the same name. The time of registration does not count."""
 
     def said(row: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
         return None if row is None else tuple(row[name] for name in ("path", *ROUTING, "options"))

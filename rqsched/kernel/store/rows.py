@@ -1,8 +1,8 @@
 """How state is stored in rows: the order of the columns, and how a batch of fires writes many rows in one statement.
 
-Only this module knows the order of the columns. Many rows are passed as columns. A value that is the same in all rows
-is sent once, as are most values of a batch of fires. PostgreSQL gets each other column as one array. SQLite, which is
-in the same process, gets the other columns of many new rows as one document. It gets few rows, and changed rows, one by
+Only this module knows the order of the columns. Many rows are passed as columns. If a column has the same value in all
+rows, this value is sent once: in a batch of fires most columns have. PostgreSQL gets each other column as one array.
+SQLite gets the other columns of many new rows as one JSON document. It gets few new rows, and all changed rows, one by
 one through one prepared statement.
 """
 
@@ -242,7 +242,7 @@ def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
-    """Return rows of the same columns as columns."""
+    """Convert rows to columns; all rows must have the same columns."""
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
@@ -250,7 +250,7 @@ DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 """The approximate size of one statement: payloads may be large, and a batch is in memory several times."""
 _SEPARATOR = "\x1f"
 _MANY = 100
-"""From this number of rows on SQLite gets a document. Fewer rows do not pay for parsing a new statement each time."""
+"""From this number of rows on SQLite gets a document. For fewer rows, parsing its new statement costs more time."""
 _NUL = "\\u0000"
 """The JSON escape of NUL: SQLite cuts off a value of a document there."""
 
@@ -273,7 +273,9 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
-    """Insert rows on SQLite, with the values that differ in documents: binding sixty values a row takes half the time.
+    """Insert rows on SQLite, with the values that differ in JSON documents.
+
+    Otherwise half of the time would go to binding sixty values for each row.
 
     Numbers must be whole and fit into 64 bits: SQLite would make a float of a larger number.
     """
@@ -340,7 +342,7 @@ def _parts(columns: Columns, count: int) -> Iterator[Columns]:
 
 
 def _split(columns: Columns, apart: str | None = None) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """Return the columns with one value for all rows, as that value, and the other columns, at least one."""
+    """Return the columns with one value for all rows, as that value, and the other columns (at least one column)."""
     shared: dict[str, Any] = {}
     own: dict[str, Sequence[Any]] = {}
     apart = apart or next(iter(columns))

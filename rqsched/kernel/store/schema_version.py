@@ -72,9 +72,9 @@ def upgrade(database: Database) -> str | None:
     """Bring the database to the newest schema; returns its revision, or None when there was nothing to do.
 
     Atomic and idempotent. Any number of processes may call it at once: one upgrades, the others wait and find it done.
-    Existing tables that match are kept with their rows. Raises SchemaError, and changes nothing, if foreign tables have
-    these names, if the schema is newer than this code or older than release 0.1, or if an empty database has another
-    encoding than UTF8.
+    Existing tables that match are kept with their rows. Raises SchemaError, and changes nothing, if tables that are not
+    ours have these names, if the schema is newer than this code or older than release 0.1, or if an empty database has
+    another encoding than UTF8.
     """
     if status(database).is_current:
         return None
@@ -134,7 +134,7 @@ def _require_upgradable(current: str) -> None:
 
 
 def _require_utf8(connection: Connection) -> None:
-    """Raise SchemaError for an empty database that cannot store every text. With tables, only doctor says so."""
+    """Raise SchemaError for an empty database that cannot store every text. With tables, only doctor reports this."""
     if not dialect_of(connection).has_server:
         return
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()

@@ -1,10 +1,10 @@
 """The identity of the PostgreSQL server that a connection has reached.
 
-The id of the database in its tables is not enough, because a clone and an old primary have it, too.
+The id that is stored in the database's tables is not enough, because a clone and an old primary have the same id.
 
 `pg_control_checkpoint()` would show the timeline only after the first checkpoint of a promoted server, so the timeline
-is read from the name of the current WAL file. A part that the role may not read, or that a standby does not know, is
-left open.
+is read from the name of the current WAL file. A part of the identity is `OPEN` if the role may not read it, or a
+standby does not know it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServerIdentity(NamedTuple):
         return " ".join(self)
 
     def is_same(self, other: ServerIdentity) -> bool:
-        """Return whether both may be one server. A replica may be its primary, because its timeline is open."""
+        """Return whether both may be one server: an OPEN part equals everything, so a replica may be its primary."""
         return all(OPEN in {mine, theirs} or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def is_before(self, other: ServerIdentity) -> bool:

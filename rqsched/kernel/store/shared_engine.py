@@ -24,7 +24,7 @@ _OF_ONE_CONNECTION: tuple[type[Pool], ...] = (StaticPool, SingletonThreadPool, A
 def database_of(engine: Engine) -> Database:
     """Return the database of an application's engine; opens no connection.
 
-    Raises ConfigError when we cannot have connections of our own to it.
+    Raises ConfigError if we cannot open our own connections to the database.
     """
     _require_usable(engine)
     url = engine.url.render_as_string(hide_password=False)

@@ -132,7 +132,7 @@ def constant(word: StrEnum) -> sa.ColumnClause[str]:
 
 
 def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
-    """Return the condition that an attempt runs under a token: only the token's holder may go on with it or end it."""
+    """Return the condition that an attempt runs under a token: only the token's holder may continue or end it."""
     return (table.c.status == constant(RunStatus.RUNNING)) & (table.c.token == token)
 
 
@@ -481,7 +481,7 @@ uncounted = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""Runs up to that number that are not counted in the hours: they were open, or are run again."""
+"""Runs up to the number in `counted` that are not counted in the hours yet: they were open, or are run again."""
 
 audit_events = sa.Table(
     "rqsched_audit_events",
