@@ -23,29 +23,29 @@ from rqsched.workflows import workflow
 PAGE = Path(__file__).parent / "options.md"
 _HEAD = """# Options of a schedule
 
-Every option of `create`, `upsert` and `update`: what it does, its default, and how it is said in each place where a
-schedule can be created.
+Every option of `create`, `upsert` and `update`: what it does, its default, and how it is written in each place where a
+schedule can be created. "It" is the schedule.
 
 <!-- snippet: skip because each option has its own example below -->
 ```python
 scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), overlap="buffer_one", timeout="10m")
 ```
 
-| place | what is meant |
+| place | where the option is written |
 |---|---|
 | Python | [`Scheduler`](reference/python.md), its decorators and declarations, and the [client](http.md#the-client) |
 | Django | the same, in [`schedules.py`](django.md#workflows-and-schedules) and in views |
 | HTTP | a field of the body of [create, upsert and update](http.md#the-fields-of-a-schedule) |
-| file | a key of a schedule in a [file of `sync`](cli.md#the-file-of-sync): JSON and YAML as HTTP has it, or TOML |
-| command | a word of [`rqsched create`](reference/commands.md), `upsert` and `update`; in Django `manage.py rqsched` |
+| file | a key of a schedule in a [file of `sync`](cli.md#the-file-of-sync), in JSON, YAML or TOML |
+| command | an argument of [`rqsched create`](reference/commands.md), `upsert`, `update`; Django: `manage.py rqsched` |
 | editor | a field of the [dashboard's](dashboard.md) form |
 
-Lengths are a `timedelta`, seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out has its
-default; null over HTTP and `--unset NAME` bring it back.
+A length is a `timedelta`, a number of seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out
+has its default. Null over HTTP, or `--unset NAME`, sets an option back to its default.
 
 A default that is named `RQSCHED_...` is the project's: an environment variable, or in Django the entry of `RQSCHED`
-without that prefix. All but the one of `retention` are stored with the schedule when it is created or declared: a
-change of the setting reaches what is declared with the next `sync`, and leaves every other schedule as it is.
+without that prefix. The value is stored with the schedule when it is created or declared, except that of `retention`.
+If you change the setting later, declared schedules get the new value at the next `sync`; other schedules keep theirs.
 
 This page is made from the table in `rqsched/kernel/decide/option_table.py` by `python docs/options.py`.
 """
@@ -118,7 +118,8 @@ def labels(name: str) -> list[str]:
     listed = {field.name: field.label for fields in editor._groups(is_new=True).values() for field in fields}
     laid_out = dict(re.findall(r'field\("(\w+)", "([^"]+)"', _FORM))
     laid_out |= {field: text for text, field in re.findall(r'>([^<>]+)<(?:select|input|textarea) name="(\w+)"', _FORM)}
-    fields = [name, *(f"{name}.{part}" for part in PARTS.get(name, ())), *PARTS.get(name, ())]
+    parts = PARTS.get(name, ())
+    fields = [name, *(f"{name}.{part}" for part in parts), *(part for part in parts if part not in OPTIONS)]
     return [known[field] for field in fields for known in (listed, laid_out) if field in known]
 
 

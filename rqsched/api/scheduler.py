@@ -225,8 +225,9 @@ class Scheduler(Freezing, Syncing, Declaring):
                 `2026-12-24/2027-01-01`, `Sat, Sun`, `Mon-Fri 00:00-06:00`; default none.
             on_excluded: An occurrence on an excluded day is left out (`skip`, default), or happens on the `next` or the
                 `previous` day that is not excluded; for single instants and crons with one time of day.
-            dst_gap: A local time that the clock leaves out fires as much later (`shift`, default), or not (`skip`).
-            dst_fold: A local time that the clock shows twice fires the `first` time (default), or `both`.
+            dst_gap: A local time that the clocks skip fires later by the length of the gap (`shift`, default), or does
+                not fire (`skip`).
+            dst_fold: A local time that the clocks show twice fires once, the `first` time (default), or `both` times.
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
             overlap: How a fire treats an unfinished earlier run; see OverlapPolicy; default `skip`.
@@ -234,23 +235,26 @@ class Scheduler(Freezing, Syncing, Declaring):
             missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
             missed_limit: The most occurrences one fire starts under `missed="all"`; default 100.
             fire_within: An occurrence later than this is not fired; default no limit, 60 s under `skip`.
-            start_within: Such as `30m`: an attempt that has not started so long after it was queued ends as expired.
+            start_within: Such as `30m`: an attempt that has not started within this time after it was queued ends as
+                expired.
             on_resume: How `resume()` continues: `next` (default), `once` or `from_now`; see OnResume.
-            jitter: The most a fire is delayed; default none. Lengths are a `timedelta`, text such as `30s`, or seconds.
-            spread: Each fire is delayed by the same part of this, which namespace and id give; default none.
+            jitter: The longest random delay of a fire; default none. A length is a `timedelta`, text such as `30s`, or
+                seconds.
+            spread: All fires have the same delay, from 0 to this, computed from namespace and id; default none.
             limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
             limit_running: The most runs at once, if this is the group's first schedule; see `limits.set`.
             limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `limits.set`.
             max_runs: How many runs may start; default no limit.
-            on_max_runs: What follows `max_runs`: `done` (default) or `delete`.
-            max_successes: Done after so many successful runs; default no limit.
-            environments: Fire only where RQSCHED_ENVIRONMENT is one of these; default everywhere.
+            on_max_runs: When `max_runs` is used up, the schedule is `done` (default), or deleted (`delete`).
+            max_successes: The schedule is done after this many successful runs; default no limit.
+            environments: Only processes whose RQSCHED_ENVIRONMENT is one of these fire it; default all.
             retry: How failed attempts are repeated; see RetryPolicy; default RQSCHED_RETRY, then 3 retries.
             targets: A function that returns ids, or its name: a run calls the workflow for each (docs/fan-out.md).
             fan_out: When a run with targets fails: `any_failed` (default), `all_failed` or `never`; see FanOutPolicy.
-            overlap_until: How long `overlap` sees a run with targets: `finished` (default) or `dispatched`.
+            overlap_until: Until when a run with targets counts as unfinished for `overlap`: `finished` (default) or
+                `dispatched`; see OverlapUntil.
             target_retry: How failed attempts of a target are repeated; default RQSCHED_TARGET_RETRY, then not at all.
-            target_timeout: How long one attempt of a target may take, a length; default what a run may take.
+            target_timeout: How long one attempt of a target may take, a length; default the timeout of the run.
             max_parallel: The most targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: How long one attempt may take, a length in whole seconds; default the workflow's, then
@@ -268,8 +272,8 @@ class Scheduler(Freezing, Syncing, Declaring):
             on_failure: The workflow to run on failures; default the workflow's, then RQSCHED_ON_FAILURE.
             on_recovery: The workflow to run on the first success after failures; default the workflow's, then
                 RQSCHED_ON_RECOVERY.
-            expect_success_within: Such as `26h`: without a success for so long it is overdue.
-            expect_duration: Such as `20m`: a run that takes longer makes a notification.
+            expect_success_within: Such as `26h`: if no run succeeds for this long, the schedule is overdue.
+            expect_duration: Such as `20m`: if a run takes longer, a notification is sent.
             notifications: `webhook`, `events`, `heartbeat`, `sentry`.
 
         Raises:

@@ -49,7 +49,7 @@ MAX_PRIORITY = 1_000
 MAX_ENVIRONMENT = 255
 """Characters of the name of an environment."""
 
-WHEN, WHAT, POLICY, TARGETS, METADATA, TOLD = "When", "What", "Policy", "Targets", "Metadata", "Who is told"
+WHEN, WHAT, POLICY, TARGETS, METADATA, NOTIFICATIONS = "When", "What", "Policy", "Targets", "Metadata", "Notifications"
 """The groups in which the options are listed."""
 
 
@@ -226,30 +226,36 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     exclude: Annotated[
         ExcludeLike | None,
-        Option(Kind.TEXTS, "Dates, ranges of dates, weekly windows and calendars, in its timezone, when it is not due.",
+        Option(Kind.TEXTS, "Times at which it does not fire: dates, ranges of dates, weekly windows and calendars.",
                WHEN, (), ["2026-12-24/2027-01-01", "Sat, Sun"],
                lambda name, value: require_exclusions(() if value is None else value, name),
                most=MAX_EXCLUSIONS, flags=("--exclude",)),
     ]  # fmt: skip
     on_excluded: Annotated[
         str | None,
-        Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest other day.",
+        Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest day "
+               "after or before it.",
                WHEN, ON_EXCLUDED[0], "next", lambda _, value: require_on_excluded(value), choices=ON_EXCLUDED),
     ]  # fmt: skip
     dst_gap: Annotated[
         str | None,
-        Option(Kind.CHOICE, "What becomes of a local time that the clock leaves out: it fires as much later, or not.",
+        Option(Kind.CHOICE, "For a local time that the clocks skip: shift fires later by the length of the gap, "
+               "skip does not fire.",
                WHEN, GAPS[0], "skip", require_choice, choices=GAPS),
     ]  # fmt: skip
     dst_fold: Annotated[
         str | None,
-        Option(Kind.CHOICE, "When a local time that the clock shows twice fires.", WHEN, FOLDS[0], "both",
+        Option(Kind.CHOICE, "For a local time that the clocks show twice: first fires once, both fires twice.",
+               WHEN, FOLDS[0], "both",
                require_choice, choices=FOLDS),
     ]  # fmt: skip
-    jitter: Annotated[SpanLike, Option(Kind.LENGTH, "The most a fire is delayed.", WHEN, timedelta(0), "30s", _delay)]
+    jitter: Annotated[
+        SpanLike, Option(Kind.LENGTH, "The longest random delay of a fire.", WHEN, timedelta(0), "30s", _delay)
+    ]
     spread: Annotated[
         SpanLike,
-        Option(Kind.LENGTH, "Each fire is delayed by the same part of this, which its namespace and id give.", WHEN,
+        Option(Kind.LENGTH, "All its fires have the same delay, from 0 to this, computed from its namespace and id.",
+               WHEN,
                timedelta(0), "2h", _delay, "spread"),
     ]  # fmt: skip
     args: Annotated[
@@ -286,13 +292,14 @@ class CommonOptions(TypedDict, total=False):
     ]
     priority: Annotated[
         int,
-        Option(Kind.COUNT, "Above 0: runs go to the front of the queue.", WHAT, 0, 1,
+        Option(Kind.COUNT, "Above 0, its runs go to the front of the queue.", WHAT, 0, 1,
                lambda name, value: _count(name, value) or 0,
                least=-MAX_PRIORITY, most=MAX_PRIORITY),
     ]  # fmt: skip
     executor: Annotated[
         str,
-        Option(Kind.CHOICE, "Who executes its runs: workers of RQ, or external ones of any language.", WHAT, "rq",
+        Option(Kind.CHOICE, "Who executes its runs: rq, workers of RQ, or external, workers of any language over "
+               "HTTP.", WHAT, "rq",
                "external", _executor, choices=EXECUTORS, is_fixed=True),
     ]  # fmt: skip
     overlap: Annotated[
@@ -302,16 +309,19 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     buffer_limit: Annotated[
         int | None,
-        Option(Kind.COUNT, "The most runs that wait under buffer_all.", POLICY, None, 10, policy="buffer_limit"),
+        Option(
+            Kind.COUNT, "With overlap buffer_all, the most runs that wait.", POLICY, None, 10, policy="buffer_limit"
+        ),
     ]
     missed: Annotated[
         MissedPolicy | str,
-        Option(Kind.CHOICE, "What a fire does with occurrences whose time has passed.", POLICY,
+        Option(Kind.CHOICE, "Which passed occurrences still fire: fire_once the oldest, skip the newest if it is "
+               "at most fire_within late (60 s by default), all the newest missed_limit.", POLICY,
                MissedPolicy.FIRE_ONCE.value, "skip", policy="missed", choices=tuple(MissedPolicy)),
     ]  # fmt: skip
     missed_limit: Annotated[
         int,
-        Option(Kind.COUNT, "The most occurrences that one fire starts when missed is all.", POLICY,
+        Option(Kind.COUNT, "With missed all, the most passed occurrences for which one fire starts runs.", POLICY,
                DEFAULT_MISSED_LIMIT, 10, policy="missed_limit", most=MAX_MISSED_LIMIT),
     ]  # fmt: skip
     fire_within: Annotated[
@@ -321,43 +331,52 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     start_within: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "A run that has not started so long after it was queued ends as expired.", POLICY, None,
+        Option(Kind.LENGTH, "A run that no worker has started within this time after it was queued ends as expired.",
+               POLICY, None,
                "30m", _length, "start_within"),
     ]  # fmt: skip
     on_resume: Annotated[
         OnResume | str,
-        Option(Kind.CHOICE, "Where resume continues.", POLICY, OnResume.NEXT.value, "once", policy="on_resume",
+        Option(Kind.CHOICE, "How a resumed schedule continues: next at its next occurrence, once also at once if "
+               "occurrences passed, from_now one interval after the resume.",
+               POLICY, OnResume.NEXT.value, "once", policy="on_resume",
                choices=tuple(OnResume)),
     ]  # fmt: skip
     limit: Annotated[
         str | None,
-        Option(Kind.TEXT, "The group that it is in: of all its runs only so many run at once, or start in "
-               "a time. {labels.NAME} and {namespace} are replaced.", POLICY, None, "tenant:{labels.team}",
+        Option(Kind.TEXT, "The group that it belongs to: only so many runs of a group run at once, or start "
+               "within a time. {labels.NAME} and {namespace} are replaced.", POLICY, None, "tenant:{labels.team}",
                require_limit, "limit"),
     ]  # fmt: skip
     limit_running: Annotated[
         int | None,
-        Option(Kind.COUNT, "How many of the group's runs run at once; may be left out when the group is there.", POLICY,
+        Option(Kind.COUNT, "How many runs of the group may run at once; may be left out if the group exists.", POLICY,
                None, 5, _count, "limit_running", most=MAX_NUMBER),
     ]  # fmt: skip
     limit_rate: Annotated[
         str | None,
-        Option(Kind.TEXT, "How many of the group's attempts start in any such time: N/s, /min, /h, /day or N/ and a "
-               "length, as in 5/30s; may be left out when the group is there.", POLICY, None, "100/min", require_rate,
+        Option(Kind.TEXT, "How many attempts of the group may start within any such time: N/s, /min, /h, /day "
+               "or N/ and a length, as in 5/30s; may be left out if the group exists.",
+               POLICY, None, "100/min", require_rate,
                "limit_rate"),
     ]  # fmt: skip
     max_runs: Annotated[int | None, Option(Kind.COUNT, "How many runs may start.", POLICY, None, 10, _count)]
     on_max_runs: Annotated[
         str,
-        Option(Kind.CHOICE, "What follows when max_runs is used up.", POLICY, "done", "delete", policy="on_max_runs",
+        Option(Kind.CHOICE, "Whether the schedule is done or deleted when max_runs is used up.",
+               POLICY, "done", "delete", policy="on_max_runs",
                choices=("done", "delete")),
     ]  # fmt: skip
     max_successes: Annotated[
-        int | None, Option(Kind.COUNT, "Done after so many successes.", POLICY, None, 3, policy="max_successes")
+        int | None,
+        Option(
+            Kind.COUNT, "The schedule is done after this many successful runs.", POLICY, None, 3, policy="max_successes"
+        ),
     ]
     environments: Annotated[
         Sequence[str],
-        Option(Kind.NAMES, "Fire only where RQSCHED_ENVIRONMENT is one of these.", POLICY, (), ["production"],
+        Option(Kind.NAMES, "Only processes whose RQSCHED_ENVIRONMENT is one of these fire it.",
+               POLICY, (), ["production"],
                _environments, "environments"),
     ]  # fmt: skip
     retention: Annotated[
@@ -367,22 +386,25 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     retry: Annotated[
         RetryPolicy | Mapping[str, Any] | None,
-        Option(Kind.RETRY, "How failed attempts are repeated; what it leaves out is RQSCHED_RETRY's.", POLICY, None,
+        Option(Kind.RETRY, "How failed attempts are repeated; fields that are not given come from RQSCHED_RETRY.",
+               POLICY, None,
                {"max_retries": 5, "base": "30s"}, policy="retry"),
     ]  # fmt: skip
     targets: Annotated[
         str | Callable[..., Any] | None,
-        Option(Kind.TEXT, "The workflow that returns the ids to call the workflow for, a job each.", TARGETS, None,
+        Option(Kind.TEXT, "The workflow that returns ids; the schedule's workflow is then called for each id, "
+               "in a separate job.", TARGETS, None,
                "list_shops", workflow_name, "targets"),
     ]  # fmt: skip
     max_parallel: Annotated[
         int | None,
-        Option(Kind.COUNT, "The most targets of a run that are handled at once, over all workers.", TARGETS, None, 20,
+        Option(Kind.COUNT, "The most targets of a run that execute at once, over all workers.", TARGETS, None, 20,
                _count, "max_parallel", most=MAX_PARALLEL),
     ]  # fmt: skip
     target_timeout: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "How long a target may take, in whole seconds; default as a run.", TARGETS, None, "1m",
+        Option(Kind.LENGTH, "How long an attempt of a target may take, in whole seconds; default: the timeout of "
+               "the run.", TARGETS, None, "1m",
                timeout_seconds, "target_timeout"),
     ]  # fmt: skip
     target_retry: Annotated[
@@ -392,12 +414,15 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     fan_out: Annotated[
         FanOutPolicy | str,
-        Option(Kind.CHOICE, "When a run with targets fails.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
+        Option(Kind.CHOICE, "When a run with targets fails: any_failed if a target failed, all_failed if none "
+               "succeeded.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
                policy="fan_out", choices=tuple(FanOutPolicy)),
     ]  # fmt: skip
     overlap_until: Annotated[
         OverlapUntil | str,
-        Option(Kind.CHOICE, "How long overlap sees a run with targets.", TARGETS, OverlapUntil.FINISHED.value,
+        Option(Kind.CHOICE, "Until when a run with targets counts as unfinished for overlap: finished until its "
+               "last target has ended, dispatched until its workflow has returned.",
+               TARGETS, OverlapUntil.FINISHED.value,
                "dispatched", policy="overlap_until", choices=tuple(OverlapUntil)),
     ]  # fmt: skip
     labels: Annotated[
@@ -426,23 +451,40 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     on_failure: Annotated[
         str | None,
-        Option(Kind.TEXT, "The workflow that is run when a run failed, was lost or takes too long, and when the "
-               "schedule is overdue.", TOLD, None, "alert_team"),
+        Option(Kind.TEXT, "The workflow that is called when a run failed, was lost, expired or takes too long, "
+               "and when the schedule is overdue.", NOTIFICATIONS, None, "alert_team"),
     ]  # fmt: skip
     on_recovery: Annotated[
         str | None,
-        Option(Kind.TEXT, "The workflow that is run at the first success after that.", TOLD, None, "alert_team"),
+        Option(
+            Kind.TEXT,
+            "The workflow that is called at the first success after a call of on_failure.",
+            NOTIFICATIONS,
+            None,
+            "alert_team",
+        ),
     ]
     expect_success_within: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "Overdue without a success for so long.", TOLD, None, "26h", _length),
+        Option(
+            Kind.LENGTH,
+            "If no run succeeds for this long, the schedule is overdue.",
+            NOTIFICATIONS,
+            None,
+            "26h",
+            _length,
+        ),
     ]
     expect_duration: Annotated[
-        SpanLike | None, Option(Kind.LENGTH, "A run that takes longer is told.", TOLD, None, "20m", _length)
+        SpanLike | None,
+        Option(
+            Kind.LENGTH, "If a run takes longer than this, a notification is sent.", NOTIFICATIONS, None, "20m", _length
+        ),
     ]
     notifications: Annotated[
         Mapping[str, Any] | None,
-        Option(Kind.NOTIFICATIONS, "Where else it is told: webhook, events, heartbeat, sentry.", TOLD, None,
+        Option(Kind.NOTIFICATIONS, "Other receivers of notifications: webhook, events, heartbeat, sentry.",
+               NOTIFICATIONS, None,
                {"webhook": "https://hooks.example.com/rqsched"}),
     ]  # fmt: skip
 
@@ -474,7 +516,7 @@ def _parts_of_retries(default: int) -> dict[str, Part]:
         "base": Part(Kind.LENGTH, "The first delay; default the interval, 60 s for cron."),
         "factor": Part(Kind.NUMBER, "How much each delay grows; default 2."),
         "cap": Part(Kind.LENGTH, "The longest delay; default 10 times the base."),
-        "jitter": Part(Kind.LENGTH, "The most that is added to a delay at random."),
+        "jitter": Part(Kind.LENGTH, "The longest random addition to a delay."),
         "retry_on": Part(Kind.NAMES, "The errors that are tried again; default every one."),
         "give_up_on": Part(Kind.NAMES, "The errors that are never tried again."),
     }
@@ -484,14 +526,18 @@ PARTS: Mapping[str, Mapping[str, Part]] = {
     "retry": {
         **_parts_of_retries(3),
         "max_retries": Part(Kind.COUNT, "Attempts after the first; default 3.", flags=("--max-retries",)),
-        "then": Part(Kind.CHOICE, "What follows a failed run.", tuple(FailurePolicy)),
-        "max_consecutive_failures": Part(Kind.COUNT, "The schedule is dead after so many failed runs in a row."),
+        "then": Part(
+            Kind.CHOICE, "Whether the schedule is dead after a failed run, or continues.", tuple(FailurePolicy)
+        ),
+        "max_consecutive_failures": Part(Kind.COUNT, "The schedule is dead after this many failed runs in a row."),
     },
     "target_retry": _parts_of_retries(0),
     "notifications": {
-        "webhook": Part(Kind.TEXT, "The URL that events are posted to, signed."),
-        "events": Part(Kind.NAMES, "The audit events the webhook gets; default: failures and recoveries."),
-        "heartbeat": Part(Kind.TEXT, "The URL that is pinged by starts and ends of runs."),
+        "webhook": Part(Kind.TEXT, "The URL to which events are posted, signed."),
+        "events": Part(
+            Kind.NAMES, "The audit events that are posted to the webhook; default: failures and recoveries."
+        ),
+        "heartbeat": Part(Kind.TEXT, "The URL that is pinged at the start and the end of each run."),
         "sentry": Part(Kind.TEXT, "The slug of the monitor in Sentry."),
     },
 }
