@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from rqsched.kernel.chain.claim import Claim, End, NotAnsweredError
+from rqsched.kernel.chain.attempt import Claim, End, NotAnsweredError
 from rqsched.kernel.chain.execution import write_claim
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import write_end

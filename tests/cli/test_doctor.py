@@ -301,7 +301,7 @@ def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> No
 def test_what_several_workers_lack_is_said_once_with_their_names(served: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = served.scheduler.runtime
     for schedule, host in (("a", "one"), ("b", "two")):
-        monkeypatch.setattr("rqsched.kernel.chain.claim.socket.gethostname", lambda host=host: host)
+        monkeypatch.setattr("rqsched.kernel.chain.attempt.socket.gethostname", lambda host=host: host)
         block(runtime, present(served.scheduler.create(schedule, HELLO, Every("1h")).trigger().run))
     workers = f"one:{os.getpid()}, two:{os.getpid()}"
     detail = f"2 run(s) whose code no worker had yet: {workers}: no module named 'billing'"

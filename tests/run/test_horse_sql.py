@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched.features.list import make_runtime
-from rqsched.kernel.chain.claim import NotAnsweredError
+from rqsched.kernel.chain.attempt import NotAnsweredError
 from rqsched.kernel.chain.execution import execute, write_claim
 from rqsched.kernel.chain.settle import write_end
 from rqsched.kernel.decide.ids import new_uid

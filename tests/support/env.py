@@ -20,8 +20,8 @@ from rqsched import current_run, jobs
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import serializer_path
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.blocked import block_run
-from rqsched.kernel.chain.claim import Claim
 from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.chain.execution import claim_run, execute
 from rqsched.kernel.chain.fire import Fired, fire

@@ -24,7 +24,7 @@ from rqsched.features.fan_out.dispatch import enqueue_soon
 from rqsched.features.fan_out.run_end import try_to_end
 from rqsched.features.fan_out.store import ClaimedTarget, Target
 from rqsched.features.limits import chain as limits
-from rqsched.kernel.chain.claim import make_context, process_name
+from rqsched.kernel.chain.attempt import make_context, process_name
 from rqsched.kernel.chain.error_text import describe_error, text_of, types_of
 from rqsched.kernel.chain.ownership import UnknownJobError
 from rqsched.kernel.chain.runtime import Runtime

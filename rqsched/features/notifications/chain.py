@@ -27,7 +27,7 @@ from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import MAX_ERROR, NO_ANSWER, PINGS, Delivery, DeliveryKind, DeliveryStatus
 from rqsched.features.notifications.outbox import LEASE_SECONDS, Outbox
 from rqsched.features.notifications.watching import find_long, find_overdue, redeliver_notifications
-from rqsched.kernel.chain.claim import process_name
+from rqsched.kernel.chain.attempt import process_name
 from rqsched.kernel.chain.error_text import describe_error
 from rqsched.kernel.chain.feature import Feature, OwnJobId, Pass, Section, Stage, Started
 from rqsched.kernel.chain.reconcile.repair import unless_all_frozen

@@ -13,8 +13,8 @@ from rq.timeouts import JobTimeoutException
 
 from rqsched.errors import FrozenError, NotExecutedError, RunCancelled
 from rqsched.kernel.chain import settle
+from rqsched.kernel.chain.attempt import Claim, NotAnsweredError, make_context, process_name
 from rqsched.kernel.chain.blocked import block_run, unblock_run
-from rqsched.kernel.chain.claim import Claim, NotAnsweredError, make_context, process_name
 from rqsched.kernel.chain.error_text import describe_error, text_of, types_of
 from rqsched.kernel.chain.feature import Call
 from rqsched.kernel.chain.heartbeats import Heartbeats

@@ -13,7 +13,7 @@ from rqsched.clock import Clock, HostClock, SystemClock
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
 from rqsched.errors import WrongDatabaseError
-from rqsched.kernel.chain.claim import ParentWorker
+from rqsched.kernel.chain.attempt import ParentWorker
 from rqsched.kernel.chain.commit import Subscriber
 from rqsched.kernel.chain.database_time import DatabaseTime
 from rqsched.kernel.chain.feature import Feature, Features

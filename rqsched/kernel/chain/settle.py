@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from rqsched.errors import RunNotFoundError
-from rqsched.kernel.chain.claim import Claim, End
+from rqsched.kernel.chain.attempt import Claim, End
 from rqsched.kernel.chain.commit import Attempts, Decided, publish
 from rqsched.kernel.chain.fire import restate
 from rqsched.kernel.chain.runtime import Runtime

@@ -15,7 +15,7 @@ from rqsched.features.external import chain as external_runs
 from rqsched.features.limits import store as groups
 from rqsched.features.limits.chain import grant
 from rqsched.features.limits.decide import GRANT_LIFE
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.execution import claim_run
 from rqsched.kernel.chain.settle import settle_run
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched import current_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.execution import claim_run
 from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.policy import RetryPolicy

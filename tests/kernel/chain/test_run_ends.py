@@ -13,7 +13,7 @@ import pytest
 from rqsched import current_run
 from rqsched.errors import DatabaseUnavailableError, RunCancelled
 from rqsched.kernel.chain import execution, settle
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.execution import claim_run
 from rqsched.kernel.decide.policy import RetryPolicy
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult

@@ -14,7 +14,7 @@ from rq.job import JobStatus
 
 from rqsched import current_run
 from rqsched.kernel.chain import execution
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.execution import MAX_RESULT, claim_run
 from rqsched.kernel.chain.ownership import UnknownJobError
 from rqsched.kernel.decide.ids import RunJobId

@@ -19,7 +19,7 @@ from rqsched import After, Every, RetryPolicy
 from rqsched.features.limits import chain as limits
 from rqsched.features.limits.decide import Bounds, Waiting, old_at
 from rqsched.kernel.chain import execution, fire, settle
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.reconcile.schedules import end_pauses
 from rqsched.kernel.decide.ids import LinkId, parse_link_id, parse_run_job_id
 from rqsched.kernel.decide.limit_options import Rate, split_key

@@ -24,7 +24,7 @@ from rqsched.features.fan_out.decide import TargetEnd
 from rqsched.features.fan_out.store import Target
 from rqsched.features.limits import store as limits
 from rqsched.kernel.chain import execution, settle
-from rqsched.kernel.chain.claim import Claim
+from rqsched.kernel.chain.attempt import Claim
 from rqsched.kernel.chain.reconcile.passes import iter_batches
 from rqsched.kernel.chain.runtime import using
 from rqsched.kernel.decide.freeze import Freeze

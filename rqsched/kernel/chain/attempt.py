@@ -1,4 +1,4 @@
-"""A claimed attempt: the claim, the context for its workflow, and the worker that may write for its process."""
+"""An attempt that a process has claimed, the context of its workflow, and the parent that may write for the process."""
 
 from __future__ import annotations
 
