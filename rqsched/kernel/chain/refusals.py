@@ -103,8 +103,14 @@ class Refusals:
         return int(json.loads(metadata.find_value(connection, self._name) or "{}").get("count", 0))
 
     def _change(self, change: Callable[[dict[str, Any]], object]) -> None:
+        def apply(connection: Connection) -> None:
+            metadata.claim_value(connection, self._name, "{}")
+            kept = json.loads(metadata.lock_value(connection, self._name) or "{}")
+            change(kept)
+            metadata.set_value(connection, self._name, json.dumps(kept))
+
         try:
-            self._database.transact(partial(_apply, name=self._name, change=change), patience=_ONCE)
+            self._database.transact(apply, patience=_ONCE)
         except (RqschedError, DatabaseError) as error:
             _log.warning("a refusal of Redis is not kept: %s", error, extra={"action": "refusal_not_kept"})
 
@@ -112,13 +118,6 @@ class Refusals:
 def find_all(connection: Connection, now: datetime) -> list[Refused]:
     """Return the refusals on every control queue of this database."""
     return [one for text in metadata.values_under(connection, f"{_NAME}:").values() for one in _read(text, now)]
-
-
-def _apply(connection: Connection, *, name: str, change: Callable[[dict[str, Any]], object]) -> None:
-    metadata.claim_value(connection, name, "{}")
-    kept = json.loads(metadata.lock_value(connection, name) or "{}")
-    change(kept)
-    metadata.set_value(connection, name, json.dumps(kept))
 
 
 def _read(text: str | None, now: datetime) -> list[Refused]:

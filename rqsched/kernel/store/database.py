@@ -451,12 +451,13 @@ class Database:
         """
         if not self.dialect.has_server:
             return None
-        return self._patiently(partial(self._once, self._ask_identity, is_alone=True), patience)
 
-    def _ask_identity(self, connection: Connection) -> ServerIdentity:
-        found = to_identity(connection.exec_driver_sql(self._identities.query).one())
-        self._note(found, connection.info)
-        return found
+        def ask(connection: Connection) -> ServerIdentity:
+            found = to_identity(connection.exec_driver_sql(self._identities.query).one())
+            self._note(found, connection.info)
+            return found
+
+        return self._patiently(partial(self._once, ask, is_alone=True), patience)
 
     def transact(
         self,

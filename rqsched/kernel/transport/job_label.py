@@ -67,11 +67,9 @@ def function_of(workflow: str) -> str:
     Letters, digits, `_`, `-`, `:` and single inner dots stay. Every other character is written as the bytes of its
     UTF-8, `%XX` each, so that different names stay different and no name breaks a line of a log.
     """
-    return f"{WORKFLOW}.{_UNFIT.sub(_escaped, workflow)}"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+    return f"{WORKFLOW}." + _UNFIT.sub(
+        lambda unfit: "".join(f"%{byte:02X}" for byte in unfit[0].encode("utf-8", "surrogatepass")), workflow
+    )
 
 
 @lru_cache(maxsize=1024)
