@@ -133,6 +133,11 @@ class RunHandle(RunView):
         >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
         2
+
+        Args:
+            reason: Why; recorded with the audit event.
+            failed_targets: Only its targets that failed or were lost; also of a run that has succeeded.
+            context: The caller, for the audit events.
         """
         require_note(reason, "reason")
         self._run = retrying.retry_run(
@@ -143,14 +148,22 @@ class RunHandle(RunView):
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
 
-        The caller (`context`) and the reason are recorded as RunCancelled if either is given.
+        The caller and the reason are recorded as RunCancelled if either is given.
+
+        Args:
+            reason: Why.
+            context: The caller, for the audit events.
         """
         return self._end(AttemptOutcome.CANCELLED, reason, context)
 
     def terminate(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run and have RQ kill its process. Idempotent.
 
-        The caller (`context`) and the reason are recorded as RunTerminated if either is given.
+        The caller and the reason are recorded as RunTerminated if either is given.
+
+        Args:
+            reason: Why.
+            context: The caller, for the audit events.
         """
         return self._end(AttemptOutcome.TERMINATED, reason, context)
 

@@ -157,7 +157,10 @@ class ScheduleHandle(ScheduleView):
     ) -> Page[DeliveryDescription]:
         """Read a page (1 to 500) of its notifications, newest first; works after delete too.
 
-        `status` is one of `pending`, `running`, `succeeded` and `failed`.
+        Args:
+            limit: The size of the page.
+            cursor: The next_cursor of the previous page.
+            status: `pending`, `running`, `succeeded` or `failed`; default: any.
         """
         schedule_queries.require_limit(limit)
         require_delivery_status(status)
@@ -195,6 +198,9 @@ class ScheduleHandle(ScheduleView):
         """Return the next `count` (1 to 1000) instants at which it fires, with jitter.
 
         Returns fewer if it has fewer, or if the search takes too many steps.
+
+        Args:
+            count: How many.
         """
         schedule_queries.require_limit(count, 1_000)
         self.refresh()
@@ -205,6 +211,9 @@ class ScheduleHandle(ScheduleView):
 
         The answer covers the minute of `at`, or its second if `at` has seconds. Without `at` it is about the newest
         occurrence up to now. Works after delete too. Raises InvalidSpecError for a naive instant.
+
+        Args:
+            at: An instant; default: the newest occurrence up to now.
         """
         from rqsched.api.why import why  # noqa: PLC0415 - as in Scheduler.recover
 

@@ -13,8 +13,19 @@ from rqsched.api.values import MAX_PAGE
 from rqsched.client import responses
 from rqsched.client.groups import AsyncGroup, Group, Sender, awaited, iterated
 from rqsched.client.requests import Request, get, many, path_of, sent
-from rqsched.client.views import ScheduleView
-from rqsched.types import BackfillProgress, Freeze, LimitDescription, Load, Page, Thawed, ThawPreview, Usage
+from rqsched.client.views import RunView, ScheduleView
+from rqsched.types import (
+    BackfillProgress,
+    DeliveryDescription,
+    Freeze,
+    LimitDescription,
+    Load,
+    Page,
+    Thawed,
+    ThawPreview,
+    Usage,
+    Why,
+)
 from rqsched.when.calendars import Calendar
 
 if TYPE_CHECKING:
@@ -307,6 +318,51 @@ class AsyncOperations:
     thaw = awaited(Operations.thaw)
 
 
+class RunOperations(RunView):
+    """Operations on what a handle stands for."""
+
+    _client: Sender
+
+    def cancel(self, reason: str | None = None) -> Self:
+        """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
+
+        The caller and the reason are recorded as RunCancelled if either is given.
+
+        Args:
+            reason: Why.
+        """
+        return self._client.send(self._edit("cancel", sent({"reason": reason}), is_repeatable=True))
+
+    def terminate(self, reason: str | None = None) -> Self:
+        """End the run and have RQ kill its process. Idempotent.
+
+        The caller and the reason are recorded as RunTerminated if either is given.
+
+        Args:
+            reason: Why.
+        """
+        return self._client.send(self._edit("terminate", sent({"reason": reason}), is_repeatable=True))
+
+    def retry(self, reason: str | None = None, *, failed_targets: bool = False) -> Self:
+        """Start one more attempt of a run that failed, was lost, cancelled or terminated.
+
+        A blocked run is offered to the workers now instead of after its delay.
+
+        The run keeps its uid, its occurrence and its earlier attempts, and does not count for `max_runs`. It starts
+        when the overlap policy allows; until then it is `buffered`. A run that is already being retried on request is
+        left unchanged. In a run with targets, only the failed and lost targets are handled again, and the resolver is
+        not called; `failed_targets` allows this for a succeeded run, too, and refuses a run without such targets.
+        Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
+
+        Args:
+            reason: Why; recorded with the audit event.
+            failed_targets: Only its targets that failed or were lost; also of a run that has succeeded.
+        """
+        return self._client.send(
+            self._edit("retry", sent({"reason": reason, "failed_targets": failed_targets}), is_repeatable=False)
+        )
+
+
 class ScheduleOperations(ScheduleView):
     """Operations on what a handle stands for."""
 
@@ -377,3 +433,42 @@ class ScheduleOperations(ScheduleView):
             if_version: The version that it must have.
         """
         return self._client.send(self._edit("restart", sent({"note": note}), if_version))
+
+    def deliveries(
+        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
+    ) -> Page[DeliveryDescription]:
+        """Read a page (1 to 500) of its notifications, newest first; works after delete too.
+
+        Args:
+            limit: The size of the page.
+            cursor: The next_cursor of the previous page.
+            status: `pending`, `running`, `succeeded` or `failed`; default: any.
+        """
+        return self._client.send(
+            get(
+                self._path("deliveries"),
+                responses.page(DeliveryDescription),
+                sent({"limit": limit, "cursor": cursor, "status": status}),
+            )
+        )
+
+    def upcoming(self, count: int = 5) -> Sequence[datetime]:
+        """Return the next `count` (1 to 1000) instants at which it fires, with jitter.
+
+        Returns fewer if it has fewer, or if the search takes too many steps.
+
+        Args:
+            count: How many.
+        """
+        return self._client.send(get(self._path("upcoming"), responses.instants, sent({"count": count})))
+
+    def why(self, at: datetime | None = None) -> Why:
+        """Say why it ran or did not run at a past instant, or whether it will run at a future one.
+
+        The answer covers the minute of `at`, or its second if `at` has seconds. Without `at` it is about the newest
+        occurrence up to now. Works after delete too. Raises InvalidSpecError for a naive instant.
+
+        Args:
+            at: An instant; default: the newest occurrence up to now.
+        """
+        return self._client.send(get(self._path("why"), responses.one(Why), sent({"at": at})))

@@ -90,6 +90,11 @@ def found_runs(response: httpx.Response) -> Page[tuple[str, RunDescription]]:
     return Page([(one["schedule_id"], read(RunDescription, one)) for one in page["items"]], page["next_cursor"])
 
 
+def instants(response: httpx.Response) -> list[datetime]:
+    """Read a list of instants."""
+    return [*map(datetime.fromisoformat, response.json()["items"])]
+
+
 def nothing(response: httpx.Response) -> None:
     """Read a response without content."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import httpx
 import tenacity
 
-from rqsched.api.description import BackfillProgress, DeliveryDescription, Description, RunDescription, TriggerResult
+from rqsched.api.description import BackfillProgress, Description, RunDescription, TriggerResult
 from rqsched.api.groups import Grouped
 from rqsched.api.values import MAX_PAGE, pages
 from rqsched.api.waiting import looks
@@ -24,7 +24,6 @@ from rqsched.client.groups import Group
 from rqsched.client.http import Retries
 from rqsched.client.requests import Request, get, given, instant, path_of
 from rqsched.client.responses import EventRecord
-from rqsched.client.views import RunView
 from rqsched.errors import RqschedError
 from rqsched.types import (
     AuditRecord,
@@ -36,7 +35,6 @@ from rqsched.types import (
     Synced,
     TargetDescription,
     TargetProgress,
-    Why,
 )
 from rqsched.when.calendars import Calendar, require_entries
 
@@ -499,8 +497,10 @@ class Client(operations.Operations):
         return requests.joined([requests.told(self.send(part), progress) for part in parts])
 
 
-class RunHandle(RunView):
+class RunHandle(operations.RunOperations):
     """One run: its description as it was last read, and the operations on it."""
+
+    _client: Client
 
     def __init__(self, client: Client, schedule_id: str, description: RunDescription) -> None:
         self._client = client
@@ -521,16 +521,6 @@ class RunHandle(RunView):
             time.sleep(next(pauses))
         return self
 
-    def retry(self, reason: str | None = None, *, failed_targets: bool = False) -> RunHandle:
-        """Start one more attempt; raises RunStateError unless the run failed, was lost, cancelled or terminated.
-
-        With `failed_targets`, handle its failed and lost targets again, even if the run has succeeded.
-        """
-        # Not repeatable: a run that failed again meanwhile would be retried twice.
-        body = given({"reason": reason, "failed_targets": failed_targets or None})
-        request = Request("POST", self._path("retry"), responses.one(RunDescription), body)
-        return self._client.send(request.then(self._keep))
-
     def progress(self) -> TargetProgress | None:
         """Read the progress of its targets; None when it has no targets."""
 
@@ -546,14 +536,6 @@ class RunHandle(RunView):
         """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
         params = {"limit": limit, "cursor": cursor, "status": status}
         return self._client.send(get(self._path("targets"), responses.page(TargetDescription), params))
-
-    def cancel(self, reason: str | None = None) -> RunHandle:
-        """End the run: a waiting one never starts, a running one sees it at its next checkpoint. Idempotent."""
-        return self._client.send(self._end("cancel", reason))
-
-    def terminate(self, reason: str | None = None) -> RunHandle:
-        """End the run and have its process killed. Idempotent."""
-        return self._client.send(self._end("terminate", reason))
 
 
 class ScheduleHandle(operations.ScheduleOperations):
@@ -656,16 +638,6 @@ class ScheduleHandle(operations.ScheduleOperations):
         params = {"limit": limit, "after_sequence": after_sequence}
         return self._client.send(get(self._path("history"), responses.listed(AuditRecord), params))
 
-    def deliveries(
-        self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
-    ) -> Page[DeliveryDescription]:
-        """Read a page (1 to 500) of its notifications, newest first; works after delete too.
-
-        `status` is one of `pending`, `running`, `succeeded` and `failed`.
-        """
-        params = {"limit": limit, "cursor": cursor, "status": status}
-        return self._client.send(get(self._path("deliveries"), responses.page(DeliveryDescription), params))
-
     def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> Iterator[AuditRecord]:
         """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
         if follow:
@@ -688,17 +660,3 @@ class ScheduleHandle(operations.ScheduleOperations):
     def run(self, run: str) -> RunHandle:
         """Find one run by uid, number or instance id; raises RunNotFoundError."""
         return self._client.send(get(self._path("runs", run), responses.one(RunDescription)).then(self._run_handle))
-
-    def upcoming(self, count: int = 5) -> list[datetime]:
-        """List the next instants (1 to 1000) at which the schedule fires."""
-        request = get(self._path("upcoming"), lambda response: response.json()["items"], {"count": count})
-        return self._client.send(request.then(lambda items: [datetime.fromisoformat(item) for item in items]))
-
-    def why(self, at: datetime | None = None) -> Why:
-        """Say why it ran, or did not run, at an instant: past or future, from what is recorded; after delete too.
-
-        `at` stands for its minute, or for its second if it has one. The default is the newest occurrence up to now.
-        """
-        return self._client.send(
-            get(self._path("why"), responses.one(Why), {"at": None if at is None else instant("at", at)})
-        )

@@ -33,10 +33,9 @@ class RunView(RunFields):
         self.description = description
         return self
 
-    def _end(self, operation: str, reason: str | None) -> Request[Self]:
-        body = given({"reason": reason}) or None
-        request = Request("POST", self._path(operation), responses.one(RunDescription), body, is_repeatable=True)
-        return request.then(self._keep)
+    def _edit(self, operation: str, body: dict[str, Any], *, is_repeatable: bool) -> Request[Self]:
+        read = responses.one(RunDescription)
+        return Request("POST", self._path(operation), read, body or None, is_repeatable=is_repeatable).then(self._keep)
 
 
 class ScheduleView(ScheduleFields):

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import assert_type
 
 from rqsched import Calendar
-from rqsched.client import AsyncClient, AsyncScheduleHandle, Client, ScheduleHandle
-from rqsched.types import BackfillProgress, Freeze, LimitDescription, Load, Page, Thawed, ThawPreview, Usage
+from rqsched.client import AsyncClient, AsyncScheduleHandle, Client, RunHandle, ScheduleHandle
+from rqsched.types import BackfillProgress, Freeze, LimitDescription, Load, Page, Thawed, ThawPreview, Usage, Why
 
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
 
@@ -34,6 +34,9 @@ def operate(client: Client) -> None:
     schedule = client.get("nightly")
     assert_type(schedule.pause("closed", until=LATER, if_version=3), ScheduleHandle)
     assert_type(schedule.resume("once").skip_next(2, reason="a holiday").restart(), ScheduleHandle)
+    assert_type(schedule.upcoming(3), Sequence[datetime])
+    assert_type(schedule.why(LATER), Why)
+    assert_type(schedule.run("1").cancel("the wrong month").retry(failed_targets=True), RunHandle)
     schedule.pause(until="tomorrow")  # type: ignore[arg-type] # as above
 
 

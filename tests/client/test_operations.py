@@ -8,11 +8,16 @@ from operator import attrgetter
 
 import pytest
 
-from rqsched.client import AsyncClient, AsyncScheduleHandle, Client, ScheduleHandle
-from rqsched.http.native.operation import SCHEDULER, Operation, parameters_of
+from rqsched.client import AsyncClient, AsyncRunHandle, AsyncScheduleHandle, Client, RunHandle, ScheduleHandle
+from rqsched.http.native.operation import Operation, parameters_of
 from rqsched.http.native.router import OPERATIONS
 from tests.support.operations import FILE, source
 
+CLIENTS = {
+    "Scheduler": (Client, AsyncClient),
+    "ScheduleHandle": (ScheduleHandle, AsyncScheduleHandle),
+    "RunHandle": (RunHandle, AsyncRunHandle),
+}
 OF_EACH = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 
 
@@ -22,8 +27,7 @@ def test_the_operations_of_the_clients_are_written_anew_after_a_change() -> None
 
 @OF_EACH
 def test_scheduler_and_both_clients_have_the_operation_under_one_name(operation: Operation) -> None:
-    kinds = (Client, AsyncClient) if operation.owner is SCHEDULER else (ScheduleHandle, AsyncScheduleHandle)
-    for kind in kinds:
+    for kind in CLIENTS[operation.owner.kind.__name__]:
         taken = inspect.signature(attrgetter(operation.calls)(kind)).parameters
         assert [name for name in taken if name not in {"self", "if_version"}] == [
             one.name for one in parameters_of(operation)

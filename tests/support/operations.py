@@ -37,14 +37,15 @@ from rqsched.client import responses
 from rqsched.client.groups import AsyncGroup, Group, Sender, awaited, iterated
 from rqsched.client.requests import Request, get, many, path_of, sent
 from rqsched.types import {types}
-from rqsched.client.views import ScheduleView
+from rqsched.client.views import RunView, ScheduleView
 from rqsched.when.calendars import Calendar
 
 if TYPE_CHECKING:
     from rqsched import OnResume
 '''
 READERS = {
-    "None": "responses.nothing", "Calendar": "responses.calendar", "Freeze": "responses.freeze",
+    "None": "responses.nothing", "datetime": "responses.instant", "Calendar": "responses.calendar",
+    "Freeze": "responses.freeze",
     "Thawed": "responses.thawed", "ThawPreview": "responses.thaw_preview", "Usage": "responses.usage",
 }  # fmt: skip
 """The readers of results that are not read by the fields of their class; `s` at its end reads a list of them."""
@@ -81,7 +82,7 @@ def group(name: str, operations: Sequence[Operation]) -> Iterator[str]:
     if operations[0].owner is not SCHEDULER:
         view = name.replace("Operations", "View")
         yield f'\n\nclass {name}({view}):\n    """Operations on what a handle stands for."""\n\n    _client: Sender\n\n'
-        yield from map(edit, operations)
+        yield from map(of_handle, operations)
         return
     about = "operations on the client itself" if name == "Operations" else f"see `rqsched.types.{name}`"
     base, asynchronous = ("Sender", "") if name == "Operations" else ("Group", "(AsyncGroup)")
@@ -117,16 +118,21 @@ def method(operation: Operation) -> str:
     return f"{head}{docstring(operation)}        return {sender}.send({request(operation, parameters, result)})\n\n"
 
 
-def edit(operation: Operation) -> str:
-    """Return a method of a handle that changes what it stands for, and reads it again."""
-    version = Parameter("if_version", "int | None", None, None, True, "The version that it must have.")
-    parameters = parameters_of(operation)
-    verb = operation.path.strip("/").split("/")[-1]
+def of_handle(operation: Operation) -> str:
+    """Return a method of a handle: it reads something, or changes what the handle stands for and reads that again."""
+    more, parameters = [], parameters_of(operation)
+    verb, result = operation.path.strip("/").split("/")[-1], returns(operation)
     fields = ", ".join(f'"{one.name}": {value(one)}' for one in parameters)
-    return (
-        f"    def {operation.calls}({signature([*parameters, version])}) -> Self:\n{docstring(operation, version)}"
-        f'        return self._client.send(self._edit("{verb}", sent({{{fields}}}), if_version))\n\n'
-    )
+    if operation.method == "GET":
+        request = f'get(self._path("{verb}"), {reader(result)}, sent({{{fields}}}))'
+    else:
+        how = f"is_repeatable={operation.is_repeatable}"
+        if "if_version" in inspect.signature(operation.function).parameters:
+            more = [Parameter("if_version", "int | None", None, None, True, "The version that it must have.")]
+            how = "if_version"
+        request, result = f'self._edit("{verb}", sent({{{fields}}}), {how})', "Self"
+    head = f"    def {operation.calls}({signature([*parameters, *more])}) -> {result}:\n"
+    return f"{head}{docstring(operation, *more)}        return self._client.send({request})\n\n"
 
 
 def iterating(operation: Operation) -> str:

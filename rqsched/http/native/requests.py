@@ -410,20 +410,6 @@ class RetryRunRequest(RequestBody):
     reason: Note | None = Field(default=None, description=_REASON)
 
 
-class StopRequest(RequestBody, json_schema_extra=shown({"reason": "the wrong month"})):
-    """Why a run is cancelled or terminated, or a backfill stopped."""
-
-    reason: Note | None = Field(default=None, description=_REASON)
-
-
-class RetryOneRequest(RetryRunRequest, json_schema_extra=shown({"reason": "the server is back"})):
-    """Why a run is run again, and which part of it."""
-
-    failed_targets: bool = Field(
-        default=False, description="Only its targets that failed or were lost; also of a run that has succeeded."
-    )
-
-
 def _read_since(value: Any) -> datetime | timedelta:
     try:
         return read_instant(value)

@@ -74,7 +74,9 @@ router.include_router(schedules.router)
 for part in parts_of("http"):
     router.include_router(part.router)
 OPERATIONS: Sequence[Operation] = [
-    *schedules.OPERATIONS, *(one for part in parts_of("http") for one in getattr(part, "OPERATIONS", ()))
+    *schedules.OPERATIONS,
+    *runs.OPERATIONS,
+    *(one for part in parts_of("http") for one in getattr(part, "OPERATIONS", ()))
 ]  # fmt: skip
 """The operations whose routes and clients are made from their entries."""
 router.include_router(workflows.router)

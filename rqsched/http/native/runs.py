@@ -6,10 +6,12 @@ SQL owns the progress: when this process ends, reconcile continues it.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from rqsched import BackfillRange, OverlapPolicy, Rerun
@@ -20,6 +22,7 @@ from rqsched.api.build_description import describe_preview, describe_run
 from rqsched.api.cursors import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunFilters
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.states import RUN_FILTERS
 from rqsched.errors import (
     FrozenError,
@@ -30,19 +33,18 @@ from rqsched.errors import (
     ScheduleNotFoundError,
     TooMuchWorkError,
 )
-from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read, ReadHeavy
+from rqsched.http.dependencies import Call, OperateAlways, OperateOrHeavy, Read, ReadHeavy
 from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.convert import statuses_of
+from rqsched.http.native.operation import Operation, Owner, routes
 from rqsched.http.native.requests import (
     BackfillRequest,
     Cursor,
     Instant,
     Limit,
     RetryFailedRequest,
-    RetryOneRequest,
     ScheduleId,
     ShownFields,
-    StopRequest,
 )
 from rqsched.http.native.responses import (
     LARGE_OF_RUN,
@@ -94,24 +96,6 @@ def read_history(
 
 
 @router.get(
-    "/schedules/{schedule_id}/deliveries/",
-    response_model=DeliveriesResponse,
-    responses=PROBLEM.of(ScheduleNotFoundError, InvalidLimitError),
-    tags=["runs"],
-)
-def list_deliveries(
-    call: Read,
-    schedule_id: ScheduleId,
-    status: Annotated[str | None, Query(max_length=20, description="pending, running, succeeded or failed.")] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response:
-    """List the notifications of the schedule, newest first."""
-    page = call.newest(schedule_id).deliveries(limit, cursor, status=status)
-    return Json(page)
-
-
-@router.get(
     "/schedules/{schedule_id}/runs/",
     response_model=RunsResponse,
     responses=PROBLEM.of(ScheduleNotFoundError, InvalidLimitError),
@@ -146,47 +130,6 @@ def list_runs(
 def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     """Read one run by uid, number or instance id."""
     return Json(describe_run(call.newest(schedule_id).run(run).state))
-
-
-@router.post(
-    "/schedules/{schedule_id}/runs/{run}/cancel/",
-    response_model=RunResponse,
-    responses=PROBLEM.of(*_RUN),
-    tags=["runs"],
-)
-def cancel_run(call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None) -> Response:
-    """End a run: a waiting one never starts, a running one sees it at its next checkpoint. Returns the run."""
-    found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return Json(describe_run(found.cancel(reason, context=call.context).state))
-
-
-@router.post(
-    "/schedules/{schedule_id}/runs/{run}/terminate/",
-    response_model=RunResponse,
-    responses=PROBLEM.of(*_RUN),
-    tags=["runs"],
-)
-def terminate_run(
-    call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: StopRequest | None = None
-) -> Response:
-    """End a run and kill its process. Returns the run."""
-    found, reason = call.newest(schedule_id).run(run), body.reason if body else None
-    return Json(describe_run(found.terminate(reason, context=call.context).state))
-
-
-@router.post(
-    "/schedules/{schedule_id}/runs/{run}/retry/",
-    response_model=RunResponse,
-    responses=PROBLEM.of(*_RUN, RunStateError, FrozenError),
-    tags=["runs"],
-)
-def retry_run(
-    call: OperateAlways, schedule_id: ScheduleId, run: RunId, body: RetryOneRequest | None = None
-) -> Response:
-    """Start one more attempt of a run that failed, was lost, cancelled or terminated. Returns the run."""
-    reason, only = (body.reason, body.failed_targets) if body else (None, False)
-    found = call.newest(schedule_id).run(run)
-    return Json(describe_run(found.retry(reason, failed_targets=only, context=call.context).state))
 
 
 TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
@@ -293,35 +236,6 @@ def retry_failed_runs(call: OperateAlways, body: RetryFailedRequest) -> Response
     return Json(retry_failed_response(rows))
 
 
-@router.get(
-    "/schedules/{schedule_id}/upcoming/",
-    response_model=UpcomingResponse,
-    responses=PROBLEM.of(ScheduleNotFoundError, TooMuchWorkError),
-    tags=["runs"],
-)
-def list_upcoming(
-    call: Read, schedule_id: ScheduleId, count: Annotated[int, Query(ge=1, le=1_000, description="How many.")] = 5
-) -> Response:
-    """List the next instants at which the schedule fires."""
-    instants = call.schedule(schedule_id).upcoming(count)
-    return Json({"items": instants})
-
-
-@router.get(
-    "/schedules/{schedule_id}/why/",
-    response_model=WhyResponse,
-    responses=PROBLEM.of(ScheduleNotFoundError, TooMuchWorkError, TooManyHeavyReadsError),
-    tags=["runs"],
-)
-def why(
-    call: ReadHeavy,
-    schedule_id: ScheduleId,
-    at: Annotated[Instant | None, Query(description="An instant; default: the newest occurrence up to now.")] = None,
-) -> Response:
-    """Say why the schedule ran, or did not run, at an instant: past or future, from what is recorded."""
-    return Json(call.newest(schedule_id).why(at))
-
-
 @router.post(
     "/schedules/{schedule_id}/backfill/",
     response_model=BackfillResponse,
@@ -359,3 +273,49 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
     backfills.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
     return Json(replace(first, rows=[]), 202, {"Location": location})
+
+
+def _newest(call: Call, given: dict[str, Any]) -> ScheduleHandle:
+    return call.newest(given.pop("schedule_id"))
+
+
+def _run(call: Call, given: dict[str, Any]) -> RunHandle:
+    return _newest(call, given).run(given.pop("run"))
+
+
+_ID = {"schedule_id": (ScheduleId, inspect.Parameter.empty)}
+_SCHEDULE = Owner(ScheduleHandle, _ID, lambda call, given: call.schedule(given.pop("schedule_id")))
+_NEWEST = Owner(ScheduleHandle, _ID, _newest)
+_RUN_HANDLE = Owner(
+    RunHandle, _ID | {"run": (RunId, inspect.Parameter.empty)}, _run,
+    lambda _, handle: Json(describe_run(handle.state)),
+)  # fmt: skip
+OPERATIONS = (
+    Operation(
+        "cancel_run", "POST", "/schedules/{schedule_id}/runs/{run}/cancel/", "cancel", OperateAlways, RunResponse, _RUN,
+        is_repeatable=True, example={"reason": "the wrong month"}, owner=_RUN_HANDLE,
+    ),
+    Operation(
+        "terminate_run", "POST", "/schedules/{schedule_id}/runs/{run}/terminate/", "terminate", OperateAlways,
+        RunResponse, _RUN, is_repeatable=True, example={"reason": "it hangs"}, owner=_RUN_HANDLE,
+    ),
+    Operation(  # not repeatable: a run that failed again meanwhile would be retried twice
+        "retry_run", "POST", "/schedules/{schedule_id}/runs/{run}/retry/", "retry", OperateAlways, RunResponse,
+        (*_RUN, RunStateError, FrozenError), example={"reason": "the server is back"}, owner=_RUN_HANDLE,
+    ),
+    Operation(
+        "list_deliveries", "GET", "/schedules/{schedule_id}/deliveries/", "deliveries", Read, DeliveriesResponse,
+        (ScheduleNotFoundError, InvalidLimitError), is_repeatable=True,
+        types={"status": Annotated[str, Field(max_length=20)] | None}, owner=_NEWEST,
+    ),
+    Operation(
+        "list_upcoming", "GET", "/schedules/{schedule_id}/upcoming/", "upcoming", Read, UpcomingResponse,
+        (ScheduleNotFoundError, TooMuchWorkError), is_repeatable=True,
+        types={"count": Annotated[int, Field(ge=1, le=1_000)]}, owner=_SCHEDULE,
+    ),
+    Operation(
+        "why", "GET", "/schedules/{schedule_id}/why/", "why", ReadHeavy, WhyResponse,
+        (ScheduleNotFoundError, TooMuchWorkError, TooManyHeavyReadsError), is_repeatable=True, owner=_NEWEST,
+    ),
+)  # fmt: skip
+router.include_router(routes(OPERATIONS, "runs"))
