@@ -1,6 +1,6 @@
-"""After the caller's commit: what an operation wrote in the caller's transaction is published.
+"""After the caller's commit: publish what operations wrote in the caller's transaction.
 
-The touched rows are read again on our own connection, and published as they are then, never as they were decided: the
+The written rows are read again on our own connection, and published as they are then, never as they were decided: the
 transaction, or a savepoint of it, may have been rolled back since. If a row still has the uid of its operation, the row
 and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
 """
@@ -26,7 +26,7 @@ from rqsched.kernel.store.database import Connection, Database, Patience
 _log = logging.getLogger(__name__)
 
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, because somebody waits for the answer to a commit; a second only if the connection was lost."""
+"""One attempt, because the application waits for its commit; a second one only if the connection was lost."""
 
 
 class AfterCommit:
@@ -62,7 +62,7 @@ class AfterCommit:
             found = [replace(one, owed_again=resumed.get(one.after.uid)) for one in found] if resumed else found
             publish(runtime, found, decided=touched)
         except Exception:  # noqa: BLE001 - the caller's transaction is over and must not fail here
-            _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
+            _log.exception("links and jobs are not in Redis yet", extra={"action": "follow_failed"})
 
 
 def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
@@ -92,7 +92,7 @@ def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
 
 
 def _pair(before: Run, now: Run) -> tuple[Run, Run]:
-    """Return a run before and after: twice as it is now, or, if it has ended since, first as it was with its job."""
+    """Return a run before and after: twice as it is now; if it has ended since, `before` as it was with its job."""
     return (before if before.status in OPEN and now.status not in OPEN else now), now
 
 
@@ -115,7 +115,7 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
         if now is not None:
             pairs[uid] = _pair(before, now)
     events = [event for one in touched for event in _committed(connection, one)]
-    # The same object before and after: such a Change moves nothing, and so restates the link.
+    # The same object before and after: such a Change moves nothing, so that publishing it only repeats the link.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
     return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
 

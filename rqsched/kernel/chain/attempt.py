@@ -44,8 +44,8 @@ def make_context(
 ) -> RunContext:
     """Return the context that a workflow gets about its run; `attempt` is the attempt of the target with `target_id`.
 
-    `traceparent` is the span of the attempt. If the attempt is not traced (None), the context has the span that asked
-    for the run.
+    `traceparent` is the span of the attempt. If the attempt is not traced (None), the context has the span of the
+    request for the run.
     """
     return RunContext(
         uid=run.uid,
@@ -76,7 +76,7 @@ def make_context(
 
 
 End: TypeAlias = Decided[Change | None]
-"""A recorded end: the Changes to publish; its result is the Change if it was decided here, else None."""
+"""A recorded end: the Changes to publish, and as its result the Change if it was decided here, else None."""
 
 
 def process_name() -> str:
@@ -85,7 +85,7 @@ def process_name() -> str:
 
 
 class NotAnsweredError(Exception):
-    """The parent did not write what it was asked to, or its answer was lost: this process writes it itself."""
+    """The parent did not write the claim or the end, or its answer was lost: this process writes it itself."""
 
 
 class ParentWorker(Protocol):

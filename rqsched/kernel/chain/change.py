@@ -42,7 +42,7 @@ def change(
 ) -> R:
     """Decide, write and publish: at once in a transaction of ours, else after the caller's commit.
 
-    In the caller's transaction this happens once or not at all; `perform` says what is raised.
+    In the caller's transaction everything is written or nothing. `caller_transaction.perform` lists the errors.
     """
     if within is None:
         decided = commit(runtime, decide, alone=alone, creates=creates)
@@ -58,9 +58,9 @@ def change(
 def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None = None, creates: int = 0) -> Decided[R]:
     """Decide and write in a transaction of ours, and publish nothing.
 
-    This is repeated while failures may pass. Another process may create each of the `creates` schedules first, so it is
-    also repeated that often: the next try finds the schedule. On PostgreSQL `alone` is tried first, without a
-    transaction.
+    This is repeated after transient failures. `creates` is the number of schedules that the decision may create.
+    Another process may create each of them first, so this is also repeated that often: the next try finds the schedule.
+    On PostgreSQL `alone` is tried first, without BEGIN and COMMIT.
     """
     attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
     by_itself = None if alone is None else partial(_alone, attempts, alone)

@@ -1,7 +1,8 @@
-"""The two sides of a commit: `write` writes Changes to SQL before it, and `publish` tells everybody else after it.
+"""Before a commit, `write` writes Changes to SQL; after the commit, `publish` updates Redis and calls the features.
 
-Nothing else writes a Change or makes Redis follow one. The caller locks, reads and decides before. `Attempts` joins a
-decision with `write`. If the answer to a commit was lost, it detects that the attempt was committed.
+Redis *follows* a Change when it has the links and jobs that the Change needs. Only this module writes Changes and makes
+Redis follow them. The caller locks, reads and decides before. `Attempts` combines a decision with `write`. After a lost
+answer to a commit it finds out whether the attempt was committed.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Parts(Protocol):
     now: Callable[[], datetime]
     """Returns the database's time."""
     transport: Transport
-    """Redis, which follows the commit."""
+    """Redis, with links and jobs."""
     breakers: Breakers
     """The breakers of each Redis; none in a worker."""
     out_of_sync: set[str]
-    """The uids of schedules that Redis has not followed because it was away; not all of them if they are many."""
+    """The uids of schedules that Redis does not follow yet because it was away. If they are many, some are left out."""
     subscribers: list[Subscriber]
     """Called with each event after its commit."""
     features: Features
@@ -82,22 +83,22 @@ def publish(
 ) -> None:
     """Make Redis follow committed Changes and announce them. This may be repeated, and raises only with `must`.
 
-    If Redis does not answer, this is logged, and the links follow when reconcile finds Redis back. With `must`,
-    RedisUnavailableError is raised instead, so that the link whose fire this is comes again.
+    If Redis does not answer, this is logged, and reconcile adds the links when Redis is back. With `must`,
+    RedisUnavailableError is also raised, so that the link that is being fired is delivered again.
 
     Args:
         parts: The process's runtime.
-        changes: The committed Changes, or Changes that restate rows as they are now.
-        must: Whether Redis must follow.
-        seen: The columns that the single statement that wrote a Change read for features.
-        decided: The decided Changes, if `changes` only restate their rows: features enqueue what they wrote for these.
-        skip_locked: Whether a downstream schedule that another process has locked is left to a pass.
+        changes: The committed Changes, or Changes that write nothing and only have the current rows.
+        must: Whether to raise an error if Redis does not follow.
+        seen: The values of the features' columns (`Sees`), if a single statement wrote the Change.
+        decided: The decided Changes, if `changes` only have the current rows: features enqueue the jobs of these.
+        skip_locked: Whether to leave a downstream schedule that another process has locked to a pass of reconcile.
     """
     failure = follow(parts, changes, decided=decided)
     announce(parts, changes, seen=seen, skip_locked=skip_locked)
     if failure is not None and must:
         remedy = advice_for(failure, "Start it.")
-        raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: links follow.") from failure
+        raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: reconcile adds the links.") from failure
 
 
 def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None) -> RedisError | None:
@@ -108,19 +109,19 @@ def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change]
         for feature in parts.features.involved_in(changes):
             feature.enqueue(changes if decided is None else decided)
     except WrongDatabaseError as error:
-        _log.error("links and jobs do not follow: %s", error, extra={"action": "foreign_server"})
+        _log.error("no links and jobs are put into Redis: %s", error, extra={"action": "foreign_server"})
     except RedisError as error:
-        _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
-        if is_transient(error):  # only reconcile tries again after any other
+        _log.warning("links and jobs are not in Redis yet: %s", error, extra={"action": "follow_failed"})
+        if is_transient(error):  # after any other error only reconcile tries again
             _keep_out_of_sync(parts, changes, error)
             failure = error
     return failure
 
 
 def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SEEN, skip_locked: bool = False) -> None:
-    """Let features follow, write logs for operators and call subscribers: the second half of `publish`.
+    """Call the features' `follow`, write logs for operators, and call subscribers: the second half of `publish`.
 
-    Logged are runs that end, schedules with more than two waiting runs (Open Job Spec), and schedules that die.
+    Logs ended runs, schedules with more than two waiting runs (Open Job Spec asks for this), and schedules that die.
     """
     involved = parts.features.involved_in(changes)
     for feature in involved:
@@ -150,11 +151,11 @@ def _let_follow(feature: Feature, changes: Sequence[Change], seen: Seen, skip_lo
     try:
         feature.follow(changes, seen=seen, skip_locked=skip_locked)
     except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
-        _log.exception("%s did not follow", type(feature).__name__, extra={"action": "feature_failed"})
+        _log.exception("%s failed after a commit", type(feature).__name__, extra={"action": "feature_failed"})
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
-    """Remember schedules that Redis must follow when it is back; if it is back already, let it follow now.
+    """Remember schedules that Redis must follow when it is back. If it is back already, make it follow now.
 
     In a process without breakers, reconcile finds the schedules instead.
     """
@@ -176,10 +177,10 @@ class Decided(NamedTuple, Generic[R]):
     also: Callable[[Connection], object] | None = None
     """Writes other rows of the transaction, before the Changes."""
     seen: Seen = NOTHING_SEEN
-    """The columns that the single statement that wrote the decision read for features; empty for none."""
+    """The values of the features' columns (`Sees`), if a single statement wrote the decision; else empty."""
 
     def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is still as this decision wrote it: no other operation and no fire has written it."""
+        """Return whether a row is still as this decision wrote it: no other operation or fire has written it since."""
         if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]

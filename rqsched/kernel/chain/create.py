@@ -1,6 +1,6 @@
 """Creates and upserts: schedules are created, or changed to what is declared; many upserts share one transaction.
 
-A plan around excluded days may take long. So the plan is made before anything is locked, and used if nothing changed.
+A plan around excluded days may take long to make. So it is made before anything is locked, and used if nothing changed.
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ def upsert_batches(
 ) -> None:
     """Upsert distinct schedules of one namespace, one transaction for each batch; calls `report` after each commit.
 
-    While a batch is written, Redis follows the batch before, whose subscribers are called then. Raises as `upsert`
-    does. Even then Redis follows the batches that were written before, and their subscribers are called.
+    While a batch is written, a thread makes Redis follow the batch before. Then the subscribers of that batch are
+    called. Raises the errors of `upsert`, but first Redis follows all written batches and their subscribers are called.
     """
     untold: deque[tuple[Sequence[Change], Callable[[], object]]] = deque()
     with ThreadPoolExecutor(1, "rqsched-follow") as threads:
@@ -317,7 +317,7 @@ def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
     try:
         follow(runtime, changes)
     except Exception:  # noqa: BLE001 - the commit is made
-        _log.exception("links and jobs follow later", extra={"action": "follow_failed"})
+        _log.exception("links and jobs are not in Redis yet", extra={"action": "follow_failed"})
 
 
 def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], object]]], but: int = 0) -> None:

@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 class DatabaseTime(Clock):
     """Measures this host's clock against the database's.
 
-    If somebody sets the wall clock, only the next measurement comes earlier. A new measurement is never made inside a
-    transaction. This class is for a database with a server: SQLite has no clock, and the host's clock is used.
+    A change of the host's wall clock only makes the next measurement come earlier. A new measurement is never made
+    inside a transaction. This class is for a database with a server: SQLite has no clock, so the host's clock is used.
     """
 
     def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:

@@ -29,8 +29,8 @@ from rqsched.kernel.transport.transport import NextLook
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 0.2
-"""Seconds after which a waiting dispatcher looks again, woken or not: so it takes links that a dead peer was to take.
-"""
+"""After this many seconds a waiting dispatcher looks for due links, even if nothing woke it: the dispatcher that was
+woken may have died."""
 LATER_LOOK = 0.01
 """Seconds after a due time at which the other dispatchers look: the first has leased the link by then, unless it died.
 """
@@ -82,7 +82,7 @@ class Dispatcher:
         self._is_stopping = True
 
     def run(self) -> None:
-        """Fire and reconcile until `stop`; outages of SQL and Redis are waited out."""
+        """Fire and reconcile until `stop`; during an outage of SQL or Redis, wait."""
         while not self._is_stopping:
             self._on_turn()
             try:
@@ -114,13 +114,13 @@ class Dispatcher:
             self._runtime.refusals.note(self._in_words, error, self._runtime.transport.keys_of(error))
 
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
-        """Take nothing while the control queue belongs to another server, do not count as live, and ask again soon."""
+        """While the control queue belongs to another server, take nothing, do not count as live, and ask again soon."""
         self._pass = self._housekeeping = None
         self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
         with contextlib.suppress(RedisError):
             if self._heartbeat.was_sent:
                 self._heartbeat.stop()
-        time.sleep(_FOREIGN_SECONDS)  # not at the wake list: a wake is for the dispatchers of the other server
+        time.sleep(_FOREIGN_SECONDS)  # do not take from the wake list: wakes are for the other server's dispatchers
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
         """Log the reason to wait, at once and then once a minute: if a disk is full, more logs make it worse."""
@@ -161,7 +161,7 @@ class Dispatcher:
         freezes = self._runtime.freezes
         if freezes.is_all_frozen or not self._has_looked:
             self._has_looked = True
-            freezes.look()  # later LEASE sees a freeze in Redis, and each pass a freeze in SQL
+            freezes.look()  # later the script LEASE reads a freeze in Redis, and each pass a freeze in SQL
         if freezes.is_all_frozen:
             return 0
         ids = transport.lease(now=self._runtime.now(), lease=settings.link_lease, limit=self._batch)
@@ -183,7 +183,7 @@ class Dispatcher:
     def reconcile_some(self) -> bool:
         """Make one batch of a reconcile pass, if a pass has begun or is due; returns whether a batch was made."""
         if self._pass is None:
-            with contextlib.suppress(RedisError):  # while Redis is away it is nobody's turn
+            with contextlib.suppress(RedisError):  # while Redis is away, no process makes a pass
                 if self._runtime.transport.acquire_interval(self._interval):
                     self._pass = iter_batches(self._runtime)
         if self._pass is None:

@@ -35,7 +35,7 @@ def name_error(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an error as every database can store it; its class if its own code fails to say it."""
+    """Return an error's message in characters that every database can store; its class if `str` of the error fails."""
     try:
         return storable(str(error))
     except BaseException:  # noqa: BLE001 - the application's own code, which may also end the process

@@ -111,9 +111,9 @@ def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
 
 
 def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Workflow, Call | None] | None:
-    """Find the workflow of a claimed run, and what is called instead of it, if a feature says so.
+    """Find the workflow of a claimed run, and the function that a feature calls instead of the workflow, if any.
 
-    None when this process does not have the code, and the run was given back.
+    Returns None if this process does not have the code. Then the run was given back.
     """
     try:
         workflow = runtime.imports.resolve(claim.run.workflow)
@@ -137,7 +137,7 @@ def _find_code(runtime: Runtime, claim: Claim, rq_job: Job | None) -> tuple[Work
 
 
 def _fail(runtime: Runtime, claim: Claim, error: BaseException, rq_job: Job | None) -> None:
-    is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+    is_final = isinstance(error, NotExecutedError)  # the workflow was refused, and would be refused again
     text, types = describe_error(error), types_of(error)
     failed = AttemptResult(AttemptOutcome.FAILED, error=text, is_final=is_final, error_types=types)
     if has_failed_finally(_complete(runtime, claim, failed), claim.run.uid):
@@ -174,7 +174,7 @@ def claim_run(runtime: Runtime, job: RunJobId) -> Claim | None:
 def write_claim(
     runtime: Runtime, job: RunJobId, token: str, worker: str, *, patience: Patience | None = None
 ) -> Claim | None:
-    """Write the claim of an attempt; None if it could not be claimed. A repetition with the token returns the same."""
+    """Write the claim of an attempt; None if it could not be claimed. A call with the same token repeats the claim."""
     start = {"token": token, "worker": worker}
     conditions = runtime.features.claims_alone
     alone = None if conditions is None else partial(_claim, runtime, job, start, alone=conditions)
@@ -189,7 +189,7 @@ def _claim(
     *,
     alone: claims.Conditions | None = None,
 ) -> Claim | None:
-    if alone is None and not runtime.database.dialect.has_one_writer:  # else nobody writes beside us
+    if alone is None and not runtime.database.dialect.has_one_writer:  # one writer needs no lock
         claims.lock_run(connection, job.uid)
     start = {**start, "started_at": runtime.now()}
     started = claims.start_run(connection, job.uid, job.attempt, job.delivery, start, alone=alone)
@@ -240,7 +240,7 @@ def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
 
 
 def _beat(runtime: Runtime, claim: Claim) -> bool:
-    """Send a heartbeat from the thread of all heartbeats; returns whether the run still needs heartbeats."""
+    """Send a heartbeat from the heartbeat thread; returns whether the run still needs heartbeats."""
     try:
         status = _send_heartbeat(runtime, claim)
         if status == RunStatus.TERMINATED:
@@ -259,7 +259,7 @@ def recorded(result: Any) -> Any:
 
 
 def _dump_result(result: Any) -> str | None:
-    """Return a workflow's result as JSON, or its `repr` as JSON: whatever it is, the run has succeeded."""
+    """Return a workflow's result as JSON, or its `repr` as JSON: no result may fail a run that has succeeded."""
     if result is None:
         return None
     text = dumps(f"<{type(result).__name__}>")

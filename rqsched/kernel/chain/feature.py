@@ -1,9 +1,9 @@
 # ruff: noqa: ARG002 - a feature that overrides a point uses its arguments
 """The points at which a feature takes part in Changes, claims, attempts and passes. The kernel names no feature.
 
-A feature says by data when it is involved: by columns of the schedule that differ from their defaults before or after
-the Change, or by the settings of the process. An ordinary schedule has the default in each column, so its fire calls no
-feature. `rqsched.features.list` has the features in the order in which they are called at each point.
+A feature is involved in a Change if one of its `columns` of the schedule differs from the default before or after the
+Change, or if the settings of the process involve it. An ordinary schedule has the default in each column, so its fire
+calls no feature. `rqsched.features.list` has the features in the order in which they are called at each point.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class Feature(Protocol):
     writes_every_start: bool = False
     """Whether the settings of this process make the feature write with every claim: no claim is a single statement."""
     follows_first: ClassVar[bool] = False
-    """Whether the feature follows before subscribers are called: these are the application's code, and may be slow."""
+    """Whether `follow` is called before the subscribers, which are the application's code and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
-    """The condition on a run and its schedule under which the feature writes nothing with the claim; None is always."""
+    """The condition on a run and its schedule under which the feature writes nothing with the claim; None if it never
+    writes with a claim."""
     jobs: ClassVar[tuple[type[OwnJobId], ...]] = ()
     """The kinds of ids of its own RQ jobs, which it performs; each kind belongs to one feature."""
 
@@ -103,7 +104,10 @@ class Feature(Protocol):
         return
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what belongs to Changes that have just been written, in the same transaction; called as above."""
+        """Write what belongs to Changes that have just been written, in the same transaction.
+
+        Called once in each attempt at the transaction.
+        """
         return
 
     def writes_more(self, change: Change) -> bool:
@@ -111,16 +115,16 @@ class Feature(Protocol):
         return False
 
     def sees(self, change: Change) -> Sees:
-        """Return columns for `follow` that the single statement that ends a run reads, too.
+        """Return the columns that `follow` needs if a single statement ends a run. The statement returns their values.
 
         Only limits use this. The statement belongs to the kernel, and a second statement would cost time at each end.
         """
         return NOTHING
 
     def enqueue(self, decided: Sequence[Change]) -> None:
-        """Enqueue the jobs for what was written with committed Changes; reconcile enqueues the rest in its next pass.
+        """Enqueue the jobs that committed Changes need; reconcile enqueues the rest in its next pass.
 
-        Called after each commit once Redis has followed, so not if Redis refuses this process's database.
+        Called after each commit when Redis follows. Not called if Redis refuses this process's database.
         """
         return
 
@@ -133,7 +137,7 @@ class Feature(Protocol):
         return
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
-        """Write what belongs to the starts of runs, in the transaction of their claim; returns uids for `attempt`.
+        """Write the feature's rows for started runs in the transaction of their claim; returns uids for `attempt`.
 
         Called once in each attempt at the transaction, but not for a claim that is a single statement.
         """
@@ -196,7 +200,7 @@ class Feature(Protocol):
         return
 
     def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
-        """Execute the statements of an attempt and its end for a `uid` of nothing, so that they are compiled."""
+        """Execute the statements of an attempt and its end, so that they are compiled; no run has this `uid`."""
         return
 
 

@@ -1,6 +1,6 @@
 """Firing: lock the schedules of delivered links, decide, write the Changes, and make Redis follow.
 
-One link or a batch takes the same code (docs/architecture.md, Fire).
+A single link is a batch of one (docs/architecture.md, Fire).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 LOCKED_AGAIN = timedelta(milliseconds=50)
 """How long until a link is tried again, if another process has locked its schedule."""
 FOREIGN_AGAIN = timedelta(seconds=15)
-"""How long until a link is due again that may belong to another database: that database must not wait long."""
+"""When a link that may belong to another database is due again: soon, because that database waits for it."""
 UNREADABLE_AGAIN = timedelta(hours=1)
 """How long until an id that is no link is looked at again."""
 FAILED_AGAIN = timedelta(seconds=5)
@@ -57,7 +57,7 @@ class Fired(NamedTuple):
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
-    """The Change that was committed, or that Redis follows again; None for neither."""
+    """The Change to publish: newly written, or written before and published again; None for neither."""
     error: str | None = None
     """Why the link failed; None if it did not."""
     run: Run | None = None
@@ -78,8 +78,8 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     raises, each schedule is fired alone, and the failure is recorded on the schedule, so that it harms no other. A
     schedule of a newer release is left to processes of that release, which take its link when it comes again. While
     everything is frozen nothing is decided, and each link comes again; so does each link of a frozen namespace. Raises
-    BackendUnavailableError if SQL does not answer. With `must_follow`, for links that are delivered again, it is also
-    raised if Redis does not answer.
+    BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered again after an error:
+    then this error is also raised if Redis does not answer.
     """
     if runtime.freezes.is_all_frozen:
         return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]
@@ -193,7 +193,7 @@ def _fire_due(
     *,
     skip_locked: bool,
 ) -> list[Fired]:
-    """Decide about due links, from the occurrences that ran and the open runs of their schedules.
+    """Decide about due links, from the occurrences that have a run and the open runs of their schedules.
 
     If finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
     """
@@ -201,7 +201,7 @@ def _fire_due(
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    now = runtime.now()  # again: a run that a fire ends may have started while we waited for its lock
+    now = runtime.now()  # read it again: a run that a fire ends may have started while we waited for its lock
     fired: list[Fired] = []
     with bounded(Steps(None)) as steps:
         for link, schedule in links:
@@ -240,7 +240,7 @@ def restate(connection: Connection, schedule: Schedule) -> Change:
 def _fire_retry(
     connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime, *, is_frozen: bool
 ) -> Fired:
-    """Decide about a retry link. Only run, attempt and status fence it, so later fires, pause and `done` do not."""
+    """Decide about a retry link. It is valid if run, attempt and status match: later fires or a pause do not matter."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
         return Fired(str(link), "fired", run=run)

@@ -1,8 +1,8 @@
-"""The freeze gate: asked before a link fires, a run is claimed or something is started by hand.
+"""The freeze gate: code asks it before a link fires, a run is claimed or something is started by hand.
 
 A freeze of everything is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks.
 One of the two is enough, and a pass of reconcile copies it to the other. The last answers are remembered: a server that
-does not answer changes nothing. A process that its settings freeze asks nobody.
+does not answer changes nothing. A process whose own settings freeze it asks neither.
 
 Only SQL stores the freeze of a namespace: fires and claims ask in their own statements. Redis only says that these
 freezes have changed: then an operation that starts something by hand asks SQL again first.
@@ -192,8 +192,8 @@ class FreezeGate:
     def share(self) -> None:
         """Copy a freeze that only Redis or only SQL has to the other, or end it if the other knows that it was thawed.
 
-        A freeze that was thawed comes back if the server that has it went back in time. If a server does not answer
-        now, the next pass of reconcile does this.
+        A freeze that was thawed comes back if the server with it went back to an older state. If a server does not
+        answer now, the next pass of reconcile does this.
         """
         self.look(is_fresh=True)
         kept, text = self.kept, self._in_redis or self._in_sql.get(_ALL)

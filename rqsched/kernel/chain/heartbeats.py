@@ -1,4 +1,4 @@
-"""Heartbeats: calls of a function again and again while a block runs, from one thread for all blocks of a process.
+"""Heartbeats: one thread of a process calls a function at intervals for each block that runs.
 
 A thread for each run would cost as much as its claim, and most runs end before their first heartbeat is due. The thread
 sleeps until a heartbeat is due, and ends when it has had nothing to do for a minute. A forked process has no thread
@@ -86,7 +86,7 @@ _pulse = Pulse()
 
 
 def _begin_anew() -> None:
-    """Forget the parent's thread and heartbeats, which a fork does not have."""
+    """Forget the parent's thread, which does not exist in a fork, and its heartbeats."""
     global _pulse  # noqa: PLW0603 - a thread that this process does not have may hold the old lock
     _pulse = Pulse()
 

@@ -1,7 +1,8 @@
-"""Marks of passes: each pass commits a mark in SQL, then leaves it in Redis, and so notices if SQL or Redis went back.
+"""Marks of passes: they show that SQL or Redis went back to an older state, as after a restore from a backup.
 
+Each pass of reconcile commits a mark in SQL, then writes it to Redis. It first compares the newest marks of both sides.
 There is one write to SQL in each interval of reconcile, whatever the number of processes. A finding is written with the
-next mark, in one transaction. Only the process that wrote the finding logs it; the finding counts for `STANDS`.
+next mark, in one transaction. Only the process that wrote the finding logs it. The finding is reported for `STANDS`.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class _Sides(NamedTuple):
 
 
 def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
-    """Compare all marks; if SQL's mark is missing in Redis, push it. Returns None while another process leaves a mark.
+    """Compare all marks; write SQL's mark to Redis if it is missing there. None if another process leaves a mark now.
 
     `is_told` says that SQL's mark was written together with a finding. If its pass died before it reached Redis, there
     is nothing more to notice, although the mark does not follow the newest mark of Redis.
@@ -149,7 +150,7 @@ def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Conne
 
 
 def record_compared(runtime: Runtime, asking: Iterable[Told]) -> None:
-    """Record that a full pass has compared everything, unless a side went back again after the pass began."""
+    """Record that a full pass has compared everything, unless SQL or Redis went back again after the pass began."""
 
     def record(connection: Connection) -> None:
         for one in asking:

@@ -1,7 +1,7 @@
-"""Operations: one owner's request and its audit event, in one transaction of ours or in the caller's; Redis follows.
+"""Operations: an owner's request and its audit event, written in one transaction of ours or in the caller's.
 
-The uid of the operation is drawn before the first attempt and written with the row. So a lost answer to COMMIT differs
-from a lost COMMIT, and nothing is done twice.
+The uid of the operation is drawn before the first attempt and written with the row. If the answer to a COMMIT was lost,
+this uid shows whether the COMMIT was executed, so nothing is done twice.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def operate(
 def lock_declared(connection: Connection, namespace: str, wanted: Mapping[str, str | None]) -> dict[str, Schedule]:
     """Lock and read, by id, the schedules that an operation declares, and their upstreams.
 
-    All are locked together, in the same order as everywhere. If there is an upstream, no other operation can change the
-    upstreams of the namespace's schedules meanwhile. `wanted` has the id of each schedule and of its upstream, if any.
+    All are locked together, in the order of `changes.lock`. If there is an upstream, no other operation can change the
+    upstreams of the namespace's schedules meanwhile. `wanted` has, by schedule id, the id of the upstream, or None.
     """
     named = {one for one in wanted.values() if one is not None}
     if named:

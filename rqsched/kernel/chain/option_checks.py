@@ -53,7 +53,7 @@ def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> di
 
 
 def unknown_told(runtime: Runtime) -> dict[str, str]:
-    """Return the settings that name a workflow that nobody has, each with the name."""
+    """Return the settings that name an unknown workflow, each with the name."""
     named = {option: name for option in _TOLD if (name := getattr(runtime.settings, option)) is not None}
     unknown = {}
     for option, name in named.items():

@@ -1,13 +1,13 @@
 """Ownership: tell which database a control queue belongs to, and which database a job belongs to.
 
-A key in Redis names the database that owns the control queue; it is missing after a flush. A worker whose database does
-not know a run or target reports that, and says what to set. This is checked only if a claim fails: a job that can be
-claimed costs no additional read.
+A key in Redis names the database that owns the control queue. After a flush the key is missing. A worker whose database
+does not know a run or target reports that, and says what to set. This is checked only if a claim fails, so a job that
+can be claimed costs no additional read.
 
-A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the server
-(PostgreSQL), which LEASE and ARM compare. A process presents the identity that it read from its own server. Only if
-another identity is recorded, Redis is asked which server may go on. A promoted server may go on at once. An old primary
-may not go on, and a copy only after no process of the original was seen for `ALIVE_FOR`.
+A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the PostgreSQL server.
+With each call of the scripts LEASE and ARM, a process presents the identity that it read from its own server, and the
+script compares it with the key. Only if they differ, the process asks which server may go on. A promoted server may go
+on at once. An old primary may not go on, and a copy only after no process of the original was seen for `ALIVE_FOR`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TOLD = {
     "taken": (logging.ERROR, {"action": "server_taken_over"}),
 }
 PUT_BACK = timedelta(seconds=5)
-"""How long until a job is offered once more, if this worker's database does not know it."""
+"""After this time a job is offered again that this worker refused because its database does not know the run."""
 _AT_ONCE = Patience(total=timedelta(0))
 _ASK_SECONDS = 1.0
 """How often a copy asks again while it waits until its original is gone."""
@@ -68,7 +68,7 @@ _REMEDY = (
 
 
 class Ownership:
-    """The id of the SQL database of this process, and whether the control queue in Redis is that database's."""
+    """The id of the SQL database of this process, and whether the control queue in Redis belongs to that database."""
 
     def __init__(self, database: Database, transport: Transport, now: Callable[[], datetime]) -> None:
         self.database = database
@@ -129,7 +129,7 @@ class Ownership:
     def adopt_server(self) -> Standing:
         """Record this process's server in any case; from then on processes of the server before are refused.
 
-        Findings that a side went back, or that a server took over, are deleted. Raises WrongDatabaseError if the
+        Findings that SQL or Redis went back, or that a server took over, are deleted. Raises WrongDatabaseError if the
         control queue belongs to a database with another id.
         """
         mine = self.database.identify()

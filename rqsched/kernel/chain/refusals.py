@@ -1,8 +1,8 @@
 """Refusals: errors of Redis that do not pass, such as a key of another type or a command that the user may not send.
 
-Trying again does not help, and nothing executes. The process that meets a refusal stores it in SQL, where doctor, the
-pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same again, or when nobody has met it
-for `STANDS`: until then passes of reconcile have tried again.
+Trying again does not help, and what was refused does not execute. The process that meets a refusal stores it in SQL,
+where doctor, the pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same again, or if no
+process has met it for `STANDS`: in this time passes of reconcile try again.
 """
 
 from __future__ import annotations

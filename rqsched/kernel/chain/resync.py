@@ -1,4 +1,4 @@
-"""Make a Redis that was away follow what it missed, in a process with a breaker. Others leave this to reconcile."""
+"""Update a Redis that was away, in a process with a breaker. Other processes leave this to reconcile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 200
 
 
 def resync_redis(runtime: Runtime) -> None:
-    """Make Redis follow the schedules that it missed, and ask a worker for a pass of reconcile for everything else.
+    """Make Redis follow the schedules known to be missing, and ask a worker for a pass of reconcile for all others.
 
     If this fails, the rest is left to that pass, or to the next time that Redis comes back.
     """
@@ -31,7 +31,7 @@ def resync_redis(runtime: Runtime) -> None:
             runtime.transport.follow(_as_they_are(runtime, missed), now=runtime.now())
     except (RedisError, BackendUnavailableError) as error:
         runtime.out_of_sync.update(missed)
-        _log.warning("links and jobs follow later: %s", error, extra={"action": "follow_failed"})
+        _log.warning("links and jobs are not in Redis yet: %s", error, extra={"action": "follow_failed"})
 
 
 def _as_they_are(runtime: Runtime, uids: Sequence[str]) -> list[Change]:

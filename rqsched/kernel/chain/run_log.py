@@ -1,4 +1,4 @@
-"""One log line for each start and each end of an attempt, whichever process sees it; and subscribers of ends.
+"""Log lines of attempts: each start and each end is logged once, by the process that commits it; subscribers of ends.
 
 The fields are API: `--log-format json` writes them under the names used here.
 """
@@ -27,7 +27,7 @@ def log_start(schedule: Schedule, run: Run) -> None:
 
 
 Ended = Callable[[Schedule, Run], Any]
-"""Called with a run that has ended, and its schedule; its result is ignored."""
+"""Called with a run that has ended, and its schedule. The result is ignored."""
 _ended: list[Ended] = []
 
 
@@ -38,7 +38,7 @@ def on_end(subscriber: Ended) -> Ended:
 
 
 def log_ends(change: Change) -> None:
-    """Log every attempt that a committed Change ended, with the run's status. Tell subscribers of ended runs only."""
+    """Log every attempt that a committed Change ended, with the run's status; call subscribers if the run has ended."""
     schedule = change.after
     for before, after in change.changed_runs:
         awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING

@@ -56,7 +56,7 @@ class Runtime:
         `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`):
-        this is for processes that others wait for. Without it each call waits, as a worker should.
+        this is for processes with waiting callers, such as web processes. Without it each call waits; a worker does so.
         """
         self._tracer_of = tracer
         self.tracing = tracer(settings)
@@ -75,7 +75,7 @@ class Runtime:
         self.breakers = Breakers(redis_timeout)
         """The breakers of each Redis; none in a worker."""
         self.out_of_sync: set[str] = set()
-        """The uids of schedules that Redis has not followed because it was away; not all of them if they are many."""
+        """The uids of schedules that Redis does not follow yet because it was away. If many, some are left out."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
@@ -93,14 +93,13 @@ class Runtime:
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
         self.live = self
-        """The runtime with the time as it is: another one only in a tick at a given time."""
+        """The runtime with the live clock. It is another runtime only in a tick at a given time."""
         self._features_of = features
         self.features = Features(features(self))
         """The features that take part in Changes and claims."""
         self.subscribers: list[Subscriber] = [everywhere.emit]
         self.on_claim: Callable[[str], None] = _do_nothing
-        """Called with the token of an attempt before the claim, so that a death of this process belongs to the attempt.
-        """
+        """Called with the token of an attempt before the claim, so that the attempt is known if this process dies."""
         self.on_end: Callable[[AttemptResult | None], None] = _do_nothing
         """Called with the result of an attempt before the result is written; None for the end of a target."""
         self.on_trouble: Callable[[BaseException, AttemptResult | None], None] = _do_nothing
@@ -113,7 +112,7 @@ class Runtime:
         """The schedules and runs of targets that this process handled lately, by the run's uid and attempt."""
 
     def apart(self) -> Runtime:
-        """Return a runtime with its own connections, for a thread that nobody waits for.
+        """Return a runtime with its own connections, for a thread in the background.
 
         The clock, the workflows and the subscribers are the same.
         """

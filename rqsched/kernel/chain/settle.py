@@ -1,4 +1,4 @@
-"""Settling: the end of an attempt is decided, written and followed, whichever process reports it."""
+"""Settle attempts: decide how an attempt ended, write the end and publish it, whichever process reports the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settle_run(
     fence: Callable[[Run], bool],
     skip_locked: bool = False,
 ) -> Change | None:
-    """End an attempt under the schedule's lock, if `fence` is still true of the run then.
+    """End an attempt under the schedule's lock, if the run then still meets the condition `fence`.
 
     Returns None if another process was first, or has the lock (`skip_locked`).
     """
@@ -60,8 +60,8 @@ def write_end(
 ) -> End:
     """Write how a claimed attempt ended, if its process still holds it; returns the end for `publish_end`.
 
-    If nothing has changed since the claim and nothing else depends on the end, this is one statement. With
-    `is_repeated`, another process was asked before to write this end with the same `at`; if it did, that is detected.
+    If nothing has changed since the claim and nothing else depends on the end, this is one statement. `is_repeated`
+    means that another process was asked before to write this end with the same `at`. If it did, that is detected.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -103,7 +103,7 @@ def change_run(
     patience: Patience | None = None,
     skip_locked: bool = False,
 ) -> Change | None:
-    """Decide about a run under its schedule's lock if `fence` is still true of it then, write, and publish.
+    """Lock a run's schedule; if the run still meets the condition `fence`, decide about it, write and publish.
 
     Returns None as `settle_run` does.
     """
@@ -130,7 +130,7 @@ def _decide_under_lock(
     if fence(run):
         decided = decide(schedule, [run, *others], run, runtime.now())
         return Decided([decided], decided)
-    # Perhaps an earlier try of this transaction was committed and its answer was lost: then Redis has not followed.
+    # Perhaps an earlier try of this transaction was committed and its answer was lost: then Redis does not follow yet.
     # Or a worker wrote the end for this process and died before it answered: downstream runs may not have started.
     mine = None if tried is None else tried.result
     if mine is None and schedule.followed_at is None:
@@ -148,7 +148,7 @@ def _lock(
     *,
     skip_locked: bool,
 ) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock a run's schedule; returns the schedule, the run and, if `fence` is true of it, the other open runs."""
+    """Lock a run's schedule; returns the schedule, the run and the other open runs (none if `fence` is not met)."""
     running = None if schedule_uid is None else changes.lock_running(connection, schedule_uid, run_uid)
     if running is not None and fence(running[1]):
         return running
@@ -203,9 +203,9 @@ def end_run(
 def lose_run(
     runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None, is_stopped: bool = False
 ) -> Change | None:
-    """Settle a run whose process died, as this process saw: the attempt is lost, or terminated if a person stopped it.
+    """Settle a run after the calling process saw its process die: the attempt is lost, or terminated if `is_stopped`.
 
-    With a `token`, settle only the attempt that was claimed under the token.
+    `is_stopped` means that a person stopped the run. With a `token`, settle only the attempt claimed under that token.
     """
 
     def is_that_one(run: Run) -> bool:

@@ -33,7 +33,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
 
     Pauses whose end has come end first. Nothing is fired while everything is frozen, nor in a frozen namespace. If
     Redis is away, runs and links are only delayed. A tick without `now` also reconciles if no process did so in the
-    interval: if cron makes the ticks, perhaps no other process does.
+    interval: if cron makes the ticks, there may be no other process that reconciles.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")
@@ -50,7 +50,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     fired: list[Fired] = []
     for chunk in chunks(ids, _CHUNK):
         fired += fire.fire(frozen, chunk, skip_locked=True, must_follow=False)
-    # Schedules that another process has locked come last: if that process is frozen, the wait delays nothing else.
+    # Schedules that another process has locked come last: if that process stalls, the wait delays nothing else.
     while left := [result.id for result in fired if result.outcome in _LEFT]:
         fired = [result for result in fired if result.outcome not in _LEFT]
         fired += fire.fire(frozen, left, must_follow=False)

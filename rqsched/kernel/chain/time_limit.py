@@ -1,7 +1,7 @@
-"""The time limit of application code: after it an error is raised in the code; if the code goes on, its process ends.
+"""The time limit of application code: after it an error is raised in the code. If the code goes on, its process ends.
 
-The time to write the end of an attempt comes on top. RQ's timeout of a job covers both times, so it does not stop code
-that catches every error, or that no signal reaches.
+RQ's timeout of a job also covers the time to write the end of the attempt. It does not stop code that catches every
+error, or that no signal reaches.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _end(lose: Lose) -> None:
         faulthandler.dump_traceback(_STDERR)
         lose()
     except Exception:  # noqa: BLE001 - reconcile finds it
-        _log.exception("what this process dies with is left to reconcile", extra={"action": "lose_failed"})
+        _log.exception("the attempt was not recorded as lost; reconcile does it", extra={"action": "lose_failed"})
     finally:
         if os.getpgrp() == os.getpid():
             with contextlib.suppress(OSError):

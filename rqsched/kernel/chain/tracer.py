@@ -37,7 +37,7 @@ class FireSpan(Protocol):
         ...
 
     def end(self, change: Change) -> None:
-        """End the span after the commit, when Redis has followed or failed to; not called after a rollback."""
+        """End the span after the commit and the writes to Redis, even failed ones; not called after a rollback."""
         ...
 
 

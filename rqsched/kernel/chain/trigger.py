@@ -1,4 +1,4 @@
-"""Triggers: start a run on request, by one write without a lock or under the schedule's lock; Redis follows.
+"""Triggers: start a run on request, in one statement without a lock or under the schedule's lock, and publish it.
 
 The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next
 attempt finds the run.
@@ -66,7 +66,7 @@ class _Triggering(NamedTuple):
     context: CommandContext | None
 
     def decide(self, connection: Connection, tried: _Started | None) -> _Started:
-        """Decide under the schedule's lock; raises ScheduleNotFoundError once it is deleted."""
+        """Decide under the schedule's lock; raises ScheduleNotFoundError if the schedule is deleted."""
         schedule = changes.lock_one(connection, self.uid)
         if schedule is None:
             raise ScheduleNotFoundError(self.uid)
@@ -95,7 +95,7 @@ class _Triggering(NamedTuple):
         return Decided([decided], (decided.after, outcome))
 
     def _find_known(self, connection: Connection, schedule: Schedule, *, is_tried: bool) -> Run | None:
-        """Find the run that this trigger started in an earlier attempt, or that an earlier trigger with its key did."""
+        """Find the run that an earlier attempt of this trigger, or an earlier trigger with the same key, started."""
         mine = changes.find_run(connection, self.wanted.uid) if is_tried else None
         key = self.wanted.idempotency_key
         if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:

@@ -1,4 +1,4 @@
-"""The write gate: while its database takes no writes, a process takes no work, which it could not record, and waits.
+"""The write gate: a process takes no work while its database takes no writes, because it could not record the work.
 
 A standby, or a replica that a worker uses by mistake, answers reads. So a worker would take links and jobs, and each
 would be lost until its next attempt. The same is true of a primary during a failover, of a user that lacks a privilege,
@@ -39,7 +39,7 @@ class WriteGate:
     def is_open(self) -> bool:
         """Return whether the database takes writes; it is asked at the first call, and while it takes none.
 
-        A database that does not answer does not close the gate: whoever meets the outage waits it out.
+        A database that does not answer does not close the gate: the next statement waits for the end of the outage.
         """
         if self._database.refuses_writes is False and not self.is_closed:
             return True

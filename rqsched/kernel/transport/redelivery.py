@@ -1,12 +1,13 @@
-"""Recognises a job that comes again: a worker with another database refused it, or a person requeued it.
+"""Recognise a job that comes again because a worker with another database refused it or a person requeued it.
 
-A refusal is remembered in Redis. RQ's own count of retries is not enough: a job that nobody promotes is delivered again
-as a new job, without the count.
+A refusal is remembered in Redis. RQ's own count of retries is not enough: if no RQ scheduler puts the job back on its
+queue, reconcile delivers a new job, and RQ's count starts again.
 
-When a run has finally failed, the time at which its job was put on the queue is written into the job's `meta` as a
-mark. Requeueing (`rq requeue`, rq-dashboard) keeps the mark and sets another time. Without requeueing a job that comes
-again (it was twice on its list, or its worker comes back) has no mark, or one with the same time. Without the mark, any
-tool that puts a job on its queue again would look like a person, and code that may run only once would run twice.
+When a run has finally failed, its job's `meta` gets a mark: the time at which the job was put on its queue. Requeueing
+(`rq requeue`, rq-dashboard) keeps the mark and puts the job on the queue at another time. A job may also come again
+because it was on its list twice, or because its worker comes back. Such a job has no mark, or its time equals the mark.
+Without the mark, any tool that puts a job on its queue again would look like a person, and code that may run only once
+would run twice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MARK = "rqsched_failed"
 
 
 def record_refusal(redis: Redis, name: str) -> bool:
-    """Remember that a job was refused, under a name that all its deliveries share; returns whether this is not new."""
+    """Remember that a job was refused, under a name that all its deliveries share; returns if it was refused before."""
     key = redis_keys.refused(name)
     try:
         is_first = bool(redis.set(key, 1, ex=REMEMBERED, nx=True))
@@ -44,7 +45,7 @@ def record_refusal(redis: Redis, name: str) -> bool:
 
 
 def give_up(job: Job, earlier: str | None) -> None:
-    """Show a job as failed before its worker does, so that processes with its database deliver the run again at once.
+    """Show a job as failed before its worker does, so that processes of the right database deliver the run again now.
 
     An earlier delivery that failed in the same way is removed: one entry in RQ's registry is enough.
     """

@@ -43,16 +43,16 @@ WORKER_VERSION = "rqsched_version"
 _EVERY = timedelta(seconds=15)
 """The longest time between two signs of life of a worker of ours that executes no job in a process of its own."""
 _RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)
-"""How much longer than to its next sign of life RQ lets the key of a worker live, and how long that is while the worker
-executes no job."""
+"""The time from a worker's next sign of life until RQ lets the worker's key expire, and the whole life of the key while
+the worker executes no job."""
 _OVERDUE = timedelta(seconds=15)
-"""How much later than it is due a sign of life of a worker may come."""
+"""How late a worker's sign of life may come."""
 DAMAGED_FOR = timedelta(hours=1)
 """How long doctor names a damaged runner."""
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """The number of reconcile passes, the seconds of all passes, and the seconds of the last pass."""
 PRUNED = "pruned_"
-"""The prefix of the sums of pruned rows; the table follows."""
+"""The prefix of the names of the sums of pruned rows. The name of the table follows."""
 
 
 @dataclass(frozen=True, slots=True)

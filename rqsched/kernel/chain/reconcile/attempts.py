@@ -47,7 +47,7 @@ def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
 
 
 def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
-    """End as lost runs that sent no heartbeat between three sightings, an interval apart, and silent external runs."""
+    """End runs as lost after three sightings, an interval apart, of the same heartbeat; also silent external runs."""
 
     def compare(connection: Connection, *, after: str | None, limit: int) -> tuple[list[str], str | None]:
         now = runtime.now()  # read it late, because the pass may have waited: two sightings must be an interval apart

@@ -50,7 +50,7 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
     try:
         if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
             return None
-    except RedisError:  # while Redis is away it is nobody's turn
+    except RedisError:  # while Redis is away, no process makes a pass
         return None
     try:
         runtime.record_workflows()
@@ -78,9 +78,9 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = 
 
 def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iterator[Recovered]:
     runtime.refusals.look()
-    flush_marker = _unless_redis_fails(runtime.ownership.leave_flush_marker, None, "a flush is not looked for: %s")
-    _unless_redis_fails(runtime.ownership.claim_server, None, "the server is not compared: %s")
-    uncompared: list[Told] = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is left: %s")
+    flush_marker = _unless_redis_fails(runtime.ownership.leave_flush_marker, None, "no look for a flush of Redis: %s")
+    _unless_redis_fails(runtime.ownership.claim_server, None, "the database server is not compared with Redis: %s")
+    uncompared: list[Told] = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is written: %s")
     runtime.freezes.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     handed_in = runtime.features.sections(Pass(everything, fires_between))
@@ -122,7 +122,7 @@ def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recover
     """Record the database's id in Redis, now that everything is armed again, unless Redis was flushed meanwhile.
 
     If Redis restarts from a copy that is older than some armed links, the copy has the flush marker, and the id is
-    recorded all the same. Then ordinary passes arm the lost links when they are due soon or late.
+    recorded. Then ordinary passes arm the lost links when they are due soon or late.
     """
     if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})

@@ -85,7 +85,7 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved, failed = repair_schedules(runtime, uids, apply)
         yield Recovered(len(uids), retimed=moved, failed=failed)
-    if not left:  # else a process of the newer release, which knows their timing, does this, or a later pass
+    if not left:  # else a process that knows the timing of the schedules left does this, or a later pass
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
