@@ -201,7 +201,7 @@ def _fire_due(
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    now = runtime.now()  # read it again: a run that a fire ends may have started while we waited for its lock
+    now = runtime.now()  # again: a run that a fire ends may have started while we waited for its lock
     fired: list[Fired] = []
     with bounded(Steps(None)) as steps:
         for link, schedule in links:
