@@ -1,7 +1,8 @@
 """The options of a schedule: one table, from which every surface derives its input, output and documentation.
 
-To add an option is one entry of `Options`, a column or a field of Policies to keep it in, and the code that obeys it.
-The HTTP models, the flags of the commands, the sync file, the client, the dashboard's form and docs/options.md follow.
+To add an option, add an entry to `Options`, add a column or a field of Policies that stores it, and write the code that
+uses it. The HTTP models, the flags of the commands, the sync file, the client, the dashboard's form and docs/options.md
+are derived from the entry.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ EXECUTORS = ("rq", "external")
 MAX_DELAY = timedelta(days=1)
 """The longest jitter, and the longest spread."""
 MAX_COUNT = 2**53
-"""The greatest number without a bound of its own: every JSON reader holds it exactly."""
+"""The maximum of a number for which nothing else sets a maximum. Every JSON parser reads it exactly."""
 MAX_TIMEOUT = 30 * 86_400
 """The longest timeout in seconds: 30 days."""
 MAX_PARALLEL = 10_000
-"""The greatest `max_parallel`; leave it out for more."""
+"""The maximum of `max_parallel`. Without `max_parallel` the number is unlimited."""
 MAX_PRIORITY = 1_000
-"""The greatest priority, and below zero the least."""
+"""The maximum priority. The minimum is its negative."""
 MAX_ENVIRONMENT = 255
-"""Characters of the name of an environment."""
+"""The maximum length of an environment's name, in characters."""
 
 WHEN, WHAT, POLICY, TARGETS, METADATA, NOTIFICATIONS = "When", "What", "Policy", "Targets", "Metadata", "Notifications"
 """The groups in which the options are listed."""
 
 
 class Kind(StrEnum):
-    """The type of an option's value: a surface has one way to read and show each kind."""
+    """The type of an option's value. A surface reads and shows all values of a kind in the same way."""
 
     TEXT = "text"
     """A text."""
@@ -69,7 +70,7 @@ class Kind(StrEnum):
     NAMES = "names"
     """A list of names."""
     TEXTS = "texts"
-    """A text, or a list of texts, of which each may hold commas."""
+    """A text, or a list of texts. Each text may contain commas."""
     ARGUMENTS = "arguments"
     """A JSON list."""
     OBJECT = "object"
@@ -79,13 +80,13 @@ class Kind(StrEnum):
     ATTRIBUTES = "attributes"
     """An object of JSON values to query by."""
     RETRY = "retry"
-    """A RetryPolicy, or a mapping of the fields that change."""
+    """A RetryPolicy, or a mapping of the fields to change."""
     NOTIFICATIONS = "notifications"
     """A mapping of `webhook`, `events`, `heartbeat` and `sentry`."""
 
 
 class Option(NamedTuple):
-    """One option, as every surface has it."""
+    """The description of one option, which all surfaces use."""
 
     kind: Kind
     """The type of its value."""
@@ -94,32 +95,33 @@ class Option(NamedTuple):
     group: str
     """The heading it is listed under."""
     default: Any = None
-    """The value of a schedule that does not name it; null in a change over HTTP and `--unset` set it too."""
+    """The value of a schedule without the option. A null in a change over HTTP and `--unset` set this value, too."""
     example: Any = None
-    """A value, as JSON has it."""
+    """A JSON value for the documentation."""
     check: Callable[[str, Any], Any] | None = None
-    """Returns the value to keep; raises a kind of InvalidInputError. None: the object that keeps the value checks
-    it."""
+    """Returns the value to store, or raises a subclass of InvalidInputError. If it is None, the class that stores the
+    value checks it."""
     policy: str | None = None
-    """The field of Policies that keeps it; None: a field of Definition or Notifications of the option's name."""
+    """The field of Policies that stores the value. None means the field of Definition or Notifications with the name of
+    the option."""
     choices: tuple[str, ...] = ()
     """The values of a choice."""
     least: int = 1
-    """The least count."""
+    """The minimum of a count."""
     most: int = MAX_COUNT
-    """The greatest count."""
+    """The maximum of a count."""
     most_characters: int = 255
-    """The longest text."""
+    """The maximum length of a text."""
     is_number_allowed: bool = False
-    """Whether a text may be given as the number by which another system knows it."""
+    """Whether a text may also be given as a number, such as an owner's id in another system."""
     flags: tuple[str, ...] = ()
-    """The flags of the commands; empty: `--set NAME=VALUE` says it."""
+    """The flags of the commands. If it is empty, the commands take `--set NAME=VALUE`."""
     is_fixed: bool = False
     """Whether it is set when the schedule is created and never changed."""
 
 
 def help_of(option: Option | Part) -> str:
-    """Return what an option, or a part of one, does, with the values of a choice."""
+    """Return the help text of an option or of its part, with the values of a choice."""
     return f"{option.help} One of {', '.join(option.choices)}." if option.choices else option.help
 
 
@@ -153,9 +155,10 @@ def require_key(key: str) -> str:
 
 
 def timeout_seconds(field: str, value: SpanLike | None) -> int | None:
-    """Return the seconds of a timeout, a length as every other; None stays None.
+    """Return a timeout in seconds; None stays None.
 
-    Raises InvalidDurationError for what is not a length, InvalidInputError for one that is not 1 s to 30 days, whole.
+    Raises InvalidDurationError if the value is not a length of time. Raises InvalidInputError if the length is not
+    from 1 s to 30 days in whole seconds.
     """
     length = _length(field, value)
     if length is None:
@@ -203,7 +206,7 @@ def _executor(name: str, value: Any) -> str:
 
 
 def require_object(name: str, value: Any) -> str:
-    """Write an object as JSON text; raises InvalidPayloadError for anything else, and above 256 KiB."""
+    """Return an object as JSON text. Raises InvalidPayloadError for another type, and for more than 256 KiB."""
     if value is not None and not isinstance(value, Mapping):
         raise InvalidPayloadError(name, f"must be an object, not {type(value).__name__}")
     return json_text(name, dict(value or {}), MEMO_BYTES)
@@ -217,7 +220,7 @@ def _environments(name: str, names: Any) -> tuple[str, ...]:
 
 
 class CommonOptions(TypedDict, total=False):
-    """The options of a schedule but `connection`, which may name a SQL connection where there is one."""
+    """The options of a schedule except `connection`, which in Python may also be a connection of SQLAlchemy."""
 
     timezone: Annotated[
         str | None,
@@ -326,7 +329,7 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     fire_within: Annotated[
         SpanLike | None,
-        Option(Kind.LENGTH, "An occurrence that is later than this is not fired and counts as missed.", POLICY,
+        Option(Kind.LENGTH, "An occurrence that is later than this does not fire and counts as missed.", POLICY,
                None, "2h", _length, "fire_within"),
     ]  # fmt: skip
     start_within: Annotated[
@@ -507,7 +510,7 @@ class Part(NamedTuple):
     choices: tuple[str, ...] = ()
     """The values of a choice."""
     flags: tuple[str, ...] = ()
-    """The flags of the commands; empty: `--set NAME.FIELD=VALUE` says it."""
+    """The flags of the commands. If it is empty, the commands take `--set NAME.FIELD=VALUE`."""
 
 
 def _parts_of_retries(default: int) -> dict[str, Part]:
