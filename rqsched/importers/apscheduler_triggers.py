@@ -100,16 +100,12 @@ def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timin
     if trigger.name == _DATE:
         return Timing({"once": iso_utc(next_at or _instant(state["run_date"]))})
     if trigger.name == _INTERVAL:
-        timing = _interval(state, next_at)
-        return Timing({**timing.keys, **_jitter(state.get("jitter"))}, timing.lost)
+        first = next_at or _instant(state["start_date"])
+        every = format_duration(require_interval(state["interval"]))
+        window = Window(first, _after(state["end_date"]))
+        spec = {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window.keys()}
+        return Timing({"spec": spec, **_jitter(state.get("jitter"))})
     return _timing_of_crons(_crons_of(trigger, now), next_at, now)
-
-
-def _interval(state: Mapping[str, Any], next_at: datetime | None) -> Timing:
-    first = next_at or _instant(state["start_date"])
-    every = format_duration(require_interval(state["interval"]))
-    window = Window(first, _after(state["end_date"]))
-    return Timing({"spec": {"intervals": [{"every": every, "anchor": iso_utc(first)}], **window.keys()}})
 
 
 class _Crons(NamedTuple):

@@ -85,7 +85,7 @@ class DjangoCeleryBeat:
         now, rows = self._clock.now(), self._database.rows()
         self.notes = () if celery_crontab() else (not_compared("Celery", "Celery"),)
         timings = {kind: {row["id"]: read(row) for row in rows[table]} for table, (kind, read) in _TIMINGS.items()}
-        tasks = (_task_of_row(row, _timing_of_row(row, timings)) for row in rows[PERIODIC_TASKS])
+        tasks = (_task_of_row(row, timings) for row in rows[PERIODIC_TASKS])
         return [task.becomes(now, self._timezone) for task in tasks]
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
@@ -121,12 +121,8 @@ _TIMINGS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], When]]] = {
 """For each table of schedules: the prefix of a task's column that refers to a row of it, and the reader of the row."""
 
 
-def _timing_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When]]) -> When:
+def _task_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When]]) -> PeriodicTask:
     named = [timings[kind][row[f"{kind}_id"]] for kind in timings if row.get(f"{kind}_id") in timings[kind]]
-    return named[0] if named else Unknown("it has no schedule")
-
-
-def _task_of_row(row: Mapping[str, Any], when: When) -> PeriodicTask:
     options = {name: row.get(name) for name in _OPTIONS}
     seconds = row.get("expire_seconds")
     options |= {"headers": _decoded(row.get("headers") or "{}"), "expires": seconds and f"{seconds} s"}
@@ -136,7 +132,7 @@ def _task_of_row(row: Mapping[str, Any], when: When) -> PeriodicTask:
     return PeriodicTask(
         name=row["name"],
         task=row["task"],
-        when=when,
+        when=named[0] if named else Unknown("it has no schedule"),
         args=_decoded(row["args"] or "[]"),
         kwargs=_decoded(row["kwargs"] or "{}"),
         options=options,

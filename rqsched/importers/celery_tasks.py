@@ -199,7 +199,12 @@ class PeriodicTask(NamedTuple):
         return SourceEntry(self.name, entry, tuple(lost), self.is_enabled, None if is_open else next_at)
 
     def _entry(self, now: datetime, timezone: str, lost: list[str]) -> dict[str, Any]:
-        self._require_wanted(now)
+        if self.task in _OWN_TASKS:
+            raise InvalidSpecError("workflow", "it is an internal task of Celery; leave it to Celery")
+        if self.is_one_off and self.run_count:
+            raise InvalidSpecError("max_runs", "it is a one-off task that has run already")
+        if self.end_at is not None and self.end_at <= now:
+            raise InvalidSpecError("end_at", f"it expired at {iso_utc(self.end_at)}")
         entry: dict[str, Any] = {"schedule_id": named_id(KIND, self.name), "workflow": self.task, **AS_BEFORE}
         entry |= self._timing(now, timezone, lost)
         entry |= _arguments(self.args, self.kwargs)
@@ -208,14 +213,6 @@ class PeriodicTask(NamedTuple):
         if self.description:
             entry["description"] = self.description[:MOST_DESCRIBED]
         return entry | _routing(self.options, lost)
-
-    def _require_wanted(self, now: datetime) -> None:
-        if self.task in _OWN_TASKS:
-            raise InvalidSpecError("workflow", "it is an internal task of Celery; leave it to Celery")
-        if self.is_one_off and self.run_count:
-            raise InvalidSpecError("max_runs", "it is a one-off task that has run already")
-        if self.end_at is not None and self.end_at <= now:
-            raise InvalidSpecError("end_at", f"it expired at {iso_utc(self.end_at)}")
 
     def _timing(self, now: datetime, timezone: str, lost: list[str]) -> dict[str, Any]:
         """Return the timing of the task as keys of an entry."""

@@ -11,9 +11,9 @@ An error of one entry is reported with that entry, and the others continue. An o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Any
@@ -184,7 +184,11 @@ class HandingOver:
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}
         ours = self._marked([one for one in written if one.source.enabled and self._may_fire(one)])
-        told, why = self._disable([one.source for one in ours])
+        told, why = "", None
+        try:
+            told = self._source.disable([one.source for one in ours])
+        except ConflictError as error:  # not all of them were disabled
+            why = explain(error)
         # Read the source again: it may have fired since, and the schedules here continue at its next times.
         found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
         if why is not None:
@@ -196,7 +200,8 @@ class HandingOver:
 
     def resume(self) -> list[Imported]:
         """Write the schedules, and let the waiting ones fire. The caller must have stopped the source."""
-        return [_at_rest(self._taken_over(one)) for one in self.write()]
+        found = [self._taken_over(one) for one in self.write()]
+        return [replace(one, source=replace(one.source, enabled=False)) for one in found]
 
     def vanished(self, found: Iterable[Imported]) -> list[str]:
         """Return the ids of waiting schedules whose entries no longer exist at the source; they stay paused.
@@ -239,16 +244,6 @@ class HandingOver:
         failed = self._upsert(requests, {}, {})
         return [one for one in ours if one.schedule is None or one.schedule.schedule_id not in failed]
 
-    def _disable(self, entries: Sequence[SourceEntry]) -> tuple[str, str | None]:
-        """Disable entries at the source. Return its report, and an error text if not all were disabled.
-
-        Raises if the source or the database is unavailable.
-        """
-        try:
-            return self._source.disable(entries), None
-        except ConflictError as error:
-            return "", explain(error)
-
     def _upsert(
         self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
     ) -> dict[str, str]:
@@ -289,13 +284,10 @@ class HandingOver:
             # Resume only if the version is the same: if a person paused it meanwhile, it must stay paused.
             handle.resume(on_resume="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
-            self._fire_left_out(handle, next_at)
-
-    def _fire_left_out(self, handle: ScheduleHandle, next_at: datetime) -> None:
-        """Trigger `next_at` if it has passed since the check in `is_owed`, because the resume has skipped it then."""
-        has_passed = next_at <= self._runtime.now()
-        if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
-            handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
+            # If its time has passed since the check in `is_owed`, the resume has skipped it.
+            has_passed = next_at <= self._runtime.now()
+            if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
+                handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
 
     def _found(self) -> list[Imported]:
         """Read the entries of the source, and the schedules that exist here for them."""
@@ -355,16 +347,14 @@ class HandingOver:
         except InvalidInputError as error:
             return Imported(source, Outcome.NOT_IMPORTED, (f"It is refused: {error}.", *source.lost))
         said = (named, definition, self.waits if source.enabled else self._rests, True, self._context)
-        lost = source.lost if is_known else (*source.lost, *self._without_code(definition.workflow))
-        return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
-
-    def _without_code(self, workflow: str) -> Iterator[str]:
-        """Yield a sentence if there is no code at a dotted path. Nothing is imported to check it."""
-        if why := self._why_no_code(workflow):
-            yield (
-                f"{workflow} has no code here ({why}): its runs stay blocked until workers have it. Register a "
-                "workflow with this name, or check that the working directory is that of your application."
+        lost = source.lost
+        if not is_known and (why := self._why_no_code(definition.workflow)):  # nothing is imported to check it
+            text = (
+                f"{definition.workflow} has no code here ({why}): its runs stay blocked until workers have it. "
+                "Register a workflow with this name, or check that the working directory is that of your application."
             )
+            lost = (*lost, text)
+        return Imported(source, Outcome.CREATED, lost, ScheduleRequest(*said, must_have_future=False))
 
     def _define(self, declared: Declaration, is_known: bool) -> Definition:
         name = declared.workflow
@@ -401,11 +391,6 @@ class HandingOver:
             )
             return replace(one, outcome=Outcome.TAKEN, lost=(text,), request=None)
         return replace(one, outcome=Outcome.UNCHANGED, request=request, schedule=here)
-
-
-def _at_rest(one: Imported) -> Imported:
-    """Return the entry marked as disabled at its source."""
-    return replace(one, source=replace(one.source, enabled=False))
 
 
 def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from rq.utils import parse_timeout
 from rqsched.clock import SystemClock
 from rqsched.errors import ConfigError, InvalidInputError
 from rqsched.importers.cron_fields import ClockChanges, Following, require_same_times, unwrapped
-from rqsched.importers.rq_jobs import Call, call_of, entry_of, lost_timeout
+from rqsched.importers.rq_jobs import call_of, entry_of, lost_timeout
 from rqsched.importers.source import Reading, SourceEntry, derived_id, named_id
 from rqsched.importers.unpickle import NotReadableError
 from rqsched.workflows import import_failure
@@ -52,14 +52,11 @@ def open_source(address: str, reading: Reading) -> RqCron:
     try:
         registered.load_config_from_file(address)
     except (Exception, SystemExit) as error:
+        why = import_failure(error) if isinstance(error, Exception) else f"it exits ({error})"
         raise ConfigError(
-            f"{address} cannot be run as a configuration of `rq cron`: {_why(error)}. Correct it and run this again."
+            f"{address} cannot be run as a configuration of `rq cron`: {why}. Correct it and run this again."
         ) from error
     return RqCron(registered.given, reading)
-
-
-def _why(error: BaseException) -> str:
-    return import_failure(error) if isinstance(error, Exception) else f"it exits ({error})"
 
 
 class _Registered(CronScheduler):
@@ -124,7 +121,8 @@ class RqCron:
         call = call_of(path, given.get("args"), given.get("kwargs"))
         when, changed = self._when(given)
         timeout = parse_timeout(given.get("job_timeout"))
-        schedule_id = named_id(KIND, name) if name else _derived(call, when)
+        timing = [when.get("interval"), when.get("cron")]
+        schedule_id = named_id(KIND, name) if name else derived_id(KIND, call.workflow, call.args, call.kwargs, timing)
         entry = {"schedule_id": schedule_id, **entry_of(call, str(given["queue_name"]), timeout), **when}
         lost = (*call.lost, *changed, *lost_timeout(timeout), *_lost(given))
         return SourceEntry(schedule_id.removeprefix(f"{KIND}:"), entry, lost)
@@ -169,11 +167,6 @@ def _require_of_module(function: object, path: str) -> None:
         raise NotReadableError("its function is defined in the configuration file itself: move it into a module")
     if "." in getattr(function, "__qualname__", "."):
         raise NotReadableError(f"it calls {path}, but a workflow must be a function in a module: move it into one")
-
-
-def _derived(call: Call, when: Mapping[str, Any]) -> str:
-    timing = [when.get("interval"), when.get("cron")]
-    return derived_id(KIND, call.workflow, call.args, call.kwargs, timing)
 
 
 def _lost(given: Mapping[str, Any]) -> Iterator[str]:

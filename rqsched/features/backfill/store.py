@@ -95,7 +95,10 @@ def page(
     """Read a page of a namespace's backfills, newest first: their uids begin with the time."""
     statement, of = sa.select(*_COLUMNS), ("backfills", namespace, schedule_id)
     if schedule_id is not None:
-        statement = statement.where(_is_of(connection, namespace, schedule_id))
+        # If only one schedule had this id, deleted ones included, an index has the order of its backfills.
+        of_id, of_schedule = incarnations(namespace, schedule_id), backfills.c.schedule_uid
+        uids = connection.execute(of_id.limit(2)).scalars().all()
+        statement = statement.where(of_schedule == uids[0] if len(uids) == 1 else of_schedule.in_(of_id))
     else:
         owner = dialect_of(connection).unindexed(schedules.c.namespace)
         statement = statement.join(schedules, schedules.c.uid == backfills.c.schedule_uid).where(owner == namespace)
@@ -107,17 +110,6 @@ def page(
         statement = statement.where(backfills.c.uid < before)
     found = [Backfill(*row) for row in connection.execute(statement.order_by(backfills.c.uid.desc()).limit(limit + 1))]
     return Page(found[:limit], bind_cursor(found[limit - 1].uid, *of) if len(found) > limit else None)
-
-
-def _is_of(connection: Connection, namespace: str, schedule_id: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a backfill belongs to a schedule with this id, deleted ones included.
-
-    If there is only one such schedule, an index has the order of its backfills.
-    """
-    of_id = incarnations(namespace, schedule_id)
-    uids = connection.execute(of_id.limit(2)).scalars().all()
-    owner = backfills.c.schedule_uid
-    return owner == uids[0] if len(uids) == 1 else owner.in_(of_id)
 
 
 def interrupted(

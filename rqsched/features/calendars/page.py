@@ -48,7 +48,9 @@ def show(visit: Visit) -> Response:
 
 
 def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> Response:
-    year = _year(visit)
+    text = visit.query("year")
+    is_year = text.isascii() and text.isdigit() and len(text) == 4 and int(text) in _YEARS
+    year = int(text) if is_year else visit.now.astimezone(visit.zone).year
     users = _users(visit, found)
     told = visit.scheduler.calendars.history(found)
     history = [one | {"at": datetime.fromisoformat(one["at"])} for one in told]
@@ -114,13 +116,6 @@ def _may_change(visit: Visit, calendar: Calendar) -> bool:
 def _require_may_change(visit: Visit, calendar: Calendar) -> None:
     if not _may_change(visit, calendar):
         raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
-
-
-def _year(visit: Visit) -> int:
-    text = visit.query("year")
-    if text.isascii() and text.isdigit() and len(text) == 4 and int(text) in _YEARS:
-        return int(text)
-    return visit.now.astimezone(visit.zone).year
 
 
 def _months(calendar: Calendar, year: int) -> list[list[Day]]:

@@ -276,12 +276,6 @@ class _Following:
             told = f"takes more than {MAX_STEPS} steps to follow, the last of them for {self._event}"
             raise InvalidInputError("file", f"{told}; write its RRULE in another way, or remove that event") from None
 
-    def _count(self) -> None:
-        self._days += 1
-        if self._days > MAX_OCCURRENCES:
-            told = f"recurs more than {MAX_OCCURRENCES} times, the last of them {self._event}"
-            raise InvalidInputError("file", f"{told}; give an earlier `until`, or remove that event")
-
     def spans_of(self, series: Sequence[_Event]) -> list[tuple[date, date]]:
         """Return the first and the last day of each occurrence of the events that share a uid, within the range.
 
@@ -329,7 +323,10 @@ class _Following:
         yield from self._listed(core, "RDATE")
         for rule in rules:
             for day in rule.between(begin, end, self._step):
-                self._count()
+                self._days += 1
+                if self._days > MAX_OCCURRENCES:
+                    told = f"recurs more than {MAX_OCCURRENCES} times, the last of them {self._event}"
+                    raise InvalidInputError("file", f"{told}; give an earlier `until`, or remove that event")
                 yield day
 
     def _listed(self, event: _Event, name: str) -> Iterator[date]:

@@ -102,7 +102,10 @@ class Syncing:
 
         create.upsert_batches(self.runtime, batches(requests), report)
         if delete_removed:
-            done["removed"] = self._delete_removed(_ids(requests, keep), namespace, context)
+            gone = self._undeclared(_ids(requests, keep), namespace)
+            for handle in gone:
+                handle.delete(reason="removed by sync", context=context)
+            done["removed"] = [handle.schedule_id for handle in gone]
         return Synced(**done)
 
     def _requests(
@@ -152,14 +155,6 @@ class Syncing:
             if alike is not None:
                 known[alike] = definition
         return definition
-
-    def _delete_removed(
-        self: Any, kept: Collection[str], namespace: str | None, context: CommandContext | None
-    ) -> list[str]:
-        gone = self._undeclared(kept, namespace)
-        for handle in gone:
-            handle.delete(reason="removed by sync", context=context)
-        return [handle.schedule_id for handle in gone]
 
     def _undeclared(self: Any, kept: Collection[str], namespace: str | None) -> Sequence[ScheduleHandle]:
         managed = self.iter(namespace=namespace, managed_by=SYNC)

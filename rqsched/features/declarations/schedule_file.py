@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -155,10 +156,6 @@ def _parse(path: Path) -> Any:
         raise InvalidInputError(path.name, f"cannot be read: {error.strerror}") from None
 
 
-def _parse_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_distinct)
-
-
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dict; raises ValueError for a repeated key, because a dict would lose a value."""
     found = dict(pairs)
@@ -226,7 +223,10 @@ def _parse_toml(text: str) -> Any:
 _PARSERS: Mapping[Format, tuple[Callable[[str], Any], str]] = {
     Format.TOML: (_parse_toml, "TOML"),
     Format.YAML: (_parse_yaml, "YAML"),
-    Format.JSON: (_parse_json, "JSON (a TOML file must end in .toml, a YAML file in .yaml)"),
+    Format.JSON: (
+        partial(json.loads, object_pairs_hook=_distinct),
+        "JSON (a TOML file must end in .toml, a YAML file in .yaml)",
+    ),
 }
 
 

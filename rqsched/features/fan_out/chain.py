@@ -92,7 +92,12 @@ def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
     """Enqueue vanished jobs of fan-outs, fail targets whose process died, and end runs without open targets."""
     now = runtime.now()
     before = now if is_full else now - runtime.settings.repair_grace
-    yield from _end_lost_and_blocked(runtime)
+    for end in (_end_lost, _end_blocked):
+        while True:
+            ended = len(runtime.database.transact(partial(end, runtime)))
+            yield Recovered(checked=ended, targets=ended)
+            if ended < PAGE:
+                break
     given_up = runtime.database.transact(lambda connection: fan_out_targets.give_up(connection, runtime.now()))
     yield Recovered(checked=given_up, targets=given_up)
     while promoted := promote(runtime):
@@ -108,16 +113,6 @@ def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
         repairs = {uid: partial(end_if_over, runtime, uid, skip_locked=True) for uid in uids}
         ended, failed = repair_each(repairs, "the fan-out of run %s cannot be ended now")
         yield Recovered(checked=len(uids), targets=ended, failed=failed)
-
-
-def _end_lost_and_blocked(runtime: Runtime) -> Iterator[Recovered]:
-    """Decide about targets whose process vanished, and about those that were blocked for too long."""
-    for end in (_end_lost, _end_blocked):
-        while True:
-            ended = len(runtime.database.transact(partial(end, runtime)))
-            yield Recovered(checked=ended, targets=ended)
-            if ended < PAGE:
-                break
 
 
 def _end_lost(runtime: Runtime, connection: Connection) -> list[str]:

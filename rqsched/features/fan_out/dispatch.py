@@ -95,21 +95,18 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
 def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
     """Yield the targets of a resolver. A process that the resolver forks ends with it, even between two targets."""
     with ForkGuard():
-        entries = iter(_entries(resolve()))
+        found = resolve()
+        if isinstance(found, Mapping):
+            found = found.items()
+        elif isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
+            raise TypeError(f"targets must be an iterable of ids, such as a list, not {type(found).__name__}")
+        entries = iter(found)
     while True:
         with ForkGuard():
             one = next(entries, _END)
         if one is _END:
             return
         yield one
-
-
-def _entries(found: Any) -> Iterable[Any]:
-    if isinstance(found, Mapping):
-        return found.items()
-    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-        raise TypeError(f"targets must be an iterable of ids, such as a list, not {type(found).__name__}")
-    return found
 
 
 def _named(one: Any) -> Named:

@@ -55,7 +55,11 @@ def count_ended(runtime: Runtime) -> Iterator[Recovered]:
     until = first_uid_at(runtime.now() - _SETTLED)
     steps = 0
     while steps < MOST_STEPS:
-        found = runtime.database.read(partial(_look, until=until))
+        found = runtime.database.read(
+            lambda connection: run_hours.milestones(
+                connection, metadata.find_value(connection, _LOOKED_TO) or "", until, _LOOK
+            )
+        )
         yield Recovered(checked=found.runs)
         for uid in found.schedule_uids:
             while (counted := _count(runtime, uid)) is not None:
@@ -69,11 +73,6 @@ def count_ended(runtime: Runtime) -> Iterator[Recovered]:
             return  # too few runs: the next pass looks at them again
         runtime.database.transact(partial(metadata.set_value, name=_LOOKED_TO, value=found.last))
         steps += 1
-
-
-def _look(connection: Connection, until: str) -> run_hours.Milestones:
-    after = metadata.find_value(connection, _LOOKED_TO) or ""
-    return run_hours.milestones(connection, after, until, _LOOK)
 
 
 def _count(runtime: Runtime, uid: str) -> run_hours.Counted | None:

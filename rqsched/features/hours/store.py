@@ -132,12 +132,9 @@ def take_out(connection: Connection, changes: Sequence[Change]) -> None:
         known = set(connection.execute(sa.select(uncounted.c.number).where(*mine)).scalars())
         again = [run for run in found if run.number <= number and run.number not in known]
         if again:
-            _write(connection, uid, tally(map(_ended_run, again)), Tally.take_out)
+            ended = (EndedRun(*(getattr(run, name) for name in EndedRun._fields)) for run in again)
+            _write(connection, uid, tally(ended), Tally.take_out)
             connection.execute(sa.insert(uncounted), [{"schedule_uid": uid, "number": run.number} for run in again])
-
-
-def _ended_run(run: Run) -> EndedRun:
-    return EndedRun(*(getattr(run, name) for name in EndedRun._fields))
 
 
 def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Tally], combine: Any) -> None:

@@ -87,7 +87,13 @@ class Limits(Feature):
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Remove the recorded starts of runs that are given back."""
         pairs = [pair for change in changes for pair in change.changed_runs]
-        take_back(connection, ((before, before.started_at) for before, after in pairs if _is_given_back(before, after)))
+        given_back = (
+            (before, before.started_at)
+            for before, after in pairs
+            if (before.status, after.status) == (RunStatus.RUNNING, RunStatus.PENDING)
+            and before.attempt == after.attempt
+        )
+        take_back(connection, given_back)
 
     def sees(self, change: Change) -> Sees:
         """Return the columns of the state of the group of a run that ends."""
@@ -142,11 +148,6 @@ class Limits(Feature):
         store.rehearse(connection, uid, now)
 
 
-def _is_given_back(before: Run, after: Run) -> bool:
-    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING
-    return is_pending_again and before.attempt == after.attempt
-
-
 def give(
     parts: Parts,
     joined: Collection[str],
@@ -164,7 +165,11 @@ def give(
                 lambda connection: fan_out_targets.give_up(connection, parts.now(), run_uids=stopped)
             )
         only_left, known = {*left}.difference(joined), known or {}
-        unclaimed = {group: known[group] if group in known else _wants(parts, group) for group in only_left}
+        look = parts.database.transact_alone if parts.database.takes_single_statements else parts.database.read
+        unclaimed = {
+            group: known[group] if group in known else look(partial(store.wants, group=group, now=parts.now()))
+            for group in only_left
+        }
         grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
         # A process that gives places just now may not have seen this end. While other runs still have to claim
         # their places, that is no harm: their ends look again. If processes waited for each other, to give one
@@ -172,12 +177,6 @@ def give(
         grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
     except (RqschedError, RedisError) as error:
         _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
-
-
-def _wants(parts: Parts, group: str) -> int | None:
-    database = parts.database
-    look = database.transact_alone if database.takes_single_statements else database.read
-    return look(partial(store.wants, group=group, now=parts.now()))
 
 
 def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:

@@ -61,7 +61,8 @@ def delete(
 
     Raises ConflictError where the namespace is not frozen, or while runs execute that shall not be terminated.
     """
-    _require_frozen(runtime, namespace)
+    if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
+        raise ConflictError(_not_frozen(namespace))
     terminated = _end_executing(runtime, namespace, context, terminates=terminates)
     rows: dict[str, int] = {}
     is_over, tried = False, list[_Done]()
@@ -87,11 +88,6 @@ def delete(
         who = context.principal or "a program"
         _log.warning("namespace %r is deleted by %s: %s", namespace, who, rows, extra={"action": "namespace_deleted"})
     return NamespaceData(namespace, not is_over, terminated, rows, is_over)
-
-
-def _require_frozen(runtime: Runtime, namespace: str) -> None:
-    if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
-        raise ConflictError(_not_frozen(namespace))
 
 
 def _not_frozen(namespace: str) -> str:

@@ -106,7 +106,11 @@ def delete_some(connection: Connection, namespace: str, most: int) -> Step:
     first = sa.select(schedules.c.uid, schedules.c.n).where(schedules.c.namespace == namespace)
     mine = connection.execute(first.order_by(schedules.c.uid).limit(_AT_ONCE).with_for_update()).all()
     if not mine:
-        return step._replace(is_over=_delete_rest(connection, namespace, most, step))
+        for table in OF_NAMESPACES:
+            most -= _delete(connection, table, _is_of(table, namespace), most, step)
+            if most <= 0:
+                return step
+        return step._replace(is_over=True)
     uids = [row.uid for row in mine]
     one_of = dialect_of(connection).one_of
     for table in OF_SCHEDULES:
@@ -120,14 +124,6 @@ def delete_some(connection: Connection, namespace: str, most: int) -> Step:
         # The one before may have fired without having been dropped.
         step.links.extend(str(LinkId(row.uid, n)) for row in mine for n in (row.n - 1, row.n) if n >= 0)
     return step
-
-
-def _delete_rest(connection: Connection, namespace: str, most: int, step: Step) -> bool:
-    for table in OF_NAMESPACES:
-        most -= _delete(connection, table, _is_of(table, namespace), most, step)
-        if most <= 0:
-            return False
-    return True
 
 
 def _is_of(table: sa.Table, namespace: str) -> sa.ColumnElement[bool]:

@@ -121,8 +121,8 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
         return None
     try:
         seconds = Outbox(parts).seconds(delivery)
-        # If the process dies here, the delivery is attempted again when its lease is over.
-        with nullcontext() if is_beside else time_limit(parts.watch, seconds, _leave):
+        # If the process dies here, nothing is recorded: the delivery is attempted again when its lease is over.
+        with nullcontext() if is_beside else time_limit(parts.watch, seconds, lambda: None):
             _send(parts, delivery, seconds)
     except OutOfTimeError as error:
         why = NO_ANSWER if delivery.kind in _OVER_HTTP else "timeout: "
@@ -166,10 +166,6 @@ def _send(parts: Parts, delivery: Delivery, seconds: int) -> None:
         parts.workflows.resolve(delivery.destination)([message], {})
     else:
         sender.send(delivery, message, settings=parts.settings, now=parts.now(), seconds=seconds)
-
-
-def _leave() -> None:
-    """Record nothing."""
 
 
 def _succeed(parts: Parts, delivery: Delivery, token: str, connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
@@ -25,12 +25,10 @@ _UNTOLD = "that run %s takes too long cannot be told now"
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
     """Record each schedule for which no run succeeded as long as it allows, once."""
     for uids in pages_unfrozen(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
-        found, failed = repair_schedules(runtime, uids, _note_overdue)
+        found, failed = repair_schedules(
+            runtime, uids, lambda _, schedule, clock: decide_overdue(schedule, now=clock())
+        )
         yield Recovered(len(uids), overdue=found, failed=failed)
-
-
-def _note_overdue(_: Connection, schedule: Schedule, clock: Callable[[], datetime]) -> Change:
-    return decide_overdue(schedule, now=clock())
 
 
 def find_long(runtime: Runtime) -> Iterator[Recovered]:

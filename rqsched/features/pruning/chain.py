@@ -202,10 +202,16 @@ def _step(
     is_dry: bool,
 ) -> _Step:
     """Delete some runs of a schedule; if no run is left to delete, delete some of the rest of its history."""
-    schedule = _lock(connection, uid, is_dry=is_dry)
+    if is_dry:
+        schedule = changes.find(connection, uid)
+    else:
+        schedule = next(iter(changes.lock(connection, [uid], skip_locked=True)), None)
     if schedule is None:
         return Pruned(busy=1), _END
-    edges = _edges(connection, schedule, retention, clock())
+    now, oldest = clock(), None
+    if retention.runs is not None and schedule.run_number > retention.runs:
+        oldest = pruning.created_at(connection, uid, schedule.run_number - retention.runs + 1)
+    edges = edges_of(schedule, retention, oldest_in_count=oldest, now=now)
     if wanted.events_before is not None:
         edges = edges._replace(events=wanted.events_before)
     done = Pruned()
@@ -289,20 +295,6 @@ def _choose(connection: Connection, schedule: Schedule, found: list[RunMark], ed
     return chosen
 
 
-def _lock(connection: Connection, uid: str, *, is_dry: bool) -> Schedule | None:
-    if is_dry:
-        return changes.find(connection, uid)
-    found = changes.lock(connection, [uid], skip_locked=True)
-    return found[0] if found else None
-
-
-def _edges(connection: Connection, schedule: Schedule, retention: Retention, now: datetime) -> Edges:
-    oldest: datetime | None = None
-    if retention.runs is not None and schedule.run_number > retention.runs:
-        oldest = pruning.created_at(connection, schedule.uid, schedule.run_number - retention.runs + 1)
-    return edges_of(schedule, retention, oldest_in_count=oldest, now=now)
-
-
 def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
     """Delete ended tasks of Django, each with its run and all other rows; a failure is logged."""
     work, count = partial(pruning.delete_tasks, uids=uids, is_dry=is_dry), 0
@@ -313,10 +305,6 @@ def _delete_tasks(runtime: Runtime, uids: list[str], *, is_dry: bool) -> Pruned:
     except Exception:  # noqa: BLE001 - failing tasks must not stop the pruning of others
         _log.exception("%d tasks cannot be pruned now", len(uids), extra={"action": "prune_failed"})
     return Pruned(tasks=count, busy=len(uids) - count)
-
-
-def _delete_loose(runtime: Runtime, age: timedelta, connection: Connection) -> int:
-    return pruning.delete_loose_targets(connection, before=runtime.now() - age, limit=_ROWS)
 
 
 def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
@@ -331,7 +319,9 @@ def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
         yield Pruned(targets=count)
         return
     while True:
-        count = runtime.database.transact(partial(_delete_loose, runtime, age))
+        count = runtime.database.transact(
+            lambda connection: pruning.delete_loose_targets(connection, before=runtime.now() - age, limit=_ROWS)
+        )
         yield Pruned(targets=count)
         if count < _ROWS:
             return

@@ -165,16 +165,13 @@ def retry_failed(
     again: a retried run does not count as failed any more.
     """
     for row in find_failed(runtime, wanted, bound):
-        yield _retry_row(runtime, row, reason, context)
-
-
-def _retry_row(runtime: Runtime, row: RetryRow, reason: str | None, context: CommandContext | None) -> RetryRow:
-    try:
-        run = retry_run(runtime, row.run_uid, reason=reason, context=context)
-    except (ConflictError, NotFoundError) as error:
-        return RetryRow(row.run_uid, row.schedule_id, row.instance_id, "skipped", str(error))
-    outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
-    return RetryRow(row.run_uid, row.schedule_id, row.instance_id, outcome)
+        why = None
+        try:
+            run = retry_run(runtime, row.run_uid, reason=reason, context=context)
+            outcome = "buffered" if run.status is RunStatus.BUFFERED else "started"
+        except (ConflictError, NotFoundError) as error:
+            outcome, why = "skipped", str(error)
+        yield RetryRow(row.run_uid, row.schedule_id, row.instance_id, outcome, why)
 
 
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:

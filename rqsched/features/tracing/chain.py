@@ -169,7 +169,8 @@ class Tracing(Tracer):
         run, operation = None, "run" if attempt.target_id is None else "target"
         if attempt.of is not None:
             schedule, run = attempt.of
-            attributes = _of_run(schedule, run)
+            occurrence = {RUN: run.uid, RUN_KIND: run.kind.value, OCCURRENCE: iso_utc(run.occurrence_at)}
+            attributes = of_schedule(schedule) | occurrence
         attributes |= {
             WORKFLOW: attempt.workflow,
             DESTINATION: attempt.queue or self._default_queue,
@@ -182,7 +183,7 @@ class Tracing(Tracer):
             attributes[TARGET] = attempt.target_id
         elif run is not None and run.queued_at is not None and run.started_at is not None:
             attributes[QUEUE_WAIT] = (run.started_at - run.queued_at).total_seconds()
-        parent, links = _place_of(attempt, run)
+        parent, links = (None, list[Link]()) if run is None else _place(attempt, run)
         with self._current(f"{operation} {attempt.workflow}", parent, SpanKind.CONSUMER, attributes, links):
             yield
 
@@ -252,15 +253,6 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _of_run(schedule: Schedule, run: Run) -> dict[str, Any]:
-    return {
-        **of_schedule(schedule),
-        RUN: run.uid,
-        RUN_KIND: run.kind.value,
-        OCCURRENCE: iso_utc(run.occurrence_at),
-    }
-
-
 def _read(text: str | None) -> SpanContext | None:
     found = None if text is None else parse_traceparent(text)
     if found is None:
@@ -280,24 +272,18 @@ def _below(parent: SpanContext) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(parent))
 
 
-def _place_of(attempt: Attempt, run: Run | None) -> tuple[Context | None, list[Link]]:
-    """Return the parent and the links of an attempt's span."""
-    if run is None:
-        return None, []
-    is_near = attempt.began is None or attempt.began - run.created_at <= NEAR
-    # A downstream run has a trace of its own, with a link to the trace of its upstream's run.
-    belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and attempt.place <= MANY
-    return _place(_read(run.traceparent), belongs=belongs)
+def _place(attempt: Attempt, run: Run) -> tuple[Context | None, list[Link]]:
+    """Return the parent of an attempt's span (None: the current span), and its links.
 
-
-def _place(asked: SpanContext | None, *, belongs: bool) -> tuple[Context | None, list[Link]]:
-    """Return the parent of a span (None: the current span), and its links.
-
-    An instrumentation of RQ may have made a span for the job, which is current then. If that span is of the same trace,
-    it becomes the parent; otherwise it is linked.
+    A downstream run has a trace of its own, with a link to the trace of its upstream's run. An instrumentation of RQ
+    may have made a span for the job, which is current then. If that span is of the same trace, it becomes the parent;
+    otherwise it is linked.
     """
+    asked = _read(run.traceparent)
     if asked is None:
         return None, []
+    is_near = attempt.began is None or attempt.began - run.created_at <= NEAR
+    belongs = is_near and run.kind not in {RunKind.BACKFILL, RunKind.AFTER} and attempt.place <= MANY
     current = trace.get_current_span().get_span_context()
     others = [Link(current)] if current.is_valid else []
     is_between = current.is_valid and current.trace_id == asked.trace_id
