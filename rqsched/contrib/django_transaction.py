@@ -36,7 +36,16 @@ class InAtomic:
     def connection(self) -> Iterator[Connection]:
         """Lend Django's connection. Raises ConfigError if it cannot be shared, InvalidInputError outside `atomic()`."""
         django = connections[self._using]
-        _require_usable(django)
+        if django.vendor != "postgresql":
+            raise ConfigError(
+                f"Django's connection {django.alias!r} is to {django.display_name}, whose transaction cannot be "
+                "shared. Call it after the commit: "
+                "transaction.on_commit(lambda: scheduler.create(...)), without session."
+            )
+        if not django.in_atomic_block:
+            raise InvalidInputError(
+                "session", "is outside of transaction.atomic(); call it in the block, or without session"
+            )
         django.validate_no_broken_transaction()
         with _engine(self._using).connect() as connection:
             yield connection
@@ -67,18 +76,6 @@ class _Call(NamedTuple):
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
     """Return a value for `session=` with which an operation joins the `atomic()` block around the call."""
     return InAtomic(using)
-
-
-def _require_usable(django: Any) -> None:
-    if django.vendor != "postgresql":
-        raise ConfigError(
-            f"Django's connection {django.alias!r} is to {django.display_name}, whose transaction cannot be shared. "
-            "Call it after the commit: transaction.on_commit(lambda: scheduler.create(...)), without session."
-        )
-    if not django.in_atomic_block:
-        raise InvalidInputError(
-            "session", "is outside of transaction.atomic(); call it in the block, or without session"
-        )
 
 
 @lru_cache

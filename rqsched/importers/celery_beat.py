@@ -368,22 +368,19 @@ def _function_of(task: Any) -> str | None:
 
 def _declared_entry(name: str, declared: Any, now: datetime, zone: str) -> SourceEntry:
     try:
-        return _declared(name, declared).becomes(now, zone)
+        task = PeriodicTask(
+            name=name,
+            task=declared["task"],
+            when=_declared_timing(declared["schedule"], bool(declared.get("relative"))),
+            args=declared.get("args") or [],
+            kwargs=declared.get("kwargs") or {},
+            options=declared.get("options") or {},
+            is_enabled=True,
+        )
+        return task.becomes(now, zone)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = f"It is not readable: Celery refuses it too ({type(error).__name__}: {error})."
         return SourceEntry(name, None, (reason,))
-
-
-def _declared(name: str, declared: Mapping[str, Any]) -> PeriodicTask:
-    return PeriodicTask(
-        name=name,
-        task=declared["task"],
-        when=_declared_timing(declared["schedule"], bool(declared.get("relative"))),
-        args=declared.get("args") or [],
-        kwargs=declared.get("kwargs") or {},
-        options=declared.get("options") or {},
-        is_enabled=True,
-    )
 
 
 def _counts_otherwise(schedule: Any) -> bool:

@@ -179,17 +179,7 @@ def _switch(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
 
 
 def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> None:
-    changes: Any = _changes(handle, registration)
-    workflow = registration.type if registration.type != handle.workflow else None
-    if workflow is not None:
-        changes["executor"] = _executor(call, workflow)
-    timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
-    spec = None if registration.expression is None else _spec(registration.expression, timezone)
-    handle.update(workflow, spec, context=call.context, **changes)
-
-
-def _changes(handle: ScheduleHandle, registration: Registration) -> dict[str, Any]:
-    """Return the changes as our options; absent fields stay."""
+    """Change a schedule; absent fields stay."""
     known = responses.sent_fields(handle.state)
     options = requests.job_options(registration, known.get("options", {}))
     changes: dict[str, Any] = {}
@@ -203,4 +193,10 @@ def _changes(handle: ScheduleHandle, registration: Registration) -> dict[str, An
         changes["description"] = registration.description
     verbatim = {"expression": registration.expression, "options": options}
     sent = known | {name: value for name, value in verbatim.items() if value is not None}
-    return changes | {"surface": loads(handle.state.definition.surface) | {"ojs": sent}}
+    changes["surface"] = loads(handle.state.definition.surface) | {"ojs": sent}
+    workflow = registration.type if registration.type != handle.workflow else None
+    if workflow is not None:
+        changes["executor"] = _executor(call, workflow)
+    timezone = handle.state.spec.timezone if registration.timezone is None else registration.timezone
+    spec = None if registration.expression is None else _spec(registration.expression, timezone)
+    handle.update(workflow, spec, context=call.context, **changes)

@@ -149,7 +149,16 @@ def simulate(
     Raises InvalidInputError if `wanted` names a queue, schedule or workflow that no simulated schedule has, or if the
     span has too many fires.
     """
-    _require_known(wanted, entries)
+    queues = sorted({one.queue for one in entries})
+    for queue in wanted.workers:
+        if queue not in queues:
+            hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
+            raise InvalidInputError("workers", f"no simulated schedule uses the queue {queue!r}{hint}")
+    names = {name for one in entries for name in (one.name, one.schedule.definition.workflow)}
+    for name in wanted.durations:
+        if name not in names:
+            text = f"{name!r} is not a simulated schedule or its workflow{did_you_mean(name, names)}"
+            raise InvalidInputError("durations", text)
     return _Simulating(entries, wanted, now, env, progress or Progress()).report()
 
 
@@ -518,19 +527,6 @@ def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str
             local = again.astimezone(clock).replace(tzinfo=None, fold=0)
             if local in first and spec.dst_fold == "both":
                 yield "doubled", f"{local:%Y-%m-%d %H:%M}", [first[local], again]
-
-
-def _require_known(wanted: Wanted, given: Sequence[Entry]) -> None:
-    queues = sorted({one.queue for one in given})
-    for queue in wanted.workers:
-        if queue not in queues:
-            hint = did_you_mean(queue, queues) or f"; name one of {', '.join(queues) or 'none'}"
-            raise InvalidInputError("workers", f"no simulated schedule uses the queue {queue!r}{hint}")
-    names = {name for one in given for name in (one.name, one.schedule.definition.workflow)}
-    for name in wanted.durations:
-        if name not in names:
-            text = f"{name!r} is not a simulated schedule or its workflow{did_you_mean(name, names)}"
-            raise InvalidInputError("durations", text)
 
 
 def _left_out(entry: Entry) -> Iterator[str]:

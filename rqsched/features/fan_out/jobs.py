@@ -53,17 +53,13 @@ def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
 def jobs_of(settings: Settings, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
     """Describe the jobs of targets; RQ's timeout covers the target and the time to record its end."""
     more = int(settings.completion_outage.total_seconds())
-    return [
-        JobSpec(str(target.job_id), target.timeout + more, label=_label(target, names.get(target.run_uid)))
-        for target in chunk
-    ]
-
-
-def _label(target: Target, name: RunName | None) -> JobLabel:
-    if name is None:
-        return JobLabel(target.workflow, target.run_uid)
-    known = name.schedule_id, name.namespace, name.occurrence_at, name.attempt
-    return JobLabel(target.workflow, target.run_uid, *known)
+    specs = list[JobSpec]()
+    for target in chunk:
+        name = names.get(target.run_uid)
+        known = () if name is None else (name.schedule_id, name.namespace, name.occurrence_at, name.attempt)
+        label = JobLabel(target.workflow, target.run_uid, *known)
+        specs.append(JobSpec(str(target.job_id), target.timeout + more, label=label))
+    return specs
 
 
 def batch_job(job: BatchJobId) -> JobSpec:

@@ -42,8 +42,11 @@ def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, 
     if delivery.kind is DeliveryKind.WEBHOOK:
         _post(delivery.destination, delivery.payload.encode(), _signed(delivery, settings, now), seconds)
     elif delivery.kind is DeliveryKind.HEARTBEAT:
+        url, mark, query = delivery.destination.partition("?")
+        suffix = {STARTED: "/start", FAILED: "/fail"}.get(delivery.event_type)  # none for a success
+        url = f"{url.rstrip('/')}{suffix}{mark}{query}" if suffix else delivery.destination
         error = str(message["data"].get("error", ""))
-        _post(_heartbeat_url(delivery), error.encode(), {"Content-Type": "text/plain; charset=utf-8"}, seconds)
+        _post(url, error.encode(), {"Content-Type": "text/plain; charset=utf-8"}, seconds)
     else:
         _check_in(delivery, message, seconds)
 
@@ -65,13 +68,6 @@ def _signed(delivery: Delivery, settings: Settings, now: datetime) -> dict[str, 
         "Rqsched-Timestamp": timestamp,
         "Rqsched-Signature": f"sha256={signed}",
     }
-
-
-def _heartbeat_url(delivery: Delivery) -> str:
-    """Return the URL of a ping: the configured URL for a success, with `/start` or `/fail` after its path otherwise."""
-    suffix = {STARTED: "/start", FAILED: "/fail"}.get(delivery.event_type, "")
-    url, mark, query = delivery.destination.partition("?")
-    return f"{url.rstrip('/')}{suffix}{mark}{query}" if suffix else delivery.destination
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
