@@ -1263,8 +1263,8 @@ NOTIFICATIONS = (
     _edit(
         "a run that is given back keeps its start",
         "features/limits/chain.py",
-        "    is_pending_again = before.status is RunStatus.RUNNING and after.status is RunStatus.PENDING\n",
-        "    is_pending_again = False\n",
+        "if (before.status, after.status) == (RunStatus.RUNNING, RunStatus.PENDING)\n",
+        "if False\n",
         _RATES + "test_run_that_a_worker_without_its_code_gives_back_has_not_started[sqlite]",
     ),
     _edit(
