@@ -174,7 +174,7 @@ def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Selec
 
 
 SETTLING = timedelta(seconds=20)
-"""A transaction that records events is over before this: see the limits of a session, and SQLite's busy timeout."""
+"""After this time a transaction that records events is over: see our sessions' limits, and SQLite's busy timeout."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST = 253_402_300_799_000_000  # the year 9999

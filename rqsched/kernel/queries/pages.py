@@ -40,8 +40,8 @@ def cut_to_size(
 ) -> tuple[sa.Select[Row], int | None]:
     """Cut a statement to the first rows whose texts fit into `most` characters, and to at least one row.
 
-    Only lengths are read. Also returns the number of rows that are left, or None if all rows fit. `sizes` is the result
-    of `measuring` for the statement, if it was built before; `given` has its parameters.
+    Only lengths are read. Also returns the number of rows that are left, or None if all rows fit. Give `sizes`, the
+    result of `measuring(statement)`, if you have it already. `given` are the bound parameters of both statements.
     """
     if most is None:
         return statement, None
@@ -116,7 +116,7 @@ def unbind_cursor(cursor: str, *of: object, other: str = ...) -> str: ...
 @overload
 def unbind_cursor(cursor: str | None, *of: object, other: str = ...) -> str | None: ...
 def unbind_cursor(cursor: str | None, *of: object, other: str = _OTHER_LIST) -> str | None:
-    """Return what `bind_cursor` bound; raises InvalidLimitError, with `other` for a cursor of something else."""
+    """Return the cursor given to `bind_cursor`; raises InvalidLimitError, with the text `other` for another list's."""
     if cursor is None:
         return None
     found, _, digest = cursor.rpartition("~")
@@ -128,7 +128,7 @@ def unbind_cursor(cursor: str | None, *of: object, other: str = _OTHER_LIST) -> 
 
 
 def unbind_number(cursor: str | None, *of: object) -> int | None:
-    """Return the number that `bind_cursor` bound; raises InvalidLimitError."""
+    """Return the number in the cursor given to `bind_cursor`; raises InvalidLimitError."""
     text = unbind_cursor(cursor, *of)
     return None if text is None else read_number(text)
 
@@ -190,7 +190,7 @@ def bound_to(columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.Tup
 def newest_since(
     connection: Connection, table: sa.Table, start: datetime, most: int
 ) -> tuple[sa.ColumnElement[bool], datetime]:
-    """Return the condition of the `most` newest rows of a table since `start`, and when the oldest of them was created.
+    """Return the condition of the rows since `start`, at most the newest `most`, and when the oldest was created.
 
     Uids begin with the time, so the primary key is in the order of creation.
     """

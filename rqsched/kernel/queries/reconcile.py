@@ -215,7 +215,7 @@ def without_heartbeat(
 
 
 def dispatched(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read runs that wait for their targets although none is open."""
+    """Read runs that wait for their targets although no target is open."""
     is_open = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET)
     statement = sa.select(runs.c.uid).where(HAS_OPEN_TARGETS, ~is_open)
     rows, cursor = page_by_uid(connection, statement, runs.c.uid, after, limit)

@@ -2,8 +2,8 @@
 
 A page is read along an index that has its order: the uids, in order of creation; the failed runs; the runs that have
 not ended; or the numbers of one schedule. No index holds a workflow, a success or the text of an error: each fire would
-write to it. So a page ends after `most_looked_at` runs, with what it found by then and where the next page begins,
-whatever is stored.
+write to it. So a page ends after `most_looked_at` searched runs, whatever is stored. It has the matches among them, and
+the cursor where the next page begins.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def fill_runs(
 ) -> Page[tuple[str, Run]]:
     """Read a page of runs in as many bounded transactions as it takes: only the last page is short.
 
-    A page bounded by `most` may be short, too. Without an order it is `-created`, and `-ended` where an error is given.
+    If `most` bounds a page, it may be short, too. The default order is `-created`, or `-ended` with an `error` filter.
     """
     found: list[tuple[str, Run]] = []
     sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
@@ -133,7 +133,7 @@ def search_runs(
 ) -> FoundRuns:
     """Read a page in one of SORTS after a cursor, of at most `most` characters (`cut_to_size`).
 
-    Where an error's text is looked for, only failed and lost runs match. Slim runs have no arguments, memo, search
+    With an `error` filter, only failed and lost runs match. Slim runs have no arguments, memo, search
     attributes, lineage, attempts and result. Raises InvalidLimitError for a cursor of another list.
     """
     items: list[tuple[str, Run]] = []
@@ -192,14 +192,14 @@ def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk
 
 
 class _Walk(NamedTuple):
-    """An index along which runs are searched, from a place on."""
+    """An index along which runs are searched, from a place (the key of a run in this index) on."""
 
     within: list[sa.ColumnElement[bool]]
     """The conditions that bound the walk: the condition of the index, the time, and the beginning."""
     order: tuple[sa.Column[Any], ...]
     """The columns of its order."""
     is_descending: bool
-    """Whether it is walked backwards."""
+    """Whether the index is read backwards."""
     schedule_uid: str = ""
     """The incarnation whose runs these are; empty for the runs of all schedules."""
     following: str | None = None
@@ -237,7 +237,7 @@ class _Walk(NamedTuple):
         return found
 
     def cursor_at(self, run: Run) -> str:
-        """Return where the page after a run begins, also one of an incarnation that was walked before."""
+        """Return the cursor of the page after a run, also a run of an incarnation that was walked before."""
         place = [getattr(run, column.name) for column in self.order]
         return self._replace(schedule_uid=self.schedule_uid and run.schedule_uid).cursor(place)
 

@@ -82,7 +82,7 @@ def list_runs(
     """Read runs of a schedule, newest first. The status `blocked` selects the pending runs that are blocked.
 
     `is_live` leaves out the runs of backfills, and `backfill_uid` selects the runs of one backfill.
-    `most` and `is_slim` as in `list_schedules`; slim runs have no lineage, attempts and result either.
+    `most` and `is_slim` are as in `list_schedules`; slim runs have no lineage, attempts and result either.
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
     if statuses:
@@ -218,9 +218,10 @@ class FailureMark(NamedTuple):
 def failed_since(
     connection: Connection, namespace: str, since: datetime, limit: int
 ) -> tuple[list[FailureMark], datetime]:
-    """Read the runs of a namespace that failed or were lost since, newest first, among the newest of all namespaces.
+    """Read a namespace's runs that failed or were lost since `since`, newest first.
 
-    Also returns since when these are: later than `since` if all namespaces have more failures than are looked at.
+    Only the newest failures of all namespaces are searched. Also returns the time from which the result is complete: it
+    is later than `since` if all namespaces have more failures than are searched.
     """
     order = runs.c.ended_at.desc(), runs.c.uid.desc()
     last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
@@ -463,20 +464,20 @@ def success_before(connection: Connection, schedule_uid: str, number: int) -> Ru
 
 
 class Outcome(NamedTuple):
-    """Runs of one queue or time that are alike."""
+    """The number of runs with the same key, status and `is_backfilled`, and their times."""
 
     key: Any
-    """The queue or the time, as it was asked for."""
+    """The value of the key, such as a queue or a time."""
     is_backfilled: bool
-    """Whether a backfill asked for them."""
+    """Whether a backfill asked for the runs."""
     status: str
     """Their final status, `expired` for runs that were not started in time, or their current one."""
     runs: int
     """How many."""
     late: list[int]
-    """How many microseconds after they were due they started: live runs whose first attempt is their newest."""
+    """The start delays after the due times, in microseconds, of the live runs whose first attempt is their newest."""
     took: int
-    """How many microseconds the newest attempts of those that ended took altogether, without waits for targets."""
+    """The total microseconds of the newest attempts of ended runs, without waits for targets."""
 
 
 BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
@@ -484,14 +485,14 @@ BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
 
 
 def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.ColumnElement[bool], datetime]:
-    """Return the condition of the `most` newest of all runs since `start`, and since when these are."""
+    """Return the condition of the `most` newest of all runs since `start`, and when the oldest of these was created."""
     return newest_since(connection, runs, start, most)
 
 
 def outcomes(
     connection: Connection, namespace: str | None, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
 ) -> list[Outcome]:
-    """Count runs of a namespace, or of all, by the values of `key`, among some runs.
+    """Count the runs that are `is_among`, of a namespace or of all, by the values of `key`.
 
     SQL counts, because rows are slow to read.
     """
@@ -504,14 +505,14 @@ def outcomes(
     listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
     by = key, is_backfilled, SHOWN_STATUS
     statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed, took)
-    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with values would differ
+    names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with bound values would not match
     of_it = [] if namespace is None else _of_namespace(connection, namespace)
     rows = connection.execute(statement.where(is_among, *of_it).group_by(*names))
     return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one], int(row[5])) for row in rows]
 
 
 def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
-    """Return the condition that runs are of a namespace; none if there is no other, as it takes a third of the time."""
+    """Return the condition that runs are of a namespace. It takes a third of the time, so none if there is no other."""
     # Compare both ends of the index: a plan made without the values would read all schedules for `<` and `>`.
     ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
     known = {*connection.execute(sa.select(*ends)).one()}

@@ -54,7 +54,7 @@ from rqsched.kernel.store.tables import (
 )
 
 TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
-"""The instants that filters bound, and by which lists are ordered."""
+"""The instants that filters bound and lists are ordered by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Filters:
 
     @property
     def is_plain(self) -> bool:
-        """Whether others will ask with the same values: no objects, no instants."""
+        """Whether the same filters are likely to be used again: they have no objects and no instants."""
         times = (self.created_since, self.created_until, self.next_since, self.next_until)
         is_fixed = isinstance(self.statuses, tuple) and isinstance(self.outcomes, tuple)
         return is_fixed and not (self.labels or self.search_attributes or any(times))
@@ -116,7 +116,8 @@ def conditions_of(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of the filters.
 
-    In a walk the rows decide: no index of exceptions is offered, and none may hold the `hidden` columns.
+    In a walk along an index each row is compared, so no partial index is named. No index may be used for the `hidden`
+    columns.
     """
     columns = {name: dialect.unindexed(column) if name in hidden else column for name, column in schedules.c.items()}
     is_named = not dialect.has_statistics and not is_walked
@@ -248,7 +249,7 @@ def fill_page(
 ) -> Page[Schedule]:
     """Read a page of schedules in as many bounded transactions as it takes: only the last page is short.
 
-    With `is_short_enough` one schedule makes a page, as where `most` bounds its characters.
+    With `is_short_enough` a page may end after one schedule, as it may if `most` bounds its characters.
     """
     found: list[Schedule] = []
     looked_at = MOST_LOOKED_AT
@@ -284,7 +285,7 @@ def search_schedules(
     most_looked_at: int | None = MOST_LOOKED_AT,
     is_slim: bool = False,
 ) -> Found:
-    """Read a page in one of SORTS after a place, of at most so many characters (`cut_to_size`).
+    """Read a page in one of SORTS after a place, of at most `most` characters (`cut_to_size`).
 
     `is_slim` leaves arguments, memo and search attributes empty. `most_looked_at` None looks at every schedule.
     """
@@ -310,7 +311,7 @@ def place_of(schedule: Schedule, sort: str) -> Position:
 
 
 class _Way(Enum):
-    """How a page is read. SQLite is told; PostgreSQL has its statistics."""
+    """How a page is read. SQLite gets hints; PostgreSQL uses its statistics."""
 
     ANY = auto()
     """The plan of the database: an index has the matching rows in the order."""
@@ -505,7 +506,7 @@ def _end(connection: Connection, filters: Filters, sort: str, after: Position | 
 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
-    """Count the schedules that all pages of a list show together; by status alone in indexes, without their rows."""
+    """Count the schedules that all pages of a list show together. By status alone, only indexes are read."""
     dialect = dialect_of(connection)
     is_named = not dialect.has_statistics
     if replace(filters, namespace=None, statuses=()) != Filters():

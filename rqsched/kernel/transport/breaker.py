@@ -1,8 +1,8 @@
 """The breaker: while Redis does not answer, it lets each call fail at once, in processes that must not wait.
 
-A web process stores an operation in SQL and answers; Redis may follow later. So the first call that gets no connection,
-or no answer in time, opens the breaker. While the breaker is open, all calls fail without waiting, and a thread asks
-Redis until it answers again. Workers have no breaker: they can only wait.
+A web process stores an operation in SQL and answers, even if Redis gets the links later. So the first call that gets no
+connection, or no answer in time, opens the breaker. While the breaker is open, all calls fail without waiting, and a
+thread asks Redis until it answers again. Workers have no breaker: they can only wait.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Breaker:
         try:
             self._on_close()
         except Exception:  # noqa: BLE001 - a thread's boundary; reconcile does what is left
-            _log.exception("what Redis missed is left to reconcile", extra={"action": "follow_failed"})
+            _log.exception("Redis was not updated; reconcile does it", extra={"action": "follow_failed"})
 
 
 class Breakers:

@@ -116,7 +116,7 @@ class _LentPool:
 
 
 def require_no_cluster(redis: Redis) -> None:
-    """Raise ConfigError if this is a node of a Redis Cluster. For a user who may not ask, assume that it is none."""
+    """Raise ConfigError if this is a node of a Redis Cluster. If the user may not ask, assume that it is not."""
     try:
         answer: Any = redis.info("cluster")
     except NoPermissionError:
@@ -126,7 +126,7 @@ def require_no_cluster(redis: Redis) -> None:
 
 
 class _Retry(Retry):
-    """Repeats a failed call once. If there was no answer, the idle connections are closed before."""
+    """Repeats a failed call once. If there was no answer, the idle connections are closed before the repetition."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(NoBackoff(), 1)
@@ -156,7 +156,7 @@ class AskingPubSub(PubSub):
         super().__init__(pool)
 
     def is_health_check_response(self, response: Any) -> bool:
-        """Return whether a response answers a ping. redis-py calls this whenever it has read, None if nothing came."""
+        """Return whether a response answers a ping. redis-py calls this after each read, with None if nothing came."""
         if response is not None:
             self._heard_at = monotonic()
         return super().is_health_check_response(response)

@@ -33,7 +33,7 @@ class JobSpec(NamedTuple):
     timeout: int
     """Seconds RQ lets it run."""
     due_at: datetime | None = None
-    """When it is to be promoted; None puts it on the list now."""
+    """When an RQ scheduler moves it to the list; None puts it on the list now."""
     is_front: bool = False
     """Whether it is pushed in front of the jobs that wait."""
     label: JobLabel | None = None
@@ -57,10 +57,10 @@ class JobKind(NamedTuple):
 class JobQueue:
     """One queue, and the rule which of its jobs are live.
 
-    A job that is late in the scheduled set by more than `grace` is not live, because no scheduler promotes it. A job is
+    A job that is late in the scheduled set by more than `grace` is not live, because no scheduler moves it. A job is
     not live either if its score there is later than its due time and later than `latest` from now: no due job is put
     off so long, so SQL has gone back and the id now stands for another time. A job that RQ started is live for
-    `started_grace`. With `is_exact` the list is searched for a job, which jobs pushed in front require.
+    `started_grace`. With `is_exact` the list is searched for a job, which is necessary if jobs are pushed in front.
 
     `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database that the jobs
     belong to, for their meta, or None while the id is not known. `server_key` names the key of the identity of that

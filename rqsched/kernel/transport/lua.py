@@ -22,15 +22,15 @@ Their ARGV begin with six values:
 from __future__ import annotations
 
 FOREIGN = "RQSCHED_FOREIGN"
-"""The first word of the error with which LEASE and ARM refuse a process that uses another server than the recorded."""
+"""The first word of the error by which LEASE and ARM refuse a process whose database server is not the recorded one."""
 
 _LIVENESS = """
 local scheduled, list, queues, server, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local oldest_live, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- The list is first in, first out: an entry older than its head was popped. Only where jobs are pushed in front
--- (exact) may that be wrong, and the list is searched.
+-- The list is first in, first out: a job that is older than its head was popped. If jobs are pushed in front (exact),
+-- this may be wrong, so the list is searched.
 local function is_on_list(id, enqueued_at)
   local head = redis.call('LINDEX', list, 0)
   if not head then return false end
@@ -40,12 +40,13 @@ local function is_on_list(id, enqueued_at)
   return exact and redis.call('LPOS', list, id) ~= false
 end
 
--- `due` is a score; what is due at once has another word or none there.
+-- `due` is a score. For a job that is due at once it is another word, or missing.
 local function is_live(id, due)
   local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
-  -- What is late there beyond the grace nobody promotes: it is put on the list, which every worker serves. What is
-  -- there later than its time or any put-off of ours is of a time that SQL does not know any more.
+  -- A job that is late in the scheduled set beyond the grace is not live: no scheduler moves it, so ARM puts it on the
+  -- list, which every worker serves. Nor is a job whose score is later than its due time and than any put-off of ours:
+  -- its time is one that SQL does not know any more.
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or '')
   local latest = math.max(tonumber(due) or 0, latest_put_off)
   if score and score >= oldest_live and score <= latest then return true end
@@ -87,7 +88,7 @@ local function arm(id, place, first_own, last_own)
   if is_live(id, place) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
-  -- The longest values first: a hash that is compact would be written anew for them.
+  -- Write the longest values first: after short ones they would make Redis convert a compact hash.
   if last_own >= first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
   if place == 'front' or place == 'back' then
     redis.call('HSET', hash, 'status', 'queued', 'enqueued_at', now, unpack(template))
@@ -162,15 +163,15 @@ return redis.call('HSETNX', KEYS[1], '*', ARGV[2])
 """Freeze everything, unless it is frozen already or this freeze was thawed; answers 1 if it was stored."""
 
 DROP_FREEZE = """
--- KEYS: freezes. ARGV: the uids that were thawed, and the text of the freeze that is to go; empty for any.
+-- KEYS: freezes. ARGV: the uids that were thawed, and the text of the freeze to remove; empty for any.
 redis.call('HSET', KEYS[1], '*:released', ARGV[1])
 if ARGV[2] == '' or redis.call('HGET', KEYS[1], '*') == ARGV[2] then redis.call('HDEL', KEYS[1], '*') end
 """
 """Remove the freeze of everything, and remember which freezes were thawed."""
 
 NEXT_LOOK = """
--- KEYS: scheduled set, who looks first. ARGV: the name of who asks, how long it looks first (milliseconds), '1' to take
--- that from another.
+-- KEYS: scheduled set, the dispatcher that looks first. ARGV: the name of the asking dispatcher, how long it stays the
+-- first (milliseconds), '1' to replace another first dispatcher.
 local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 local first = redis.call('GET', KEYS[2])
 local is_first = not first or first == ARGV[1] or ARGV[3] == '1'
@@ -200,10 +201,11 @@ return 1
 """Put a mark in front of the mark that it follows, or into an empty list; answers 0 if another mark is in front."""
 
 CLAIM_IDENTITY = """
--- KEYS: the database's id, the server's identity, when that was seen and its database's id, who waits to take over.
--- ARGV: the id of this process's database, the three parts of its server's identity ('-' for what is open), what to do
--- ('ask', 'claim' or 'adopt'), for how many seconds the recorded one counts as alive, how many another then waits for a
--- sign of it, and '1' for a process that was refused lately: it does not come first after a flush.
+-- KEYS: the database's id, the server's identity, when that server was seen and its database's id, since when another
+-- server waits to take over. ARGV: the id of this process's database, the three parts of its server's identity ('-' for
+-- an open part), the action ('ask', 'claim' or 'adopt'), for how many seconds the recorded server counts as alive, for
+-- how many seconds another server then waits for a sign of it, and '1' for a process that was refused lately: it is not
+-- recorded as the first after a flush.
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= ARGV[1] then return {'other', owner} end
 local mine, known = {ARGV[2], ARGV[3], ARGV[4]}, {}
@@ -220,7 +222,7 @@ local function answer(outcome, identity)
   end
   return {outcome, identity or recorded, recorded or ''}
 end
--- What is open equals everything, and is filled from the other.
+-- An open part equals everything, and is filled from the other identity.
 local function same(i) return known[i] == mine[i] or known[i] == '-' or mine[i] == '-' end
 local function filled()
   local parts = {}
@@ -252,8 +254,8 @@ identity that was recorded before. After 'first', 'same', 'promoted', 'adopted' 
 """
 
 TRY_WRITE = """
--- KEYS: a key for this alone. ARGV: its life in milliseconds.
--- The first write of a script is the one that a full Redis refuses; DEL it would not refuse.
+-- KEYS: a key for this test only. ARGV: its life in milliseconds.
+-- A full Redis refuses a script at its first write, but would not refuse DEL. So SET is the first.
 redis.call('SET', KEYS[1], 1)
 for _, words in ipairs({{'HSET', 'a', 1}, {'ZADD', 1, 'a'}, {'SADD', 'a'}, {'RPUSH', 'a'}}) do
   redis.call('DEL', KEYS[1])

@@ -1,4 +1,4 @@
-"""URLs of Redis: one server over TCP, TLS or a UNIX socket, or whichever server Sentinels name as the master.
+"""URLs of Redis: one server over TCP, TLS or a UNIX socket, or the master that Sentinels name.
 
 `redis+sentinel://USER:PASSWORD@HOST:26379,HOST:26379/SERVICE/DB` asks the Sentinels for SERVICE at each new connection.
 `rediss+sentinel://` speaks TLS to the Sentinels and to the servers. The query has redis-py's connection options;
@@ -129,7 +129,7 @@ def _library() -> Any:
 
 
 def without_library(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return connection options without the name of the library, whose `repr` cannot be evaluated."""
+    """Return connection options for the text of a spawned process, which cannot hold redis-py's name of the library."""
     return {name: value for name, value in options.items() if name != _LIBRARY}
 
 
@@ -188,7 +188,7 @@ def url_of(client: Redis) -> str:
         return _url_behind(pool)
     path, host = options.get("path"), options.get("host")
     if path is None and host is None:
-        raise ConfigError("RQSCHED_REDIS_URL is unset, and RQ's connection has no address to take for it; set it.")
+        raise ConfigError("RQSCHED_REDIS_URL is unset, and RQ's connection has no address; set RQSCHED_REDIS_URL.")
     login, number = _login(options), options.get("db") or 0
     if path is not None:
         return f"unix://{login}{quote(path)}?db={number}"

@@ -1,4 +1,4 @@
-"""The transport: how links and run jobs are stored in Redis, in the format that RQ itself reads. It knows no SQL.
+"""The transport: stores links (RQ jobs that fire schedules) and run jobs in Redis, in RQ's own format. It knows no SQL.
 
 Every write here may be lost or done twice without harm, because SQL decides. One script writes a job's hash together
 with its place (list or scheduled set), so no reader finds an id without its hash.
@@ -79,7 +79,7 @@ LINK_STARTED_GRACE = timedelta(seconds=10)
 """How long a link that RQ started counts as live. A link takes milliseconds. If it takes longer than this, another link
 may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
-"""The longest time that RQ waits before it repeats a link that raised. Only a lease puts a job off for as long."""
+"""The longest time that RQ waits before it repeats a link that raised. Besides this, only a lease puts a link off."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
 
 
@@ -94,7 +94,7 @@ class Arm(NamedTuple):
     id: LinkId | RetryLinkId
     """The main link of a schedule, or the retry link of a run."""
     due_at: datetime
-    """When it fires; one in the past is put on the list at once."""
+    """When the link fires. A link whose time is past is put on the list at once."""
 
 
 class Recorded(NamedTuple):
@@ -202,12 +202,12 @@ class Transport:
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
         """Make Redis follow committed Changes: write the links, then the run jobs of each queue. Idempotent.
 
-        Raises RedisError after short retries; the Changes are durable in SQL, and reconcile sends them.
+        Raises RedisError after short retries. The Changes are committed in SQL, and reconcile repeats this.
         """
         arms, ready = list[Arm](), list[Run]()
         for change in changes:
             before, after = change.before, change.after
-            # A link that does not change is armed already, unless the Change restates the link.
+            # A link that does not change is armed already. A Change with the same object before and after repeats it.
             if before is None or before is after or before.n != after.n:
                 arms += link_of(after)
             for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
@@ -317,7 +317,7 @@ class Transport:
         return written
 
     def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
-        """Put jobs on a queue; a missing connection takes no job and delays no other queue."""
+        """Put jobs on a queue. If its connection is not configured, log that and put none: other queues go on."""
         if job_queue is None:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
@@ -356,7 +356,7 @@ class Transport:
             if job_queue.redis is self.redis and is_transient(error):
                 raise
             _log.warning(
-                "queue %s is not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"}
+                "jobs of queue %s are not compared: %s", job_queue.queue.name, error, extra={"action": "compare_failed"}
             )
             self._refuse(queue_in_words(job_queue.queue.name, runs[0].connection), error, job_queue)
             return [True] * len(runs)
@@ -421,7 +421,7 @@ class Transport:
             elif before.status is RunStatus.RUNNING and after.status is RunStatus.TERMINATED:
                 send_stop_job_command(job_queue.queue.connection, job_id, serializer=job_queue.queue.serializer)
         except (NoSuchJobError, InvalidJobOperation, RedisError) as error:
-            # The run has ended in SQL: a job that starts or returns now is fenced out.
+            # The run has ended in SQL: a job that starts or returns now can write nothing.
             _log.warning(
                 "the job of run %s is not withdrawn: %s", before.uid, error, extra={"action": "withdraw_failed"}
             )
@@ -463,7 +463,7 @@ class Transport:
         self._patiently(self._set_freeze_script, keys=[self.freeze_key], args=[uid, text])
 
     def drop_freeze(self, uids: Sequence[str], *, text: str = "") -> None:
-        """Remove the freeze of everything (with `text`, only one with this text), and remember these as thawed."""
+        """Remove the freeze of everything (with `text`, only one with this text), and remember `uids` as thawed."""
         self._patiently(self._drop_freeze_script, keys=[self.freeze_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
@@ -561,7 +561,7 @@ class Transport:
     def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush.
 
-        Raises ConfigError if this Redis is a node of a cluster. A process asks that only until Redis says no.
+        Raises ConfigError if this Redis is a node of a cluster. A process asks this until Redis has said no once.
         """
         self._require_alone(attempts)
         owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
@@ -611,7 +611,7 @@ class Transport:
         return [_text(one) for one in self._patiently(cast(Any, self.redis.lrange), key, 0, -1)]
 
     def push_mark(self, database_id: str, mark: str, *, follows: str) -> bool:
-        """Make a mark the newest, if the newest is the mark that it follows or none; else return False."""
+        """Make a mark the newest, if the newest mark is `follows` or there is none; else return False."""
         keys = [redis_keys.marks(self.settings.control_queue, database_id)]
         args = [mark, follows, MARKS_KEPT, _MARKS_LIFE]
         return bool(self._patiently(self._push_mark_script, keys=keys, args=args))
