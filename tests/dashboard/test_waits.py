@@ -88,6 +88,10 @@ def test_limits_have_a_page_each_with_their_line_and_their_schedules(any_pages: 
     assert 'href="/schedules/letters">letters</a>' in shown
     assert "No run waits." in any_pages.get("/limits/quiet")
     any_pages.get("/limits/nothing", status=404)
+    env.create("odd", limit="shop:eu/1?#%", limit_running=1)
+    (where,) = re.findall(r'href="(/limits/shop[^"]*)"', any_pages.get("/schedules/odd"))
+    assert "<h1>Limit shop:eu/1?#%</h1>" in any_pages.get(where)
+    assert "Of shop:eu/1?#% 2 may run at once." in any_pages.do("/limits", name="shop:eu/1?#%", number="2")
     for path in ("/schedules/letters", f"/runs/{runs[1].uid}"):
         assert 'href="/limits/vendor">vendor</a>' in any_pages.get(path)
     assert "/limits" in any_pages.get("/find?q=limits")

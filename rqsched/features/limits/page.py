@@ -64,6 +64,6 @@ def set_limit(visit: Visit) -> Response:
     )
 
 
-PAGES = {"/limits": show_all, "/limits/{name}": show}
+PAGES = {"/limits": show_all, "/limits/{name:path}": show}
 FORMS = {"/limits": (set_limit, Role.OPERATE)}
 """The addresses that the dashboard serves."""
