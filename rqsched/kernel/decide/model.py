@@ -1,8 +1,8 @@
 """The state of a schedule and of a run as plain frozen values, and `Change`: what one decision writes.
 
 Every operation of rqsched (create, fire, trigger, settle, pause ...) is a pure function from state and `now` to a
-Change. `kernel/chain/commit.py` writes Changes to SQL and publishes them. Columns are named as the
-fields here; JSON fields hold canonical JSON text, so a fire never decodes what it only copies.
+Change. `kernel/chain/commit.py` writes Changes to SQL and publishes them to Redis. Fields and columns have the same
+names. JSON fields hold canonical JSON text, so that a fire need not decode the values that it only copies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _State = TypeVar("_State", "Schedule", "Run", "Definition")
 
 
 def changed(state: _State, **changes: Any) -> _State:
-    """Copy a state with some fields changed, at a tenth of the cost of `dataclasses.replace`: every fire does this."""
+    """Copy a state with some fields changed. Every fire does this; `dataclasses.replace` takes ten times as long."""
     copy = object.__new__(type(state))
     copy.__dict__.update(state.__dict__, **changes)
     return copy
@@ -44,26 +44,26 @@ class ScheduleStatus(StrEnum):
     PAUSED = "paused"
     """It keeps its state and does not fire."""
     DONE = "done"
-    """All its runs are done, or the end of its spec is reached."""
+    """It has no further run: `max_runs` or `max_successes` is reached, or its spec has no further occurrence."""
     DEAD = "dead"
     """Its runs failed too often; `restart()` revives it."""
     DELETED = "deleted"
-    """Gone for every operation but history; the id is free again."""
+    """Only its history can be read; its id is free for a new schedule."""
 
 
 EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
-"""The statuses of schedules that can be overdue. Dead ones are among them, so that their owner gets an alarm."""
+"""The statuses of schedules that can be overdue. Dead schedules can be, so that their owner gets an alarm."""
 
 
 class RunStatus(StrEnum):
     """The status of a run."""
 
     PENDING = "pending"
-    """Decided; its job waits on a queue (surfaces may show it as queued)."""
+    """It may start. It waits for a worker, or for a place in its group."""
     RUNNING = "running"
     """A process executes it."""
     RETRYING = "retrying"
-    """An attempt failed; the next one waits for `retry_at`."""
+    """An attempt failed; the next attempt is due at `retry_at`."""
     BUFFERED = "buffered"
     """It waits for the run ahead of it."""
     SUCCEEDED = "succeeded"
@@ -79,12 +79,12 @@ class RunStatus(StrEnum):
 
 
 TASK = "task"
-"""`managed_by` of a schedule of one run that Django's tasks framework made."""
+"""The value of `managed_by` for a schedule of one run that Django's tasks framework created."""
 
 BLOCKED = "blocked"
-"""The word for pending runs that wait for a worker which can find their workflow."""
+"""The shown status of a pending run that waits for a worker with the code of its workflow."""
 EXPIRED = "expired"
-"""The word for cancelled runs that were not started within `start_within`."""
+"""The shown status of a cancelled run that was not started within `start_within`."""
 RUN_FILTERS = (
     RunStatus.PENDING.value,
     BLOCKED,
@@ -98,25 +98,25 @@ class TargetStatus(StrEnum):
     """The status of a target of a fan-out."""
 
     WAITING = "waiting"
-    """Recorded; its job is put on the queue when the targets ahead of it were taken."""
+    """It is recorded. Its job is put on the queue when workers have taken the targets ahead of it."""
     PENDING = "pending"
     """Its job waits on the queue."""
     RUNNING = "running"
     """A process handles it."""
     RETRYING = "retrying"
-    """An attempt failed; the next one waits for its time."""
+    """An attempt failed; the next attempt is due later."""
     BLOCKED = "blocked"
-    """The worker that took it could not find its workflow; it is offered to the workers again."""
+    """A worker took it but could not find its workflow. Later it is offered to the workers again."""
     SUCCEEDED = "succeeded"
     """It was handled."""
     IGNORED = "ignored"
-    """There was nothing to do for it: a machine's state does not take the event, or its guards refuse."""
+    """Nothing was done for it: the state of its machine does not accept the event, or a guard refused."""
     FAILED = "failed"
     """Every attempt raised or took too long."""
     LOST = "lost"
     """Its process vanished and no attempt was left."""
     CANCELLED = "cancelled"
-    """Its run ended before it began, or it stopped at a checkpoint."""
+    """Its run ended before it started, or it stopped at a checkpoint."""
 
 
 OPEN_TARGETS = (
@@ -126,7 +126,7 @@ OPEN_TARGETS = (
     TargetStatus.RETRYING,
     TargetStatus.BLOCKED,
 )
-"""The statuses of targets that have not ended, in the order of a target's life."""
+"""The statuses of targets that have not ended, in the order in which a target gets them."""
 
 
 _TONES = {
@@ -147,18 +147,18 @@ OPEN = UNFINISHED | {RunStatus.BUFFERED}
 
 
 FAILURES = frozenset({RunStatus.FAILED, RunStatus.LOST})
-"""How a run ended that had no attempt left."""
+"""The statuses of runs that ended because no attempt was left."""
 ENDED_IN_VAIN = frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED, RunStatus.LOST})
-"""How a run ended without success: what is left of its targets is given up, and it can be run again."""
+"""The statuses of runs that ended without success. Their open targets are cancelled, and the runs can be retried."""
 
 
 class LastOutcome(StrEnum):
-    """How the newest run of a schedule ended; a run that was cancelled or killed leaves it as it was."""
+    """How the newest run of a schedule ended. Cancelled and terminated runs do not count, except expired ones."""
 
     SUCCEEDED = "succeeded"
     """Its workflow returned."""
     FAILED = "failed"
-    """Every attempt of it failed."""
+    """Every attempt failed."""
     LOST = "lost"
     """Its process vanished and no attempt was left."""
     EXPIRED = EXPIRED
@@ -166,7 +166,7 @@ class LastOutcome(StrEnum):
 
 
 REPEATEDLY = 3
-"""From this many failed runs in a row on a schedule is shown as failing; an index of the tables has the same number."""
+"""A schedule is shown as failing after this many failed runs in a row. An index of the tables has the same number."""
 
 
 class RunKind(StrEnum):
@@ -179,7 +179,7 @@ class RunKind(StrEnum):
     BACKFILL = "backfill"
     """A past occurrence, on request."""
     AFTER = "after"
-    """The end of a run of the schedule that its own comes after."""
+    """The end of a run of the upstream schedule."""
 
 
 @dataclass(frozen=True)
@@ -195,17 +195,17 @@ class Definition:
     action: str = '{"args":[],"kwargs":{}}'
     """JSON: args and kwargs of the workflow, copied to each run."""
     queue: str | None = None
-    """The schedule's own queue; None falls back to the workflow's, then to the settings'."""
+    """The queue of its runs; None means the queue of the workflow, or else of the settings."""
     connection: str | None = None
-    """The name of a configured Redis for run jobs; None falls back likewise."""
+    """The name of a configured Redis for run jobs; None means that of the workflow, or else of the settings."""
     timeout: int | None = None
-    """Seconds one attempt may take; None falls back likewise."""
+    """How many seconds one attempt may take; None means the timeout of the workflow, or else of the settings."""
     defaults: str = "{}"
     """JSON: queue, connection and timeout of the workflow when the schedule was last written."""
     priority: int = 0
-    """Above 0, run jobs go to the front of their queue."""
+    """If this is above 0, run jobs go to the front of their queue."""
     jitter: timedelta = timedelta(0)
-    """The most that a fire is delayed after its nominal time."""
+    """The longest random delay of a fire after its nominal time."""
     policies: str = Policies().dumps()
     """`Policies.dumps()` text."""
     max_runs: int | None = None
@@ -221,9 +221,9 @@ class Definition:
     owner: str | None = None
     """The owner of the schedule (Pipelit's `user_profile_id`)."""
     managed_by: str | None = None
-    """`sync` when a declared set made it: a sync prunes only those. `task` when Django's tasks framework did."""
+    """What created the schedule: `sync` (a sync deletes only these schedules), or `task` (Django's tasks framework)."""
     surface: str = "{}"
-    """JSON: what a foreign surface was sent, verbatim, so that it can answer in kind."""
+    """JSON: the request of another system's API, so that this API can return the values as they were sent."""
     notifications: str = "{}"
     """`Notifications.dumps()` text."""
 
@@ -270,14 +270,15 @@ def _parse_defaults(text: str) -> Mapping[str, Any]:
 
 
 class Occurrence(NamedTuple):
-    """One instant the spec yields, and when it fires."""
+    """One instant of a spec, and when it fires."""
 
     nominal_at: datetime
-    """The instant itself: what `occurrence_time` names."""
+    """The instant itself, which events have as `occurrence_time`."""
     due_at: datetime
-    """Nominal time plus jitter or spread."""
+    """The nominal time plus jitter and spread."""
     nominals: tuple[datetime, ...] = ()
-    """The nominal instants that it stands for, if excluded ones were moved to it; empty if only its own."""
+    """The nominal instants that the occurrence stands for, if excluded instants were moved to it. Empty if it stands
+    only for its own."""
 
 
 class Skips(NamedTuple):
@@ -286,11 +287,11 @@ class Skips(NamedTuple):
     occurrences: tuple[datetime, ...]
     """Their nominal times."""
     asked_at: datetime
-    """When that was."""
+    """The time of the request."""
     by: str | None = None
-    """Who it was; None when that was not said."""
+    """The actor of the request; None if unknown."""
     reason: str | None = None
-    """Why; None when that was not said."""
+    """The reason of the request; None if none was given."""
 
     def after(self, instant: datetime) -> Skips:
         """Return these skips without the occurrences up to an instant."""
@@ -317,10 +318,10 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
 
 
 class Moves(NamedTuple):
-    """The record in a row about occurrences that were moved off excluded days, by the nominal instants of their spec.
+    """What the row of a schedule records about nominal instants that were moved off excluded days.
 
     Usually an instant up to `evaluated_to` has its outcome, unless the current timing moves it to a time that is still
-    ahead. This record has the exceptions that do not follow from the timing.
+    ahead. This record has the exceptions that cannot be computed from the timing.
     """
 
     nominals: tuple[datetime, ...] = ()
@@ -328,8 +329,8 @@ class Moves(NamedTuple):
     early: tuple[datetime, ...] = ()
     """Instants after `evaluated_to` that have their outcome, because they were moved to an earlier time."""
     settled: tuple[datetime, ...] = ()
-    """Instants that got their outcome under an earlier timing. The present timing would repeat them, so it leaves them
-    out."""
+    """Instants that got their outcome under an earlier timing. They are removed from the present timing, which would
+    repeat them."""
 
 
 def dump_moves(moves: Moves) -> str | None:
@@ -373,14 +374,14 @@ def _parse_timeline(spec: str, skips: str, moves: str | None, calendars: tuple[C
 
 @dataclass(frozen=True)
 class Schedule:
-    """One schedule as its row has it. All instants are aware UTC."""
+    """The row of one schedule. All instants are aware UTC."""
 
     uid: str
     """The incarnation: a ULID, new after delete and re-create."""
     namespace: str
     """The namespace that holds it."""
     schedule_id: str
-    """Unique among the not-deleted of its namespace."""
+    """The id that its owner chose, unique among the schedules of its namespace that are not deleted."""
     definition: Definition
     """The declaration of its owner."""
     created_at: datetime
@@ -388,108 +389,112 @@ class Schedule:
     updated_at: datetime
     """When a decision last wrote the row."""
     timing_changed_at: datetime
-    """Where counting of missed occurrences starts."""
+    """When its timing changed last. Missed occurrences are counted from then on."""
     evaluated_to: datetime
-    """Every occurrence up to here has its outcome."""
+    """Every occurrence up to this instant has its outcome."""
     status: ScheduleStatus = ScheduleStatus.ACTIVE
-    """Whether it fires, and why not."""
+    """Whether it fires, and if not, why."""
     n: int = 0
-    """The position in the chain; a link with another n is stale."""
+    """The number of its current link (the delayed job that fires it). A link with another number is stale."""
     version: int = 1
-    """Changes with every change a user makes; for If-Match."""
+    """A number that every change by a user increases; HTTP compares it with If-Match."""
     next_run_at: datetime | None = None
-    """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
+    """The nominal time of the next occurrence; None while the schedule is paused, has ended or waits for a run."""
     due_at: datetime | None = None
-    """When it fires: nominal plus jitter or spread, or later after a failed fire."""
+    """When the next occurrence fires: its nominal time plus jitter and spread, or later after a failed fire."""
     awaiting_run_uid: str | None = None
     """The run whose end a `from_completion` schedule waits for."""
     remaining: int | None = None
-    """Runs that may still start; None is unlimited."""
+    """How many runs may still start; None is unlimited."""
     run_number: int = 0
     """The number of the newest run."""
     event_sequence: int = 0
     """The sequence of the newest audit event."""
     run_count: int = 0
-    """Runs started, of every kind."""
+    """The number of runs that started, of every kind."""
     success_count: int = 0
-    """Runs that succeeded."""
+    """The number of runs that succeeded."""
     error_count: int = 0
-    """Attempts that failed."""
+    """The number of attempts that failed."""
     consecutive_failures: int = 0
-    """Runs failed in a row."""
+    """The number of runs that failed in a row."""
     buffer_depth: int = 0
-    """Runs waiting for the run ahead of them, backfilled ones apart."""
+    """The number of runs that wait for the run ahead of them, without backfilled runs."""
     backfill_waiting: int = 0
-    """Backfilled runs that wait their turn."""
+    """The number of backfilled runs that wait for the run ahead of them."""
     backfill_unfinished: int = 0
-    """Backfilled runs that are pending, running or retrying."""
+    """The number of backfilled runs that are pending, running or retrying."""
     fire_failures: int = 0
-    """Fires that failed in a row (not runs)."""
+    """The number of fires (not runs) that failed in a row."""
     skipped_count: int = 0
-    """Occurrences and triggers that were skipped."""
+    """The number of occurrences and triggers that were skipped."""
     missed_count: int = 0
-    """Occurrences that passed without a fire."""
+    """The number of occurrences that passed without a fire."""
     last_run_at: datetime | None = None
     """When the newest run was started."""
     last_success_at: datetime | None = None
-    """When a run succeeded last; kept only while the schedule expects successes."""
+    """When a run succeeded last; recorded only if the schedule has `expect_success_within`."""
     overdue_at: datetime | None = None
-    """When it is overdue unless a run succeeds; None when nothing is expected or it was told."""
+    """When the schedule becomes overdue unless a run succeeds; None without `expect_success_within`, and once it was
+    reported as overdue."""
     overdue_since: datetime | None = None
-    """Since when no run succeeded for as long as allowed; None until that was told, and from the next success on."""
+    """Since when it is overdue; None until that is reported, and after the next success."""
     last_skip_reason: str | None = None
-    """Why the newest skip happened; None before the first."""
+    """Why the newest skip happened; None before the first skip."""
     last_skipped_at: datetime | None = None
-    """When the newest skip happened; None before the first."""
+    """When the newest skip happened; None before the first skip."""
     last_error: str | None = None
-    """The error of the newest failed attempt or fire; None when there was none."""
+    """The error of the newest failed attempt or fire; None if none failed."""
     last_outcome: str | None = None
-    """How the newest run ended that succeeded, failed, was lost or expired; None before the first."""
+    """The LastOutcome of its runs; None before the first."""
     last_run_uid: str | None = None
     """The newest started run; None before the first."""
     last_instance_id: str | None = None
-    """That run's instance id."""
+    """The instance id of the newest started run; None before the first."""
     note: str | None = None
-    """The owner's note; None when there is none."""
+    """The owner's note; None without a note."""
     status_reason: str | None = None
     """Why it is paused, done, dead or deleted."""
     paused_at: datetime | None = None
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
-    """The next time it had when it was paused, for `on_resume="once"`; when `missed_run_uid` ended."""
+    """The next time that the schedule had when it was paused, for `on_resume="once"`. With `missed_run_uid`, when that
+    run ended."""
     resume_at: datetime | None = None
-    """When its pause ends by itself; None for one that ends by hand, and unless paused."""
+    """When its pause ends by itself; None if a person has to end the pause, and if it is not paused."""
     resume_mode: str | None = None
-    """The OnResume of this pause, how it continues then; None without `resume_at`."""
+    """The OnResume that applies at `resume_at`; None without `resume_at`."""
     traceparent: str | None = None
-    """The span that created it, as a W3C traceparent; None when that was not traced."""
+    """The span that created the schedule, as a W3C traceparent; None without a trace."""
     upstream_id: str | None = None
-    """The id of the schedule that it comes after; None for one with times of its own. Its spec says so, too."""
+    """The id of its upstream schedule (`After` in its spec); None if it has times of its own."""
     followed_at: datetime | None = None
-    """Since when others may come after it; None when none does."""
+    """Since when other schedules may come after this one; None if none does."""
     missed_run_uid: str | None = None
-    """The newest run of its upstream that ended while it is paused, at `paused_next_run_at`; None for none."""
+    """The newest run of its upstream that ended during its pause, at `paused_next_run_at`; None without such a run."""
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
-    """The group of its runs (`kernel.decide.limit_options.key_of`), by its current labels; None without `limit`."""
+    """The key of the group of its runs (`kernel.decide.limit_options.key_of`) by its labels; None without `limit`."""
     moves: str | None = None
-    """JSON of `Moves`; None where nothing was moved."""
+    """JSON of `Moves`; None without moved occurrences."""
     deleted_at: datetime | None = None
     """When it was deleted; None unless deleted."""
     tzdata: str = ""
-    """The tzdata version the next time was computed with."""
+    """The version of tzdata with which the next time was computed."""
     operation: str | None = None
-    """The uid of the operation that wrote the row last: tells a lost COMMIT answer from a lost COMMIT."""
+    """The uid of the operation that wrote the row last. If the answer to a COMMIT is lost, it shows whether the COMMIT
+    happened."""
     calendars: str | None = None
-    """The changes of the calendars that its next time was planned with, as `stamp_of` writes them; None without any."""
+    """The versions of the calendars with which the next time was planned, as text of `stamp_of`; None without
+    calendars."""
     contents: tuple[Calendar, ...] = field(default=(), compare=False, repr=False)
-    """The calendars that its spec names, as they are now: no column, the store reads them with the row."""
+    """No column: the current calendars that its spec names. The store reads them with the row."""
 
     @property
     def spec(self) -> Spec:
         """The parsed spec with its calendars, without the moved occurrences that have their outcome already."""
-        if not self.contents and self.moves is None:  # as in nearly all
+        if not self.contents and self.moves is None:  # nearly all schedules
             return parse_spec(self.definition.spec)
         return self.declared if self.moves is None else _parse_settled(self.definition.spec, self.moves, self.contents)
 
@@ -500,19 +505,19 @@ class Schedule:
 
     @property
     def has_old_plan(self) -> bool:
-        """Whether a calendar that it names was changed after its next time was planned."""
+        """Whether a calendar of its spec was changed after its next time was planned."""
         return bool(self.contents) and self.calendars != stamp_of(self.contents)
 
     @property
     def timeline(self) -> Spec:
-        """The parsed spec without the occurrences that are skipped on request: when the schedule fires."""
-        if self.skips is None:  # as in nearly all
+        """The parsed spec without the occurrences that are skipped on request. It has the times that fire."""
+        if self.skips is None:  # nearly all schedules
             return self.spec
         return _parse_timeline(self.definition.spec, self.skips, self.moves, self.contents)
 
     @property
     def parsed_moves(self) -> Moves:
-        """The record of occurrences moved off excluded days."""
+        """The record of occurrences that were moved off excluded days."""
         return Moves() if self.moves is None else _parse_moves(self.moves)
 
     @property
@@ -531,7 +536,7 @@ class Schedule:
         return sorted(at for asked in self.parsed_skips for at in asked.occurrences)
 
     def skips_over(self, instant: datetime) -> timedelta:
-        """Return how much later the next fire after an instant is because of occurrences skipped on request."""
+        """Return by how much occurrences skipped on request delay the next fire after an instant."""
         first = self.spec.next_after(instant) if self.skips is not None and self.spec.is_known else None
         if first is None:
             return timedelta(0)
@@ -544,23 +549,23 @@ class Schedule:
 
     @property
     def limit(self) -> str | None:
-        """The template of the group of its runs, or None. Policies that do not mention it need not be readable."""
+        """The template of the name of its runs' group; None without a group. Policies without it are not parsed."""
         return self.policies.limit if '"limit":' in self.definition.policies else None
 
     @property
     def start_within(self) -> timedelta | None:
-        """How long an attempt may wait to start; None is for ever. Policies that lack it need not be readable."""
+        """How long an attempt may wait to start; None is unlimited. Policies without it are not parsed."""
         return self.policies.start_within if '"start_within"' in self.definition.policies else None
 
     @property
     def expect_success_within(self) -> timedelta | None:
-        """How long it may be without a success; None expects nothing."""
+        """How long the schedule may be without a success; None is unlimited."""
         stored = self.definition.notifications
         return None if stored == "{}" else self.definition.parsed_notifications.expect_success_within
 
     @property
     def expect_duration(self) -> timedelta | None:
-        """How long a run may take before that is told; None expects nothing."""
+        """How long a run may take before it is reported as long; None is unlimited."""
         stored = self.definition.notifications
         return None if stored == "{}" else self.definition.parsed_notifications.expect_duration
 
@@ -571,12 +576,12 @@ class Schedule:
 
     @property
     def buffered_count(self) -> int:
-        """Runs that wait for the run ahead of them, those of backfills included."""
+        """The number of runs that wait for the run ahead of them, including backfilled runs."""
         return self.buffer_depth + self.backfill_waiting
 
     @property
     def lets_waiting_start(self) -> bool:
-        """Whether runs that wait may start: it is active, or was deleted and keeps its runs."""
+        """Whether waiting runs may start: the schedule is active, or it was deleted and keeps its runs."""
         return self.is_active or (self.status is ScheduleStatus.DELETED and self.policies.keeps_runs)
 
     @property
@@ -587,7 +592,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its row has it."""
+    """The row of one run."""
 
     uid: str
     """Its identity: a ULID that is also a UUIDv7."""
@@ -604,7 +609,7 @@ class Run:
     status: RunStatus
     """The status of the run."""
     created_at: datetime
-    """When it was decided."""
+    """When the run was created."""
     workflow: str
     """The registered name or dotted path, resolved when it executes."""
     executor: str = "rq"
@@ -612,19 +617,19 @@ class Run:
     action: str = '{"args":[],"kwargs":{}}'
     """JSON: args and kwargs, copied from the schedule."""
     queue: str | None = None
-    """The queue of its jobs; None falls back to the settings'."""
+    """The queue of its jobs; None means the queue of the settings."""
     connection: str | None = None
     """The named Redis of its jobs; None is the main one."""
     timeout: int | None = None
-    """Seconds one attempt may take; None falls back to the settings'."""
+    """How many seconds one attempt may take; None means the timeout of the settings."""
     priority: int = 0
-    """Above 0, its job goes to the front of the queue."""
+    """If this is above 0, its job goes to the front of the queue."""
     overlap: str = "skip"
-    """The policy it was decided under."""
+    """The overlap policy that decided about it."""
     is_override: bool = False
-    """Started under another policy than the schedule's, or by a backfill: invariant I5 leaves it apart."""
+    """Whether another policy than the schedule's, or a backfill, started it. Invariant I5 does not hold for it."""
     trigger_number: int | None = None
-    """The number of its start, counted over the schedule; None until it started."""
+    """The number of its start among the starts of the schedule's runs; None until it starts."""
     labels: str = "{}"
     """JSON object, copied from the schedule."""
     memo: str = "{}"
@@ -632,82 +637,83 @@ class Run:
     search_attributes: str = "{}"
     """JSON object, copied from the schedule."""
     lineage: str = "{}"
-    """JSON: the ScheduleTriggered event that ties the run to its schedule."""
+    """JSON: the ScheduleTriggered event, which connects the run to its schedule."""
     attempt: int = 1
-    """The current attempt, from 1: the fencing token."""
+    """The number of the current attempt, from 1."""
     delivery: int = 1
-    """The number of the job that carries this attempt; a re-delivery takes the next number."""
+    """The number of the job that carries the current attempt. If the job is sent again, it gets the next number."""
     token: str | None = None
-    """Drawn by the process that started the attempt; fences its result."""
+    """A random text of the process that started the attempt. A result is recorded only with this token."""
     worker: str | None = None
     """The name of the process that executes it; None before it starts."""
     due_at: datetime | None = None
-    """When it was to start; with `queued_at` its lateness."""
+    """The planned start. `queued_at` minus this is the lateness."""
     queued_at: datetime | None = None
-    """When it became pending; None while it waits."""
+    """When it became pending; None while it is buffered."""
     started_at: datetime | None = None
     """When the current attempt began; None before."""
     ended_at: datetime | None = None
-    """When it ended; None while it is open."""
+    """When the run ended; None while it is open."""
     retry_at: datetime | None = None
-    """When the next attempt is due; None unless retrying."""
+    """When the next attempt is due; None unless the run is retrying."""
     heartbeat_at: datetime | None = None
-    """External runs: the last sign of life."""
+    """When an external worker last reported that it executes the run."""
     attempts: str = "[]"
     """JSON: one entry for each ended attempt, the newest 50."""
     result: str | None = None
-    """JSON of what the workflow returned, size-capped."""
+    """JSON of the value that the workflow returned, of limited size."""
     error: str | None = None
-    """The error of the newest failed attempt; None when there was none."""
+    """The error of the newest failed attempt; None if no attempt failed."""
     idempotency_key: str | None = None
-    """The key of the trigger that asked for it; None when it had none."""
+    """The key of the trigger that requested the run; None without a key."""
     backfill_uid: str | None = None
-    """The backfill that asked for it; None for any other kind."""
+    """The backfill that requested the run; None for any other kind."""
     dispatched_at: datetime | None = None
-    """When its workflow returned and targets were open; None unless it is or was a fan-out."""
+    """When its workflow returned while targets were open; None without targets."""
     target_counts: str | None = None
-    """JSON: how many of its targets ended in each status; None until the last one has."""
+    """JSON: how many of its targets ended in each status; None until the last target has ended."""
     asked_attempt: int | None = None
-    """The attempt that an operator asked for last: no other follows it. None when nobody did."""
+    """The last attempt that a person requested; no automatic retry follows it. None without a request."""
 
     blocked_at: datetime | None = None
-    """Since when no worker that took it could find its workflow; None when it is not blocked."""
+    """Since when no worker that took the run could find its workflow; None if it is not blocked."""
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the reason."""
     long_at: datetime | None = None
-    """When it was reported that it takes longer than its schedule expects; None when it was not."""
+    """When the run was reported as long (see `expect_duration`); None if it was not."""
     start_by: datetime | None = None
-    """When its current attempt may not start any more; None without `start_within`."""
+    """The latest start of the current attempt; None without `start_within`."""
     expired_at: datetime | None = None
-    """When it ended because of that; None unless it did."""
+    """When it ended because it was not started by `start_by`; None otherwise."""
     limit_group: str | None = None
-    """The group whose number of places it needs one of, as it was when the run was made; None needs none."""
+    """The key of the group whose limit applies to the run, since the run was created; None without a limit."""
     limit_at: datetime | None = None
-    """Since when it is in its group's line: when it was queued first. None without a group, and before that."""
+    """Since when the run waits in the line of its group, which is when it was first queued; None without a group."""
     granted_at: datetime | None = None
     """When its current attempt got a place in its group; None while it is in line."""
     passed_at: datetime | None = None
-    """When it was passed over, as nobody had claimed its place; None once a worker asks for it."""
+    """When its place was given to another run because no worker had claimed it; None once a worker asks for it."""
     passed_count: int | None = None
-    """How often a worker then came to it and its group was full: each time its next grant is kept twice as long."""
+    """How often a worker took its job after `passed_at` and the group was full. Each time doubles how long its next
+    place is reserved."""
     is_rated: bool = False
-    """Whether its group had a rate when it got its place: its start is counted."""
+    """Whether its group had a rate when the run got its place. If so, its start is counted."""
     upstream_run_uid: str | None = None
-    """The run whose end started it; None for every other kind."""
+    """The upstream run whose end started this run; None for every other kind."""
     nominals: str | None = None
-    """JSON list of the nominal instants that it stands for, as excluded ones were moved to it; None: its occurrence."""
+    """JSON list of the nominal instants that it stands for, if excluded instants were moved to its occurrence; else
+    None."""
     traceparent: str | None = None
-    """The span of the fire, trigger or backfill that asked for it, as a W3C traceparent; None when that was not
-    traced."""
+    """The span of the fire, trigger or backfill that requested the run, as a W3C traceparent; None without a trace."""
     place_in_line: int | None = field(default=None, compare=False)
-    """No column: its place in its group's line, from 1, if it was read to be shown; None unless it is in line."""
+    """No column: its position in the line of its group, from 1. It is read only for display; None if not in line."""
 
     upstream_schedule_id: str | None = field(default=None, compare=False)
-    """No column: the id of the schedule of `upstream_run_uid`, where that was read to be shown, or starts it now."""
+    """No column: the id of the schedule of `upstream_run_uid`. It is known if the run starts now or is displayed."""
 
     @property
     def limit(self) -> str | None:
-        """The name of the group whose number of places it needs one of; None needs none."""
+        """The name of the group whose limit applies to the run; None without a limit."""
         return None if self.limit_group is None else split_key(self.limit_group)[1]
 
     @property
@@ -717,7 +723,7 @@ class Run:
 
     @property
     def is_asked(self) -> bool:
-        """Whether an operator asked for the current attempt: it is the last one, whatever the retry policy says."""
+        """Whether a person requested the current attempt. No automatic retry follows it."""
         return self.asked_attempt == self.attempt
 
     @property
@@ -738,32 +744,32 @@ class Run:
         return self.delivery
 
     def is_held_by(self, token: str | None) -> bool:
-        """Return whether it runs under this token: only the process with the token may go on with it or end it."""
+        """Return whether it runs under this token. Only the process with the token may continue or end the attempt."""
         return self.status is RunStatus.RUNNING and self.token == token
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow; its status is `pending` then."""
+        """Whether it is pending and waits for a worker that can find its workflow."""
         return self.blocked_at is not None and self.status is RunStatus.PENDING
 
     def is_late(self, now: datetime) -> bool:
-        """Return whether it waits for a process, and may not start any more."""
+        """Return whether it is pending, but too late to start."""
         return self.start_by is not None and self.start_by <= now and self.status is RunStatus.PENDING
 
     @property
     def is_in_line(self) -> bool:
-        """Whether it waits for a place in its group, and so has no job."""
+        """Whether it waits for a place in its group. It has no job until it gets the place."""
         is_waiting = self.limit_group is not None and self.granted_at is None and self.passed_at is None
         return is_waiting and self.status is RunStatus.PENDING
 
     @property
     def needs_grant(self) -> bool:
-        """Whether it is pending and nobody may claim it before its group has a place for it."""
+        """Whether it is pending and may not be claimed until its group has a place for it."""
         return self.limit_group is not None and self.granted_at is None and self.status is RunStatus.PENDING
 
     @property
     def takes_place(self) -> bool:
-        """Whether it has one of its group's places. While it waits for its targets, the targets have the places."""
+        """Whether it occupies a place of its group. While a run waits for its targets, only the targets do."""
         is_claimed = (self.status is RunStatus.RUNNING and self.dispatched_at is None) or (
             self.status is RunStatus.PENDING and self.granted_at is not None
         )
@@ -771,12 +777,12 @@ class Run:
 
     @property
     def has_named_targets(self) -> bool:
-        """Whether an attempt has named all targets: later attempts handle the targets that are left, and name none."""
+        """Whether an attempt has named all targets. Later attempts name no targets, and handle the open ones."""
         return '"dispatched_at"' in self.attempts
 
     @property
     def shown_status(self) -> str:
-        """The status as people see it: its status, or `blocked`, or `expired`."""
+        """The status for display: `blocked`, `expired`, or else its status."""
         return BLOCKED if self.is_blocked else EXPIRED if self.expired_at is not None else self.status.value
 
     @property
@@ -787,26 +793,27 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The writes of one decision about one schedule: SQL takes them first, then Redis follows."""
+    """The writes of one decision about one schedule. They go to SQL first; then Redis is updated to match."""
 
     before: Schedule | None
     """None when the schedule is new."""
     after: Schedule
-    """The schedule as it shall be."""
+    """The schedule with the changes."""
     new_runs: tuple[Run, ...] = ()
     """Runs to insert."""
     changed_runs: tuple[tuple[Run, Run], ...] = ()
-    """(as read, as it shall be)."""
+    """Runs to update: each as read, and with the changes."""
     events: tuple[Event, ...] = ()
-    """Audit events to append, in order; the last one's sequence is `after.event_sequence`."""
+    """Audit events to append, in order. The sequence of the last event is `after.event_sequence`."""
     drops_buffer: bool = False
-    """Every waiting run of the schedule is cancelled."""
+    """Whether every waiting run of the schedule is cancelled."""
     drops_retries: bool = False
-    """Every retrying run of the schedule is cancelled."""
+    """Whether every retrying run of the schedule is cancelled."""
     dead_letters: tuple[str, ...] = ()
     """The uids of the failed runs that are kept among the dead letters."""
     owed_again: tuple[str, datetime] | None = None
-    """The upstream run, and when it ended, that the schedule missed while it was paused and follows now; or None."""
+    """The upstream run that ended during the schedule's pause, and when it ended, if a run after it starts now; or
+    None."""
 
     @property
     def is_empty(self) -> bool:
@@ -817,10 +824,10 @@ class Change:
 
 
 def fence_of(started_at: datetime) -> int:
-    """Return the fencing token of the attempt that was claimed at an instant: microseconds since 1970."""
+    """Return the fencing token of an attempt, from the instant of its claim: microseconds since 1970."""
     return (started_at - _EPOCH) // timedelta(microseconds=1)
 
 
 def unchanged(schedule: Schedule) -> Change:
-    """Return a Change that writes nothing; Redis is still made to follow the row."""
+    """Return a Change that writes nothing to SQL. Redis is still updated to match the row."""
     return Change(schedule, schedule)

@@ -618,7 +618,7 @@ FOLLOWING = (
     _edit(
         "a fire does not know what is skipped on request",
         "kernel/decide/model.py",
-        "        if self.skips is None:  # as in nearly all\n",
+        "        if self.skips is None:  # nearly all schedules\n",
         "        if True:\n",
         "tests/api/test_skip_next.py::test_what_is_due_already_is_not_the_next_one",
         _WORLDS.format(200),
