@@ -1,8 +1,9 @@
 """Delays: the jitter and spread of occurrences, the backoff after failures, and the time until a blocked run's next
 offer.
 
-The retry policies of their schedule set the backoff of runs and targets; the constants here set that of rqsched's own
-retries. The random part of a delay is a hash, not a draw: every process computes the same value each time. Pure.
+The retry policies of a schedule set the backoff of its runs and targets. The constants here set the backoff of
+rqsched's own retries. The random part of a delay is computed from a hash, so that every process gets the same value.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rqsched.kernel.decide.policy import RetryPolicy
 from rqsched.when.spec import After, Once, Spec
 
 MAX_BASE = timedelta(minutes=5)
-"""An interval longer than this does not stretch the first retry: a daily job waits 5, 10 and 20 minutes."""
+"""The longest first delay that is taken from an interval: a daily job waits 5, 10 and 20 minutes."""
 CRON_BASE = timedelta(seconds=60)
 """The first delay for a schedule that has no interval."""
 CAP_FACTOR = 10
@@ -28,11 +29,11 @@ FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
 DELIVERY_BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
 )
-"""How a delivery that failed is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
+"""How a failed delivery is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
 PING_BACKOFF = replace(DELIVERY_BACKOFF, max_retries=3)
-"""How a heartbeat or check-in is repeated: a late one would report a state that is no longer true."""
+"""How a failed heartbeat or check-in is repeated: less often, because a late one would report a former state."""
 FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
-"""After how long a blocked run is offered to workers again, at first and at most."""
+"""The shortest and the longest wait before a blocked run is offered to workers again."""
 
 _RESOLUTION = 1 << 64
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -41,9 +42,9 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 def jittered(uid: str, nominal_at: datetime, jitter: timedelta, gap: timedelta | None) -> datetime:
     """Return the instant in [nominal_at, nominal_at + min(jitter, gap)) at which the occurrence is due.
 
-    `uid` is the schedule's; `gap` is the time to its next nominal occurrence, None when there is none. The delay is
-    scaled to the smaller of the two, not cut: cutting would pile up every longer delay at the end of the gap.
-    Raises InvalidDurationError for a negative jitter.
+    `uid` is the uid of the schedule. `gap` is the time to its next nominal occurrence; None if there is none. The delay
+    is scaled to the smaller of jitter and gap. If longer delays were cut instead, many fires would come at the end of
+    the gap. Raises InvalidDurationError for a negative jitter.
     """
     if jitter < timedelta(0):
         raise InvalidDurationError("jitter", f"{jitter} is negative; jitter only delays, write a positive length")
@@ -56,10 +57,10 @@ def later(instant: datetime, length: timedelta) -> datetime:
 
 
 def spread_out(named: tuple[str, str], spread: timedelta, gap: timedelta | None) -> timedelta:
-    """Return by how much a fire is delayed: a part of min(spread, gap), `gap` as in `jittered`.
+    """Return by how much a fire is delayed: a part of min(spread, gap). `gap` is as in `jittered`.
 
-    `named` is the schedule's namespace and id, which give all its occurrences the same part, also when it is deleted
-    and created again.
+    The part is computed from `named`, the namespace and id of the schedule. It is the same for all occurrences of the
+    schedule, even if the schedule is deleted and created again.
     """
     return _share(f"{'/'.join(named)}:spread", spread, gap)
 
@@ -68,16 +69,16 @@ def _share(key: str, length: timedelta, gap: timedelta | None) -> timedelta:
     if not length:
         return length
     width = length if gap is None else min(length, max(gap, timedelta(0)))
-    # Compute whole microseconds in integers: rounding up could reach the next nominal time.
+    # Compute whole microseconds in integers, because a rounded float could reach the next nominal time.
     return timedelta(microseconds=(width // timedelta(microseconds=1)) * _drawn(key) // _RESOLUTION)
 
 
 def retry_at(
     retry: RetryPolicy, attempt: int, *, now: datetime, interval: timedelta, salt: str, spread: float = 0.0
 ) -> datetime | None:
-    """Return when the next attempt follows after failed attempt number `attempt`; None if no attempt is left.
+    """Return when the next attempt is due after attempt number `attempt` failed; None if no attempt is left.
 
-    See `backoff` for the rest.
+    The other parameters are those of `backoff`.
     """
     if attempt > retry.max_retries:
         return None
@@ -85,10 +86,11 @@ def retry_at(
 
 
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:
-    """Compute the wait after failed attempt `attempt` (1 is the first): exponential, jittered, spread.
+    """Compute the wait after attempt number `attempt` failed (1 is the first). It grows exponentially.
 
-    `interval` is the base for a policy without one. `spread` is the part by which the wait may be shorter or longer,
-    but never beyond a cap that was given. The same `salt` gives the same wait in every process.
+    `interval` is the base for a policy without a base. The policy's jitter makes the wait longer. `spread` is the
+    fraction by which the wait may be shorter or longer, up to the cap of the policy. The same `salt` gives the same
+    wait in every process.
     """
     base = retry.base or min(interval, MAX_BASE)
     cap = retry.cap or CAP_FACTOR * base
@@ -103,18 +105,18 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
 
 
 def base_of(spec: Spec) -> timedelta:
-    """Return the interval that a schedule's retries start from: its smallest, 60 s for crons and instants."""
+    """Return the interval from which the delays of retries are computed: the shortest, or 60 s for other timings."""
     bases = (CRON_BASE if isinstance(m, Once | After) else m.every or CRON_BASE for m in spec.members)
     return min(bases, default=CRON_BASE)
 
 
 def offer_delay(blocked_for: timedelta) -> timedelta:
-    """Return the wait before the next offer, which doubles: 5 s after 0 s blocked, 10 s after 5 s, 20 s after 15 s."""
+    """Return the wait before a blocked run is offered again. The waits double: 5 s at first, then 10 s, 20 s, ..."""
     return min(FIRST_OFFER + blocked_for, LONGEST_OFFER)
 
 
 def fraction(*parts: object) -> float:
-    """Return the number in [0, 1) that belongs to `parts`: the same parts give the same number everywhere."""
+    """Compute a number in [0, 1) from `parts`. Equal parts give the same number in every process."""
     return _drawn(":".join(map(str, parts))) / _RESOLUTION
 
 

@@ -1,4 +1,7 @@
-"""A freeze, of everything or of one namespace: nothing begins there, whatever is due. Its end is a thaw. Pure."""
+"""The values of a freeze and its end, the thaw. Pure.
+
+During a freeze of everything or of one namespace, no fire and no attempt begins there. Due work waits for the thaw.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ _INSTANTS = ("since", "thawed_at")
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Why nothing begins, and since when."""
+    """One freeze: when, by whom and why it began, and how it ended."""
 
     uid: str
     """The identity of the freeze."""
     since: datetime | None = None
-    """When it began, aware UTC; None for the freeze of a process by its settings."""
+    """When it began, aware UTC; None if the settings freeze this process."""
     by: str | None = None
-    """The actor that began it; None if unknown."""
+    """The actor that began the freeze; None if unknown."""
     reason: str | None = None
-    """Why, in the words of who began it."""
+    """The reason that the actor gave; None without a reason."""
     kept_in: tuple[str, ...] = ()
-    """The places that keep it now: `redis`, `sql`, or `process` (RQSCHED_FREEZE, `--freeze`); empty when it is over."""
+    """Where it is stored now: `redis`, `sql`, or `process` (RQSCHED_FREEZE, `--freeze`); empty if it is over."""
     thawed_at: datetime | None = None
-    """When it was thawed, aware UTC; None while it lasts, and where SQL went back and has not seen the thaw."""
+    """When it ended, aware UTC; None while it lasts. It is None also if SQL was restored to a state before the thaw."""
     thawed_by: str | None = None
-    """The actor that thawed it; None if unknown."""
+    """The actor of the thaw; None if unknown."""
     thaw_reason: str | None = None
-    """Why, in the words of who thawed it."""
+    """The reason that this actor gave; None without a reason."""
     namespace: str | None = None
     """The namespace that is frozen; None if everything is."""
 
@@ -48,13 +51,13 @@ class Freeze:
         return cls(stored["uid"], since, begun_by, why, kept_in, thawed, by, reason, namespace)
 
     def to_text(self) -> str:
-        """Write it as Redis and SQL keep it."""
+        """Return the text that Redis and SQL store."""
         values = self.to_dict()
         del values["kept_in"]
         return dumps({"uid": self.uid, **values})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-native values."""
+        """Return the freeze as JSON-native values."""
         since, thawed = (None if at is None else iso_utc(at) for at in (self.since, self.thawed_at))
         return {
             "since": since,
@@ -68,19 +71,19 @@ class Freeze:
         }
 
     def covers(self, at: datetime) -> bool:
-        """Return whether this freeze lasted at an instant, as far as it is recorded."""
+        """Return whether this freeze was in effect at an instant, by its recorded times."""
         ends_later = bool(self.kept_in) if self.thawed_at is None else at < self.thawed_at
         return self.since is not None and self.since <= at and ends_later
 
     def told(self, say: Callable[[datetime], str]) -> str:
-        """Return a clause that says what was frozen, when and by whom; `say` writes an instant."""
+        """Return a clause about what was frozen, when and by whom. `say` renders an instant."""
         what = "everything" if self.namespace is None else f"the namespace {self.namespace}"
         since, until = (None if at is None else say(at) for at in (self.since, self.thawed_at))
         when = f"has been frozen since {since}" if until is None else f"was frozen from {since} to {until}"
         return f"{what} {when}" + (f", by {self.by}" if self.by else "")
 
     def __str__(self) -> str:
-        """Say since when, by whom and why."""
+        """Return since when, by whom and why, as text."""
         since = "" if self.since is None else f" since {iso_utc(self.since)}"
         return f"frozen{since}{f' by {self.by}' if self.by else ''}{f' ({self.reason})' if self.reason else ''}"
 
@@ -94,17 +97,18 @@ class DueSchedule:
     schedule_id: str
     """Its id."""
     due_at: datetime
-    """When the first of them was due."""
+    """When the first due occurrence was due."""
     fires: list[datetime]
-    """The occurrences that start a run, or wait behind one, by its policies."""
+    """The occurrences that get a run by the policies of the schedule. The run starts, or waits for another run."""
     missed: int
-    """How many are counted as missed."""
+    """How many occurrences are counted as missed."""
     skipped: int
-    """How many its overlap policy or its environments skip."""
+    """How many occurrences are skipped by the overlap policy or the option `environments`."""
     next_at: datetime | None
-    """When it is due next after that; None when it is over, or waits for a run."""
+    """When the schedule is due next; None if its spec is over, or if it waits for the end of a run."""
     error: str | None = None
-    """Why its outcome is not known; it stays due until that is mended, and a thaw leaves it alone."""
+    """The error that prevented an evaluation; None without an error. The schedule then stays due, and a thaw does not
+    change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +116,17 @@ class WaitingRun:
     """A run whose next attempt begins after a thaw."""
 
     namespace: str
-    """Of its schedule."""
+    """The namespace of the run."""
     schedule_id: str
-    """Its schedule."""
+    """The id of its schedule."""
     uid: str
-    """The run."""
+    """The uid of the run."""
     status: str
     """`pending`, `retrying` or `buffered`."""
     attempt: int
-    """The attempt that begins, or that failed last."""
+    """The number of the attempt that begins; for a retrying run, of the attempt that failed."""
     occurrence_at: datetime | None
-    """The occurrence it stands for; None for a run that was started by hand."""
+    """The occurrence of the run; for a manual run the moment of the trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +134,13 @@ class ThawPreview:
     """The effects that a thaw would have now."""
 
     freeze: Freeze | None
-    """The freeze; None if there is none, and due schedules fire anyway."""
+    """The freeze; None if nothing is frozen."""
     schedules: list[DueSchedule]
     """The schedules that are due, the earliest first."""
     runs: list[WaitingRun]
     """The runs that wait, the oldest first."""
     has_more: bool
-    """Whether there are more of either than are listed."""
+    """Whether more schedules or runs exist than are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +148,12 @@ class Thawed:
     """The effects of a thaw."""
 
     freeze: Freeze | None
-    """The freeze that has ended; None when there was none."""
+    """The freeze that has ended; None if there was no freeze."""
     schedules: int
-    """How many due schedules were dealt with first."""
+    """How many due schedules the thaw handled before it ended the freeze."""
     missed: int
     """How many occurrences were recorded as missed."""
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int = 0
-    """How many occurrences started a run, or wait behind one, because the thaw said so."""
+    """How many missed occurrences got a run because the thaw asked for that."""

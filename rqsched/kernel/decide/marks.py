@@ -1,7 +1,8 @@
-"""Marks: a pass of reconcile writes a mark first to SQL and then to Redis, so that a server that goes back is noticed.
+"""Marks show that a server went back to an earlier state, for example by a restored backup.
 
-SQL has the newest mark; Redis has the newest mark and its predecessors. Redis never has a mark that SQL did not have
-before. SQL is at most one mark ahead of Redis: the mark of a pass that has died, or that is between the two writes.
+Each pass of reconcile writes a mark first to SQL and then to Redis. SQL has the newest mark. Redis has the newest mark
+and its predecessors. Redis never has a mark that SQL did not have before. SQL is at most one mark ahead of Redis, if a
+pass died between the two writes or is between them now.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ class Mark(NamedTuple):
     """One mark; its text is its uid and the uid of its parent."""
 
     uid: str
-    """Its time and its random digits."""
+    """A uid, which contains the time of the mark and random digits."""
     parent: str = ""
-    """The mark that SQL had before; empty for the first mark of a database."""
+    """The uid of the mark that SQL had before; empty for the first mark of a database."""
 
     def __str__(self) -> str:
         return f"{self.uid} {self.parent}".rstrip()
 
     @property
     def at(self) -> datetime:
-        """When it was made."""
+        """When the mark was created."""
         return drawn_at(self.uid)
 
 
 class WentBack(StrEnum):
-    """The side that went back, as marks show."""
+    """The server that went back, or another reason why the marks disagree."""
 
     SQL = "sql"
     """SQL has an older mark than Redis: a restored backup, or a failover to a replica that lagged."""
     REDIS = "redis"
     """Redis has older marks than SQL: an old snapshot."""
     TWO_DATABASES = "two_databases"
-    """SQL has a mark that is not among the predecessors of Redis's newest: two databases with one id write."""
+    """SQL has a mark that is no predecessor of the newest mark in Redis: two databases with the same id are in use."""
 
 
 def parse_mark(text: str) -> Mark:
@@ -49,10 +50,11 @@ def parse_mark(text: str) -> Mark:
 
 
 def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
-    """Compare SQL's mark with the marks of Redis (the newest first), which were read later; None if all is well.
+    """Compare SQL's mark with the marks of Redis (the newest first), which were read later; None if they agree.
 
     Other processes may make passes between the two reads. So a finding is valid only if SQL still has the mark when the
-    finding is recorded. A Redis without marks was flushed; a database without a mark is older than all marks.
+    finding is recorded. A Redis without marks was flushed: that is no finding. A database without a mark is older than
+    all marks.
     """
     if not marks or mark == marks[0]:
         return None
@@ -70,9 +72,10 @@ def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
 
 
 def _told_by_line(mark: Mark, marks: Sequence[Mark]) -> WentBack:
-    """Follow the parents of the newest mark: if this mark is not among them, another database made the newest mark.
+    """Search for SQL's mark among the predecessors of the newest mark in Redis, from parent to parent.
 
-    If a parent is missing, because Redis went back before, nothing can be said about databases: then SQL went back.
+    If it is not among them, another database wrote the newest mark. If a parent is missing, because Redis went back
+    before, the search cannot tell this. Then the answer is that SQL went back.
     """
     place, places = marks.index(mark), {one.uid: place for place, one in enumerate(marks)}
     places[""] = len(marks)

@@ -1,8 +1,8 @@
 """Moves: which nominal instants had their outcome on another day, and how this changes when the timing is edited.
 
-A nominal instant never gets a second outcome, even if exclusions or timing change: an occurrence that was moved to the
-day before does not fire again on its own day when that day is free again. The row records this, as far as
-`evaluated_to` does not show it, and the record outlives the runs. Pure.
+A nominal instant never gets a second outcome, even if exclusions or timing change. For example, an occurrence that was
+moved to the day before does not fire again on its own day if that day is no longer excluded. The row of the schedule
+records the instants for which `evaluated_to` does not show this. The record stays when the runs are pruned. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from rqsched.when.moved import REACH
 
 _TICK = timedelta(microseconds=1)
 RanOf = Callable[[Schedule, datetime, datetime], Collection[datetime]]
-"""Reads which nominal instants between two instants have a run; called only if an edit moves some."""
+"""Read which nominal instants between two instants have a run. It is called only if an edit moves some of them."""
 
 
 def evaluate_to(builder: ChangeBuilder, instant: datetime) -> None:
-    """Record that every occurrence up to an instant has its outcome, and later ones that were moved before it."""
+    """Record that every occurrence up to an instant has its outcome.
+
+    Record also which later nominal instants were moved to a time before it.
+    """
     builder.set(evaluated_to=instant)
     if builder.schedule.moves is not None or builder.schedule.spec.is_moving:
         note_early(builder)
@@ -33,7 +36,7 @@ def note_early(builder: ChangeBuilder) -> None:
     early = {at for at in moves.early if at > instant}
     if spec.is_known:
         early |= spec.early(instant)
-    elif (stored := builder.schedule.next_run_at) is not None and stored <= instant:  # only the row shows them
+    elif (stored := builder.schedule.next_run_at) is not None and stored <= instant:  # use the instants in the row
         early |= {at for at in moves.nominals if at > instant}
     settled = tuple(at for at in moves.settled if at > least)
     builder.set(moves=dump_moves(moves._replace(early=tuple(sorted(early)), settled=settled)))
@@ -42,11 +45,11 @@ def note_early(builder: ChangeBuilder) -> None:
 def carry_over(
     builder: ChangeBuilder, before: Schedule, *, at: datetime, keep_next: bool, ran_of: RanOf | None = None
 ) -> Occurrence | None:
-    """Carry over to a new timing which nominal instants have their outcome; returns an occurrence to fire at once.
+    """Record for a new timing which nominal instants have their outcome. Return an occurrence to fire at once, or None.
 
-    Instants that were ahead in the old timing (of `before`) and are past in the new timing are due at once. They become
-    one missed occurrence, or a part of the occurrence that is due already. The builder has the new timing, and the due
-    occurrence that is kept from the old timing. With `keep_next` nothing else becomes due.
+    The old timing is in `before`. The new timing and the due occurrence that is kept are in the builder. If an instant
+    was ahead in the old timing, but is past in the new timing, it is due at once. Such instants become one occurrence,
+    or they are added to the occurrence that is due already. With `keep_next` nothing else becomes due.
     """
     schedule, old = builder.schedule, before.spec
     new, moves = schedule.declared, schedule.parsed_moves
@@ -54,7 +57,7 @@ def carry_over(
         return None
     stored = schedule.next_run_at
     due = set() if stored is None or stored > at else {*moves.nominals} or {stored}
-    # The old contents of a calendar may not be known any more: then only the row shows what is due.
+    # The old contents of a calendar may not be known any more. Then only the row shows which instants are due.
     is_same = (before.definition.spec, before.contents) == (schedule.definition.spec, schedule.contents)
     is_known = old.is_known and not is_same
     had, to_come = {*moves.early, *moves.settled}, old.late(at) if is_known else set[datetime]()
@@ -81,6 +84,6 @@ def carry_over(
     if due or not past:
         return None
     due_at = max(past.values())
-    # Where later occurrences have their outcome already, this one comes after them.
+    # If later occurrences have their outcome already, give this one a time after them.
     nominal = due_at if due_at > schedule.evaluated_to else max(at, schedule.evaluated_to + _TICK)
     return Occurrence(nominal, due_at, () if past.keys() == {nominal} else tuple(sorted(past)))

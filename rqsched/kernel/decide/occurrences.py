@@ -1,8 +1,9 @@
 """Occurrences: when each is due, which passed occurrences fire now, and the record of the others. Pure.
 
-Every question about times is bounded (`answered`), because the row is locked meanwhile. Missed occurrences are counted
-by arithmetic if the spec allows it, else by enumeration up to 1 000, or as far as MOST_STEPS reach (`count_capped`).
-A schedule whose next time is not found in MOST_STEPS stays active without one, and each pass of reconcile looks again.
+Every search for times takes at most MOST_STEPS loop turns (`answered`), because the row is locked meanwhile. Missed
+occurrences are counted by arithmetic if the spec allows it. Otherwise they are enumerated up to 1 000, or as far as the
+steps reach, and the event of the count has `count_capped`. If the steps do not reach the next time of a schedule, the
+schedule stays active without a next time, and each pass of reconcile searches again.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from rqsched.when.steps import answered, first_of
 from rqsched.when.timeline import Count, Excluded
 
 COUNT_CAP = 1_000
-"""The most missed occurrences that are counted if only enumeration gives their number."""
+"""The most missed occurrences that are counted by enumeration."""
 LONGEST_SKEW = timedelta(hours=1)
-"""The clocks of two processes differ by less. A schedule evaluated further ahead was evaluated by a wrong clock."""
+"""The maximum difference between the clocks of two processes. If a schedule was evaluated further ahead of this clock,
+the other clock was wrong."""
 _UNCOUNTED = "uncounted"
-"""Stands for a count that takes too many steps."""
+"""Returned in place of a count that takes too many steps."""
 TICK = timedelta(microseconds=1)
-"""The smallest difference of two instants."""
+"""The smallest difference between two instants."""
 
 
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
@@ -55,9 +57,9 @@ def occurrence_at(schedule: Schedule, nominal: datetime) -> Occurrence:
 def planned_from(schedule: Schedule, now: datetime) -> datetime:
     """Return the instant after which an owner's operation plans: now, or the last evaluated instant if that is later.
 
-    A process whose clock is ahead may have evaluated an active schedule, or changed its timing, beyond now. An
-    occurrence that has its outcome must not fire again. Beyond LONGEST_SKEW the clock was wrong, and the schedule is
-    planned from now.
+    A process whose clock is ahead may have evaluated an active schedule, or changed its timing, beyond now. Planning
+    from now could then fire an occurrence a second time. If the instant is more than LONGEST_SKEW ahead, the clock was
+    wrong, and the schedule is planned from now.
     """
     settled = (schedule.evaluated_to, *([schedule.timing_changed_at] if schedule.is_active else []))
     return max([now, *(one for one in settled if one - now <= LONGEST_SKEW)])
@@ -67,18 +69,18 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Compute when an occurrence fires: its nominal time plus its shares of spread and jitter."""
     if not longest_delay(schedule):
         return nominal
-    # If the gap is not found, assume none, so that the fire cannot overtake the next one.
+    # If the search for the gap takes too many steps, assume no gap: then the fire cannot overtake the next one.
     return due_within(schedule, nominal, answered(schedule.spec.free_after, nominal, otherwise=timedelta(0)))
 
 
 def due_times(schedule: Schedule, nominals: Iterator[datetime]) -> Iterator[datetime]:
-    """Compute when each of many occurrences fires. No occurrence between them may be missing."""
+    """Compute when each of many successive occurrences fires."""
     spec = schedule.spec
     if not longest_delay(schedule):
         yield from nominals
     elif spec.exclusion is not None or schedule.skips is not None:
         yield from (due_of(schedule, nominal) for nominal in nominals)
-    else:  # the next occurrence is known here; `due_of` would look for it
+    else:  # the next occurrence is known here; `due_of` would search for it
         for nominal, following in pairwise(chain(nominals, (None,))):
             ends = [at for at in (following, spec.end_at) if at is not None]
             if nominal is not None:
@@ -86,14 +88,14 @@ def due_times(schedule: Schedule, nominals: Iterator[datetime]) -> Iterator[date
 
 
 def longest_delay(schedule: Schedule) -> timedelta:
-    """Return the most that a fire is delayed after its nominal time."""
+    """Return the longest possible delay of a fire after its nominal time."""
     return schedule.definition.jitter + schedule.policies.spread
 
 
 def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> datetime:
-    """Compute when an occurrence fires that must fire within a gap after its nominal time; None for no limit.
+    """Compute when an occurrence fires, within `gap` after its nominal time; a gap of None is unlimited.
 
-    Jitter gets the part of the gap that the spread leaves.
+    The delay by spread comes first. The delay by jitter fits into the rest of the gap.
     """
     offset = spread_out((schedule.namespace, schedule.schedule_id), schedule.policies.spread, gap)
     at = jittered(schedule.uid, nominal, schedule.definition.jitter, None if gap is None else gap - offset)
@@ -101,9 +103,9 @@ def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> 
 
 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
-    """Return when an occurrence was to fire: as stored for the next one, else computed.
+    """Return the due time of an occurrence: stored for the schedule's next occurrence, computed for any other.
 
-    After a failed fire the stored due time is the time of the next try, which does not count here.
+    After a failed fire the stored due time is the time of the next try. Then the due time is computed, too.
     """
     is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
     return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
@@ -114,9 +116,9 @@ class Missed:
     """Occurrences that get no run."""
 
     count: int
-    """How many."""
+    """The number of occurrences."""
     is_capped: bool
-    """The true count is at least `count`."""
+    """Whether the counting stopped early, so that the true number is at least `count`."""
     first: datetime
     """The nominal time of the oldest."""
     last: datetime
@@ -124,18 +126,18 @@ class Missed:
 
 
 class Upstream(NamedTuple):
-    """A run whose end is followed."""
+    """A run of an upstream schedule, after whose end a run of the downstream schedule starts."""
 
     run_uid: str
-    """Its uid."""
+    """The uid of the run."""
     schedule_id: str | None = None
-    """The id of its schedule; None where that is not known any more."""
+    """The id of the upstream schedule; None if it is not known any more."""
 
 
 def missed_end(schedule: Schedule) -> tuple[datetime, Upstream] | None:
-    """Return the newest upstream end that a paused schedule has missed, and when it was; None if it missed none.
+    """Return when an upstream run last ended while the schedule was paused, and that run; None if none did.
 
-    If the timing was changed since, the upstream may be another schedule now: then its id is left out.
+    If the timing was changed since, the schedule may have another upstream now. Then the id of the upstream is None.
     """
     uid, at = schedule.missed_run_uid, schedule.paused_next_run_at
     if uid is None or at is None:
@@ -151,16 +153,16 @@ class DueOccurrences(NamedTuple):
     missed: Missed | None
     """The occurrences that are counted as missed instead; None when all fire."""
     last: datetime
-    """The newest passed occurrence: everything up to it has its outcome after this fire."""
+    """The newest passed occurrence. After the fire, every occurrence up to it has its outcome."""
     upcoming: Occurrence | None = None
-    """The next occurrence when it is already known."""
+    """The next occurrence, if it is already known."""
 
 
 def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | None = None) -> DueOccurrences:
-    """Classify the occurrences from the schedule's stored next time, which must be due, up to now.
+    """Classify the occurrences from the schedule's stored next time (which must be due) up to now.
 
-    After a change of timing the stored time may be no occurrence of the new timing, which counts from that change on.
-    `missed`, which fires the oldest occurrence or all, replaces the policy; then no occurrence is too late.
+    After a change of timing the stored time may be no occurrence of the new timing. The new timing counts from the
+    change on. `missed` replaces the policy of the schedule: it fires the oldest occurrence or all, however late.
     """
     stored = schedule.next_run_at
     if stored is None:
@@ -181,10 +183,10 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
 
 
 def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetime) -> datetime:
-    """Return the newest occurrence after `since` that is due by now; `first` is the oldest, and is due.
+    """Return the newest occurrence after `since` that is due by now. `first` is the oldest of them.
 
-    If the search back from `now` takes too many steps, in a long excluded stretch, walk forward from `first` as far as
-    the steps reach: the next fire takes the occurrences beyond.
+    The search goes back from `now`. In a long excluded stretch it may take too many steps. Then a second search goes
+    forward from `first` as far as the steps reach, and the next fire handles the later occurrences.
     """
     timeline, last = schedule.timeline, first
 
@@ -201,7 +203,7 @@ def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetim
 
 
 def _count(timeline: Spec, since: datetime, until: datetime) -> Count:
-    """Count the occurrences in (since, until]: exactly or up to COUNT_CAP, or as many as are found in MOST_STEPS."""
+    """Count the occurrences in (since, until]: all by arithmetic, or up to COUNT_CAP, or as far as MOST_STEPS reach."""
     count = answered(timeline.count_between, since, until, COUNT_CAP, otherwise=None)
     if count is not None:
         return count
@@ -210,13 +212,13 @@ def _count(timeline: Spec, since: datetime, until: datetime) -> Count:
 
 
 def _walked(instants: Iterator[datetime]) -> tuple[int, datetime | None, datetime | None]:
-    """Return the number, the first and the last of instants, of up to COUNT_CAP, or as many as MOST_STEPS reach."""
+    """Read up to COUNT_CAP instants, or as many as MOST_STEPS reach. Return their number, the first and the last."""
     found = first_of(islice(instants, COUNT_CAP))
     return len(found), found[0] if found else None, found[-1] if found else None
 
 
 class _Passed(NamedTuple):
-    """The passed occurrences: the stored one, and the occurrences of the timing in (since, last]."""
+    """The passed occurrences: the stored next time, and the occurrences of the timing in (since, last]."""
 
     stored: datetime
     since: datetime
@@ -241,7 +243,7 @@ def _newest(schedule: Schedule, passed: _Passed) -> tuple[datetime, ...]:
 
 
 def _oldest_fresh(schedule: Schedule, passed: _Passed, edge: datetime) -> tuple[datetime, ...]:
-    """Find the oldest occurrence due at or after `edge`: with jitter this may be the newest with a time before it."""
+    """Find the oldest occurrence that is due at or after `edge`. With jitter its nominal time may be before `edge`."""
     spec, before = schedule.timeline, max(edge - TICK, passed.since)
     candidates = answered(
         lambda: [*spec.last_between(passed.since, before, 1), spec.next_after(before)], otherwise=[passed.last]
@@ -258,9 +260,10 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
 def record_missed(
     builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: Upstream | None = None
 ) -> None:
-    """Count occurrences that passed without a fire, in one event; the occurrences in `fired` fire in their place.
+    """Count missed occurrences and record them in one event. The occurrences in `fired` fire in their place.
 
-    For a downstream schedule, count upstream ends that started nothing; `upstream` is the newest of their runs.
+    For a downstream schedule, the ends of upstream runs that started nothing are counted, and `upstream` is the newest
+    of these runs.
     """
     builder.set(missed_count=builder.schedule.missed_count + missed.count)
     builder.record(
@@ -277,7 +280,7 @@ def record_missed(
 
 
 def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str) -> None:
-    """Record that the upstream end that a paused schedule has missed (`missed_end`) starts nothing."""
+    """Record that no run starts after the upstream run that ended during a pause. `end` is from `missed_end`."""
     at, upstream = end
     record_missed(builder, Missed(1, False, at, at), fired=(), policy=policy, upstream=upstream)
 
@@ -285,7 +288,7 @@ def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str
 def miss_passed(
     builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str, until: datetime | None = None
 ) -> None:
-    """Count every occurrence of `timeline` from the stored one to `until` (by default now) as missed, except `kept`."""
+    """Count the occurrences of `timeline` from the stored one to `until` (default now) as missed, except `kept`."""
     until = until or builder.now
     schedule = builder.schedule
     stored = schedule.next_run_at
@@ -303,11 +306,11 @@ def miss_passed(
 
 
 def write_off(builder: ChangeBuilder, reason: SkipReason) -> None:
-    """Record an outcome for due occurrences that will not fire: the first is skipped, the rest are missed.
+    """Record an outcome for due occurrences that will not fire: the first is skipped, the others are missed.
 
     Here an occurrence is due from its nominal time on, even if jitter delays its fire. Occurrences that this decision
-    has evaluated already keep their outcome. If this process cannot evaluate the timing, only the stored occurrence is
-    known.
+    has evaluated already keep their outcome. If this release does not know the timing, only the stored next time gets
+    an outcome.
     """
     schedule = builder.schedule
     if not schedule.is_active:
@@ -324,7 +327,7 @@ def write_off(builder: ChangeBuilder, reason: SkipReason) -> None:
 
 
 def _first_without_outcome(schedule: Schedule) -> datetime | None:
-    """Return the stored next time, or the occurrence after it if this decision has fired the stored one."""
+    """Return the stored next time. If this decision has fired it already, return the occurrence after it."""
     if schedule.next_run_at is None or schedule.next_run_at > schedule.evaluated_to:
         return schedule.next_run_at
     if schedule.spec.is_from_completion or not schedule.spec.is_known:
@@ -342,9 +345,9 @@ def skip(
     asked: Skips | None = None,
     upstream: Upstream | None = None,
 ) -> None:
-    """Record that an occurrence, a trigger or the end of an `upstream` run starts nothing.
+    """Record that an occurrence, a trigger or the end of an `upstream` run starts no run.
 
-    `blocking` is the uid of a run that is the reason; `asked` is the request to skip that is the reason.
+    `blocking` is the uid of the run that prevented the start. `asked` is the request to skip.
     """
     count = builder.schedule.skipped_count + 1
     builder.set(skipped_count=count, last_skip_reason=reason.value, last_skipped_at=builder.now)
@@ -366,8 +369,8 @@ def skip(
 def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     """Record the instants since the last evaluation that were excluded or fell into a clock gap.
 
-    All excluded instants share one event, which no counter counts. Each instant in a clock gap is recorded as skipped
-    with the reason `dst_skip` (docs/cron.md, "Daylight saving").
+    One event records all excluded instants, and no counter counts them. Each instant in a clock gap is recorded as
+    skipped with the reason `dst_skip` (docs/cron.md, "Daylight saving").
     """
     spec = builder.schedule.spec
     if not spec.is_known:
@@ -395,7 +398,7 @@ def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -
 
 
 def record_skips(builder: ChangeBuilder, until: datetime) -> None:
-    """Record the outcome of occurrences that are skipped on request, up to an instant; later ones are still to skip."""
+    """Record as skipped the occurrences up to an instant that somebody asked to skip. Keep the later requests."""
     left = []
     for asked in builder.schedule.parsed_skips:
         for at in asked.occurrences:
@@ -406,7 +409,7 @@ def record_skips(builder: ChangeBuilder, until: datetime) -> None:
 
 
 def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
-    """Set the occurrences to skip on request; the schedule is overdue as much later as its next fire is later."""
+    """Set the occurrences to skip on request. If this delays the next fire, delay `overdue_at` by the same length."""
     before = builder.schedule
     builder.set(skips=dump_skips(skips))
     if before.overdue_at is not None:
@@ -415,7 +418,7 @@ def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
 
 
 def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
-    """Drop skips on request after an instant that are no occurrences any more; `reason` says why they are not."""
+    """Drop the skips on request whose instant is after `since` and is no occurrence any more, for a `reason`."""
     schedule = builder.schedule
     spec = schedule.spec
     left = [

@@ -1,6 +1,7 @@
 """The decisions of reconcile about a schedule after a crash, or after new timezone rules. Pure.
 
-Each decision is made under the lock from the locked row. If nothing is wrong, the Change is empty.
+The caller has locked the row of the schedule and read it under the lock. If there is nothing to repair, the Change is
+empty.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rqsched.kernel.decide.settle_decision import note_long
 from rqsched.when.steps import answered
 
 LOOK_FURTHER_EVERY = timedelta(days=1)
-"""How often a schedule is evaluated up to now if all its occurrences are excluded."""
+"""How often `evaluated_to` of a schedule advances if all its occurrences are excluded."""
 
 
 def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> Change:
@@ -31,7 +32,7 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     counts_from = [schedule.evaluated_to, schedule.timing_changed_at]
-    if awaited is not None and awaited.ended_at is not None:  # a process that did not know the timing ended it
+    if awaited is not None and awaited.ended_at is not None:  # the process that ended it did not know the timing
         counts_from.append(awaited.ended_at)
     builder.plan(next_occurrence(schedule, max(counts_from)))
     if builder.schedule.next_run_at is None:
@@ -43,10 +44,10 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 
 
 def _look_further(builder: ChangeBuilder, since: datetime) -> None:
-    """Once a day, record what was excluded until now, so that the next look for a time begins later.
+    """Record once a day which instants were excluded until now, so that the next search for a time starts later.
 
-    Each look is limited, in years and in steps. If all looks began at the last fire, none might reach the end of a long
-    excluded stretch.
+    Each search is limited in years and in steps. If all searches started at the last fire, none might reach the end of
+    a long excluded stretch.
     """
     schedule, span = builder.schedule, builder.now - since
     if schedule.spec.is_from_completion or not schedule.spec.exclude:
@@ -59,11 +60,11 @@ def _look_further(builder: ChangeBuilder, since: datetime) -> None:
             evaluate_to(builder, until)
             builder.plan(next_occurrence(builder.schedule, until))
             return
-        span /= 8  # a shorter span takes fewer steps; the next pass looks further
+        span /= 8  # a shorter span takes fewer steps; the next pass searches further
 
 
 def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
-    """Recompute the next time after the timezone database changed; nothing already due moves."""
+    """Recompute the next time after the timezone database changed. An occurrence that is due already does not move."""
     if not schedule.spec.is_known:
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
@@ -78,14 +79,14 @@ def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
 
 
 def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
-    """Start the oldest waiting run if nothing is ahead of it: a crash lost the drain that should have started it."""
+    """Start the oldest waiting run if no run is ahead of it. A process that died has not started it."""
     builder = ChangeBuilder(schedule, runs, now=now)
     drain(builder)
     return builder.build()
 
 
 def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
-    """Record, once until the next success, that no run succeeded for as long as the owner allows."""
+    """Record, once until the next success, that no run succeeded within `expect_success_within`."""
     span = schedule.expect_success_within
     if schedule.overdue_at is None or schedule.overdue_at > now or span is None:
         return unchanged(schedule)
@@ -103,7 +104,7 @@ def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
 
 
 def decide_long(schedule: Schedule, run: Run, *, now: datetime) -> Change:
-    """Record, once for a run, that it takes longer than its schedule expects."""
+    """Record that a run takes longer than its schedule expects, once for each run."""
     builder = ChangeBuilder(schedule, [run], now=now)
     note_long(builder, run)
     return builder.build()
