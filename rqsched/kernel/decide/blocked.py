@@ -1,4 +1,4 @@
-"""Blocked runs: the worker that claimed the run cannot find its workflow. This is no failed attempt. Pure.
+"""Blocked runs: a worker claimed the run, but cannot find its workflow. This is no failed attempt. Pure.
 
 A blocked run is pending: overlap and `from_completion` see it as unfinished. It is offered again after a delay, to any
 worker. A run that stays blocked for too long fails.
@@ -23,10 +23,10 @@ MAX_REASON = 2_000
 def decide_block(
     schedule: Schedule, runs: Iterable[Run], run: Run, reason: str, *, now: datetime, timeout: timedelta
 ) -> Change:
-    """Undo the claim of a run whose workflow its worker cannot find; no attempt is counted or listed.
+    """Undo the claim of a run if its worker cannot find the workflow. No attempt is counted or listed.
 
-    The run waits under its next delivery number. If it has been blocked for `timeout`, it fails instead. `run` is one
-    of `runs`, the schedule's open runs; the caller has checked the token of the claim.
+    The run waits under its next delivery number. If it has been blocked for `timeout`, it fails instead. `runs` are the
+    schedule's open runs, and `run` is one of them. The caller has checked the token of the claim.
     """
     blocked_at = run.blocked_at or now
     if now - blocked_at >= timeout:
@@ -45,7 +45,7 @@ def decide_block(
         blocked_at=blocked_at,
         blocked_reason=_cut(f"{run.worker}: {reason}"),
     )
-    if run.blocked_at is None:  # once, and not at each offer
+    if run.blocked_at is None:  # record it once, and not after each offer
         builder.record(
             audit.RUN_BLOCKED,
             run,
@@ -57,7 +57,7 @@ def decide_block(
 
 
 def out_of_time(reason: str | None, timeout: timedelta) -> AttemptResult:
-    """Return the end of a run that was blocked for too long: it has failed and is not tried again."""
+    """Return the failure of a run that was blocked for too long. No attempt follows."""
     seconds = f"{timeout.total_seconds():.15g}"
     error = f"no worker could find its workflow within {seconds} s (RQSCHED_BLOCKED_TIMEOUT): {reason}"
     return AttemptResult(AttemptOutcome.FAILED, error=error, is_final=True)

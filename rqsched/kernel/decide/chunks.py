@@ -1,4 +1,4 @@
-"""Lists in parts that are small enough for one statement, transaction or call."""
+"""Split a list into parts that are small enough for one statement, transaction or call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Return the parts of a list in its order, each of `size` but for the last.
+    """Yield the parts of a list in order. Each part has `size` items; the last part may have fewer.
 
     >>> list(chunks("abcde", 2))
     ['ab', 'cd', 'e']

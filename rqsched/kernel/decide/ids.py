@@ -1,7 +1,8 @@
 """Identities: uids of rows, ids of RQ jobs and instance ids. Pure: nothing here reads a clock or a database.
 
-Everything a link or a run job needs is in its id, so it works without its Redis hash. The formats are API:
-they are stored in Redis and SQL, so a change means a migration and an ADR.
+The id of a link (the delayed job that fires a schedule) or of a run job contains everything that the job needs, so the
+job works without its Redis hash. The formats are stored in Redis and SQL, so a change of a format needs a migration and
+an ADR.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import NamedTuple
 from ulid import ULID
 
 _ENTROPY = 10
-"""The random bytes of a uid, which follow its instant."""
+"""The number of random bytes in a uid, after its instant."""
 _OF_ENTROPY = 16
-"""The characters of a uid that these bytes make."""
+"""The number of characters in a uid that encode these bytes."""
 _CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 """Maps the digits of RFC 4648 to the digits of a ULID."""
 _UID = "[0-9A-HJKMNP-TV-Z]{26}"
@@ -33,12 +34,12 @@ _BATCH = re.compile(rf"batch-(?P<uid>{_UID})-t(?P<number>\d{{1,18}})")
 
 
 class LinkId(NamedTuple):
-    """The main link of a schedule: position `n` of the chain of incarnation `uid`."""
+    """The main link of a schedule, which fires it. `uid` is the schedule's uid, and `n` counts its links."""
 
     uid: str
     """The schedule's incarnation."""
     n: int
-    """The position in the chain; any other than the row's is stale."""
+    """The position. If it differs from `n` in the schedule's row, the link is stale."""
 
     def __str__(self) -> str:
         """Render `sched-{uid}-n{n}-rc0`."""
@@ -46,7 +47,7 @@ class LinkId(NamedTuple):
 
 
 class RetryLinkId(NamedTuple):
-    """The retry link of the schedule's run `number` after its `attempt`-th attempt failed."""
+    """The retry link of a run: the delayed job that starts the run's next attempt."""
 
     uid: str
     """The schedule's incarnation."""
@@ -61,14 +62,14 @@ class RetryLinkId(NamedTuple):
 
 
 class RunJobId(NamedTuple):
-    """One delivery of one attempt of a run."""
+    """One job that carries one attempt of a run."""
 
     uid: str
     """The run's uid."""
     attempt: int
-    """The attempt it carries, from 1."""
+    """The number of the attempt, from 1."""
     delivery: int
-    """The number of the job that carries that attempt, from 1."""
+    """The number of the job among the jobs that carry this attempt, from 1."""
 
     def __str__(self) -> str:
         """Render `run-{uid}-a{attempt}-d{delivery}`."""
@@ -76,13 +77,13 @@ class RunJobId(NamedTuple):
 
 
 class TargetJobId(NamedTuple):
-    """One delivery of one target of a fan-out; the target's uid is computed from run and target id."""
+    """One job that carries one target of a fan-out. The target's uid is computed from the run and the target's id."""
 
     uid: str
     """The target's uid."""
     delivery: int = 1
-    """The number of the job that carries the target, from 1: a retry and an offer to other workers take the next
-    number."""
+    """The number of the job among the jobs that carry the target, from 1. A retry and an offer to other workers get the
+    next number."""
 
     def __str__(self) -> str:
         """Render `target-{uid}`, from the second delivery on `target-{uid}-d{delivery}`."""
@@ -116,7 +117,7 @@ class DeliveryJobId(NamedTuple):
 
 
 def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
-    """Read a link's id; None when it is not one of ours."""
+    """Read the id of a link; None if the text is no such id."""
     if match := _LINK.fullmatch(text):
         return LinkId(match["uid"], int(match["n"]))
     if match := _RETRY.fullmatch(text):
@@ -125,13 +126,13 @@ def parse_link_id(text: str) -> LinkId | RetryLinkId | None:
 
 
 def parse_run_job_id(text: str) -> RunJobId | None:
-    """Read a run job's id; None when it is not one of ours."""
+    """Read the id of a run job; None if the text is no such id."""
     match = _RUN.fullmatch(text)
     return RunJobId(match["uid"], int(match["attempt"]), int(match["delivery"])) if match else None
 
 
 def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
-    """Read the id of a target's job or of a job that enqueues targets; None when it is neither."""
+    """Read the id of a target's job or of a job that enqueues targets; None if the text is neither."""
     if match := _TARGET.fullmatch(text):
         return TargetJobId(match["uid"], int(match["delivery"] or 1))
     if match := _BATCH.fullmatch(text):
@@ -140,7 +141,7 @@ def parse_target_job_id(text: str) -> TargetJobId | BatchJobId | None:
 
 
 def parse_delivery_job_id(text: str) -> DeliveryJobId | None:
-    """Read the id of a notification's job; None when it is not one of ours."""
+    """Read the id of a notification's job; None if the text is no such id."""
     match = _DELIVERY.fullmatch(text)
     return DeliveryJobId(match["uid"], int(match["attempt"])) if match else None
 
@@ -151,12 +152,12 @@ def is_uid(text: str) -> bool:
 
 
 def new_uid(now: datetime) -> str:
-    """Draw a fresh uid: a ULID whose bits are also a valid UUIDv7 (RFC 9562), sortable by `now`."""
+    """Generate a uid: a ULID whose bits are also a valid UUIDv7 (RFC 9562). Uids sort by `now`."""
     return derived_uid(now, secrets.token_bytes(_ENTROPY))
 
 
 def new_uids(now: datetime, count: int) -> list[str]:
-    """Draw fresh uids as `new_uid` does, in ascending order; many at a fifth of its cost for each."""
+    """Generate many uids in ascending order. Each takes a fifth of the time of `new_uid`."""
     drawn = bytearray(secrets.token_bytes(_ENTROPY * count))
     drawn[0::_ENTROPY] = bytes(byte & 0x0F | 0x70 for byte in drawn[0::_ENTROPY])
     drawn[2::_ENTROPY] = bytes(byte & 0x3F | 0x80 for byte in drawn[2::_ENTROPY])
@@ -166,7 +167,7 @@ def new_uids(now: datetime, count: int) -> list[str]:
 
 
 def derived_uid(now: datetime, *parts: object) -> str:
-    """Compute the uid that belongs to `parts` at `now`: the same inputs give the same uid."""
+    """Compute a uid from `now` and `parts`. The same inputs give the same uid."""
     entropy = hashlib.blake2b(repr(parts).encode(), digest_size=_ENTROPY).digest()
     raw = bytearray(int(now.timestamp() * 1000).to_bytes(6, "big") + entropy)
     raw[6] = (raw[6] & 0x0F) | 0x70
@@ -175,23 +176,23 @@ def derived_uid(now: datetime, *parts: object) -> str:
 
 
 def first_uid_at(instant: datetime) -> str:
-    """Return the lowest uid of an instant: every uid that is drawn from then on is equal or greater."""
+    """Return the lowest uid of an instant. Every uid that is generated from then on is equal or greater."""
     milliseconds = int(instant.timestamp() * 1000)
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + bytes(10)))
 
 
 def drawn_at(uid: str) -> datetime:
-    """Return when a uid was drawn, in whole milliseconds."""
+    """Return when a uid was generated, in whole milliseconds."""
     return ULID.from_str(uid).datetime
 
 
 def uid_to_uuid(uid: str) -> str:
-    """Render a uid as a lowercase UUIDv7, as Open Job Spec wants job ids."""
+    """Render a uid as a lowercase UUIDv7, the form of job ids in Open Job Spec."""
     return str(ULID.from_str(uid).to_uuid())
 
 
 def uuid_to_uid(text: str) -> str | None:
-    """Read a UUID back into our uid; None when it is not a UUID."""
+    """Return the uid that `uid_to_uuid` rendered; None if the text is no UUID."""
     try:
         return str(ULID.from_uuid(uuid.UUID(text)))
     except ValueError:
@@ -199,11 +200,11 @@ def uuid_to_uid(text: str) -> str | None:
 
 
 def iso_utc(instant: datetime) -> str:
-    """Render an instant as ISO 8601 UTC with `Z`, microseconds only when they are not zero."""
+    """Render an instant as ISO 8601 UTC with `Z`. Microseconds appear only if they are not zero."""
     return _utc_text(instant.astimezone(UTC))
 
 
-@lru_cache(maxsize=256)  # only of UTC: in a zone with clock changes two different instants may compare as equal
+@lru_cache(maxsize=256)  # only UTC instants: in a zone with clock changes two different instants may compare as equal
 def _utc_text(instant: datetime) -> str:
     return instant.isoformat().replace("+00:00", "Z")
 

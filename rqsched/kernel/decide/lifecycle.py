@@ -63,7 +63,7 @@ from rqsched.when.spec import After, Member, Once, Spec
 from rqsched.when.steps import Steps, answered, bounded, first_of
 
 RunsOf = Callable[[Schedule], Sequence[Run]]
-"""Read the runs of a schedule that a decision needs."""
+"""Read the runs that a decision about a schedule needs."""
 _TIMING = frozenset({"spec", "jitter"})
 _LIVE = [status for status in ScheduleStatus if status is not ScheduleStatus.DELETED]
 _declared_in = attrgetter(*DEFINITION)
@@ -242,9 +242,10 @@ def decide_update(
     """Change what the owner declared.
 
     The next time moves only if spec, jitter or spread changed. An occurrence that is already due still fires. If an
-    occurrence was moved off an excluded day and already has its outcome, it gets no second one. If the new timing puts
-    an occurrence that was ahead into the past, it is due at once. With `keep_next` the next time stays even if the
-    timing changed (Waymark's re-registration). `calendars` are the calendars that the new spec names.
+    occurrence was moved off an excluded day and already has its outcome, it gets no second outcome. If the new timing
+    puts an occurrence that was ahead into the past, this occurrence is due at once. With `keep_next` the next time
+    stays even if the timing changed (re-registration in the Waymark document). `calendars` are the calendars that the
+    new spec names.
 
     Raises ScheduleStateError if the schedule is deleted, NewerReleaseError if this release does not know its timing,
     and InvalidSpecError if a changed spec excludes all occurrences.
@@ -255,7 +256,7 @@ def decide_update(
     spec = registered(definition.parsed_spec, named, now, like=schedule.spec)
     stored = schedule.policies
     policies = definition.parsed_policies.kept_from(stored)
-    same = policies is stored or policies == stored  # equal policies may be another text, written by another release
+    same = policies is stored or policies == stored  # another release may have written equal policies as another text
     told = schedule.definition.policies if same else policies.dumps()
     definition = changed(definition, spec=dump_spec(spec), policies=told)
     fields = [*compress(DEFINITION, map(ne, _declared_in(definition), _declared_in(schedule.definition)))]
@@ -296,12 +297,13 @@ def decide_apply_calendars(
     This has the same effect as a change of the schedule's own `exclude` at the time of the calendar's change: an
     occurrence that was due by then still fires. The schedule stays active even if all its further occurrences are
     excluded now.
-    `before` are the earlier contents of the calendars, if they are known. The instants that they excluded before the
-    change are recorded. The Change is empty if there is nothing to plan, or if a calendar is gone.
+
+    `before` are the earlier contents of the calendars, if they are known. The instants that these contents excluded
+    before the change are recorded. The Change is empty if there is nothing to plan, or if a calendar was deleted.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
-    planned_with = (schedule.calendars or "").split()  # later contents than these have planned nothing
+    planned_with = (schedule.calendars or "").split()  # nothing was planned with later contents
     known = {one.name: one for one in before if one.edit in planned_with}
     since = holding_since(schedule.contents, schedule.calendars, now)
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
@@ -341,8 +343,8 @@ def _change_timing(
 ) -> None:
     """Set a new timing that holds from `at` on: a new definition, or new contents of the calendars.
 
-    `at` is not after now. Every change of a timing goes through this function. Occurrences that were due by `at` get
-    an outcome or still fire, and the next time is computed again.
+    `at` is not after now. Every change of a timing calls this function. Occurrences that were due by `at` get an
+    outcome or still fire, and the next time is computed again.
     """
     before = builder.schedule
     at = planned_from(before, at)
@@ -374,7 +376,7 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 nominals = schedule.spec.nominals_of(kept)
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
-    # A missed end of an upstream run is kept, even if the clock that recorded it is ahead of this one.
+    # The end of an upstream run during a pause stays recorded, even if its time is ahead of this process's clock.
     is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
     builder.set(
         timing_changed_at=at,
@@ -384,9 +386,9 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
 
 
 def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
-    """Compute the next time again. It is `due` if that is given.
+    """Compute the next time again, or take it from `due`.
 
-    The stored next time stays if it was due at `at`, or if `keep_next` keeps it.
+    The stored next time stays if it was due at `at`, and with `keep_next`.
     """
     schedule = builder.schedule
     at, stored = planned_from(schedule, at), schedule.next_run_at
@@ -416,8 +418,8 @@ def decide_pause(
 ) -> Change:
     """Stop firing. An occurrence that is already due is recorded as skipped (`disabled`).
 
-    With `until` the pause ends by itself at that time. `on_resume` then determines where the schedule continues; by
-    default its policies do. A paused schedule may be paused again with `until`, which replaces the end of its pause.
+    With `until` the pause ends by itself at that time. `on_resume` then determines where the schedule continues; the
+    default is its policy. If a paused schedule is paused again with `until`, the end of its pause is replaced.
     Raises ScheduleStateError in any other status.
     """
     if until is not None and until <= now:
@@ -469,8 +471,10 @@ def decide_skip_next(
     """Skip exactly the next `count` occurrences of the current timing. This replaces an earlier skip; 0 removes it.
 
     An occurrence that is already due does not count. Nothing changes if the same occurrences are skipped already.
-    Raises ScheduleStateError unless the schedule is active, or paused with a `count` of 0. Raises InvalidInputError for
-    a schedule without times ahead (`from_completion`, After), a count out of range, and if no occurrence is ahead.
+
+    Raises ScheduleStateError if the schedule is not active; with a `count` of 0 it may also be paused. Raises
+    InvalidInputError if the schedule has no times ahead (`from_completion`, `After`), if `count` is out of range, and
+    if no occurrence is ahead.
     """
     require_skips(count)
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
@@ -508,7 +512,7 @@ def _ahead(schedule: Schedule, now: datetime) -> Iterator[datetime]:
     since, stored = planned_from(schedule, now), schedule.next_run_at
     known = {*schedule.skipped_at, *([] if stored is None else [stored])}
     for at in sorted(known):
-        # This occurrence waits for its jitter, or it is one that the current timing does not contain.
+        # Yield an occurrence that waits for its jitter, or that the current timing does not contain.
         if (at <= since and not _is_due(schedule, now, at)) or (at > since and not schedule.spec.names(at)):
             yield at
             since = max(since, at)
@@ -535,9 +539,9 @@ def decide_resume(
 ) -> Change:
     """End a pause: fire again from the time that `on_resume` determines, and start waiting runs.
 
-    `keep_next` restores the next time that the schedule had when it was paused, if that time is still ahead (Waymark's
-    re-registration). `until` is the planned end of the pause: occurrences that were due after it fire late, by the
-    schedule's policies. Raises ScheduleStateError unless the schedule is paused.
+    `keep_next` restores the next time that the schedule had when it was paused, if that time is still ahead
+    (re-registration in the Waymark document). `until` is the planned end of the pause. Occurrences that were due after
+    `until` fire late, by the schedule's policies. Raises ScheduleStateError unless the schedule is paused.
     """
     _require(schedule, "resume", ScheduleStatus.PAUSED)
     builder, at = ChangeBuilder(schedule, runs, now=now, context=context), until or now
@@ -596,7 +600,7 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetim
 
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
-    """Find the newest occurrence that passed during the pause. Earlier due ones got their outcome when it began."""
+    """Return the newest occurrence that passed during the pause. Earlier ones got their outcome when it began."""
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
     newest: list[datetime] = []
@@ -678,8 +682,8 @@ def decide_switch(
 ) -> Change:
     """Add a pause or a resume to a Change.
 
-    If `paused` is true, pause the schedule if it is active. If it is false, resume the schedule if it is paused, and
-    restart it if its status is in `revives`. If it is None, add nothing.
+    If `paused` is True, pause an active schedule. If `paused` is False, resume a paused schedule, and restart one whose
+    status is in `revives`. If `paused` is None, add nothing.
     """
     schedule = change.after
     if paused:
@@ -700,7 +704,7 @@ def decide_switch(
 
 
 def can_continue(schedule: Schedule, now: datetime) -> bool:
-    """Return whether a done schedule could run again: it has occurrences, and is below `max_runs`/`max_successes`."""
+    """Return whether a done schedule could run again: occurrences, `max_runs` and `max_successes` are left."""
     enough = schedule.policies.max_successes
     return (
         schedule.status is ScheduleStatus.DONE
@@ -711,7 +715,7 @@ def can_continue(schedule: Schedule, now: datetime) -> bool:
 
 
 def _has_more(schedule: Schedule, now: datetime) -> bool:
-    """Return whether the schedule may have an occurrence ahead. A schedule that follows another one always may."""
+    """Return whether the schedule may have an occurrence ahead. A schedule with an upstream always may."""
     if schedule.upstream_id is not None:
         return True
     return answered(schedule.timeline.next_after, planned_from(schedule, now), otherwise=now) is not None
@@ -725,9 +729,9 @@ def decide_continue(
     context: CommandContext | None = None,
     operation: str | None = None,
 ) -> Change:
-    """Make a done schedule active whose owner declared a later end. Its counters continue.
+    """Make a done schedule active again, because its owner declared a later end. Its counters continue.
 
-    `can_continue` must be true for it.
+    `can_continue` must be true for the schedule.
     """
     _require(schedule, "continue", ScheduleStatus.DONE)
     builder = ChangeBuilder(schedule, runs, now=now, context=context)

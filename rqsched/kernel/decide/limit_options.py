@@ -1,7 +1,8 @@
-"""The options of limits: the checks of their values, and the group that they name. Pure.
+"""The options of limits: check their values, and compute the name of the group of a schedule's runs. Pure.
 
-They are kept apart from the decisions of limits (`features/limits/decide.py`), because the option table and each row
-need them.
+A limit applies to a group of runs: it limits how many of them run at once or start in a window of time. The decisions
+about limits are in `features/limits/decide.py`. These checks are in the kernel, because the option table and the model
+of the rows need them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from rqsched.when.duration import parse_span
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
 MAX_STARTS = 100_000
-"""The most starts of a rate: they are counted at each grant."""
+"""The most starts of a rate. The number is limited because each grant of a place counts the starts."""
 MAX_PERIOD = timedelta(days=31)
 """The longest window of a rate; the shortest is a second."""
 MAX_NAME = 255
-"""Characters of the name of a group."""
+"""The maximum length of a group's name, in characters."""
 _RATE = re.compile(r"(?P<number>[0-9]{1,9})/(?P<count>[0-9]{0,9})(?P<unit>[a-z]+)")
 _UNITS = {"day": 86_400, "h": 3_600, "min": 60, "s": 1}
 _SPELLINGS = {"d": "day", "hour": "h", "m": "min", "minute": "min", "sec": "s", "second": "s"}
@@ -46,16 +47,16 @@ def require_limit(name: str, value: object) -> str | None:
 
 
 class Rate(NamedTuple):
-    """How many attempts of a group may start in any window of a length.
+    """How many attempts of a group may start in any window of a given length.
 
     >>> str(Rate.parse("limit_rate", "100/minute")), str(Rate.parse("limit_rate", "5/PT90S"))
     ('100/min', '5/90s')
     """
 
     number: int
-    """So many."""
+    """The number of attempts."""
     seconds: int
-    """The length of the window."""
+    """The length of the window, in seconds."""
 
     @property
     def period(self) -> timedelta:
@@ -75,7 +76,7 @@ class Rate(NamedTuple):
         return next(unit for unit, size in _UNITS.items() if self.seconds % size == 0)
 
     def __str__(self) -> str:
-        """Return the one text of this rate, which `parse` reads."""
+        """Return the canonical text of the rate, which `parse` reads."""
         unit = self._unit
         count = self.seconds // _UNITS[unit]
         return f"{self.number}/{unit}" if count == 1 else f"{self.number}/{count}{'d' if unit == 'day' else unit}"
@@ -107,7 +108,7 @@ _HOW = "100/min, 5/30s, 10/h or 1000/day"
 
 
 def require_rate(name: str, value: object) -> str | None:
-    """Return the one text of a rate; raises InvalidPolicyError."""
+    """Return the canonical text of a rate; raises InvalidPolicyError."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -126,7 +127,7 @@ def is_name(text: object) -> bool:
 def name_of(template: str, namespace: str, labels: str) -> str:
     """Return the name of the group that a schedule's runs belong to; `labels` is the JSON of its labels.
 
-    Raises InvalidPolicyError when it lacks a label that the template names, or the label's text fits no name.
+    Raises InvalidPolicyError if a label of the template is missing, or if the result is not a valid name.
 
     >>> name_of("tenant:{labels.tenant}", "default", '{"tenant":"42"}')
     'tenant:42'
@@ -150,11 +151,11 @@ def name_of(template: str, namespace: str, labels: str) -> str:
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Return the key of a group over all namespaces, `namespace/name`: names of namespaces have no slash."""
+    """Return the key of a group, `namespace/name`, which is unique: names of namespaces have no slash."""
     return f"{namespace}/{name}"
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Return the namespace and the name of a group."""
+    """Return the namespace and the name of a group from its key."""
     namespace, _, name = key.partition("/")
     return namespace, name

@@ -33,7 +33,7 @@ _READABLE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_na
 
 
 def storable(text: str) -> str:
-    """Escape the characters that databases refuse (NUL and lone surrogates), so that any text can be recorded."""
+    """Escape NUL characters and lone surrogates, which databases refuse, so that any text can be stored."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
@@ -87,7 +87,7 @@ def _require_list(field: str, value: list[Any], depth: int, most: int) -> int:
     least = 1
     for item in value:
         least += 1 + _require_native(field, item, depth + 1, most - least)
-        if least > most + 1:  # the first item has no comma before it
+        if least > most + 1:  # `least` counts one comma too many: the first item has none before it
             break
     return least
 

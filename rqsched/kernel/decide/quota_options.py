@@ -1,6 +1,7 @@
-"""The quotas of namespaces as the setting RQSCHED_QUOTAS has them, and how it is read. Pure.
+"""Read the quotas of namespaces from the setting RQSCHED_QUOTAS. Pure.
 
-They are kept apart from the decisions of quotas (`features/quotas/decide.py`), because the settings need them.
+The decisions about quotas are in `features/quotas/decide.py`. This module is in the kernel, because the settings need
+it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from rqsched.errors import did_you_mean
 
 EVERY = "*"
-"""The key for the namespaces that are not named, and for the values that the named ones leave out."""
+"""The key of the default quota. It applies to namespaces without a quota, and to values that a quota leaves out."""
 RESOURCES = ("schedules", "bytes")
-"""What is limited: the fields of a Quota."""
+"""The limited resources: the fields of a Quota."""
 MOST = 2**53
 """The greatest limit."""
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -27,18 +28,18 @@ class Quota:
     """The quota of one namespace; None is no limit."""
 
     schedules: int | None = None
-    """How many schedules that are not deleted."""
+    """The maximum number of schedules that are not deleted."""
     bytes: int | None = None
-    """How many bytes these may declare."""
+    """The maximum number of bytes in the definitions of these schedules."""
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether there is nothing to hold to."""
+        """Whether the quota limits nothing."""
         return self.schedules is None and self.bytes is None
 
 
 def parse_quotas(given: object) -> dict[str, Quota]:
-    """Read the quotas by namespace from a JSON object; raises ValueError, which says how to write them.
+    """Read the quotas by namespace from a JSON object; raises ValueError with the expected form.
 
     >>> parse_quotas({"*": {"schedules": 10}, "acme": {"bytes": "1MiB"}})["acme"]
     Quota(schedules=10, bytes=1048576)

@@ -155,8 +155,8 @@ class BackfillRow:
     outcome: str
     """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
-    """Why it was skipped. `pruned`: its history is gone, so it counts as run. `rerun`: its run had failed and runs
-    again."""
+    """Why it was skipped. `pruned`: its history was pruned, so it is assumed to have run. `rerun`: its run had failed
+    and runs again."""
     run_uid: str | None = None
     """The uid of the occurrence's run; None if this backfill created no run."""
 
@@ -332,7 +332,7 @@ class Recovered:
     expired: int = 0
     """Pending runs that were not started in time, ended."""
     granted: int = 0
-    """Runs that got a free place in their group which no other process had given them."""
+    """Runs that got a free place in their group, because no other process had given it to them."""
     drained: int = 0
     """Waiting runs started because nothing was ahead of them."""
     backfills: int = 0
@@ -348,7 +348,7 @@ class Recovered:
     resumed: int = 0
     """Schedules resumed because the end of their pause had come."""
     followed: int = 0
-    """Downstream schedules that had not seen the end of an upstream run."""
+    """Downstream schedules for which the end of an upstream run was handled late."""
     failed: int = 0
     """Rows that could not be repaired now; the log has the errors."""
 

@@ -1,8 +1,8 @@
-"""Runs on request, by a manual trigger, a backfill or a retry; none of them moves the schedule's times. Pure.
+"""Runs on request: by a manual trigger, a backfill or a retry. They do not move the schedule's times. Pure.
 
-A retry gives a run that has ended without success one more attempt: the run keeps its uid, its number and its ended
-attempts. A retry on request counts neither for `max_runs` nor for consecutive failures. It waits its turn: it never
-ends another run, whatever the overlap policy.
+A retry gives one more attempt to a run that has ended without success. The run keeps its uid, its number and its ended
+attempts. A retry on request counts neither for `max_runs` nor for consecutive failures. It never ends another run,
+whatever the overlap policy is: it waits for the run ahead of it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from rqsched.kernel.decide.results import BackfillRow
 from rqsched.when.spec import Spec
 
 RERUN = "rerun"
-"""Why an occurrence with a run is run again: the run had failed, and the backfill is to run failed ones again."""
+"""The reason of a backfill row: the occurrence's run had failed, and the backfill runs failed occurrences again."""
 PRUNED = "pruned"
-"""Why an occurrence counts as run: runs up to there were pruned, so nobody knows whether it had one."""
+"""The reason of a backfill row: runs up to this occurrence were pruned, so the occurrence is assumed to have run."""
 
 
 class Trigger(NamedTuple):
     """A manual start on request."""
 
     uid: str
-    """The uid of the run it may start, drawn before the first attempt."""
+    """The uid for the run, generated before the first try of the transaction."""
     overlap: OverlapPolicy | None = None
     """The policy in place of the schedule's policy; None for the schedule's."""
     is_forced: bool = False
-    """Start even if the schedule is paused."""
+    """Whether a paused schedule starts the run, too."""
     idempotency_key: str | None = None
     """Triggers with the same key get the same run; with None each trigger gets its own."""
 
@@ -62,7 +62,7 @@ def decide_trigger(
     now: datetime,
     context: CommandContext | None = None,
 ) -> tuple[Change, StartResult]:
-    """Start a run now, as the overlap policy allows; next times do not change. A refusal is a result with an event."""
+    """Start a run now, as the overlap policy allows. The next time does not change. A refusal is recorded, too."""
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     can_start = schedule.is_active or (request.is_forced and schedule.status is ScheduleStatus.PAUSED)
     if schedule.status in {ScheduleStatus.DONE, ScheduleStatus.ACTIVE} and schedule.remaining == 0:
@@ -91,11 +91,11 @@ def decide_backfill(
     overlap: OverlapPolicy | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Change, list[BackfillRow]]:
-    """Fire a chunk of past occurrences; stops when `max_runs` is used up (the rows end there).
+    """Fire some past occurrences, and return a row for each. Stop at the occurrence for which no run is left.
 
-    An occurrence all of whose nominal instants are among `stood_for` has run on another day. The runs in `failed` are
-    retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` count as run: their runs may
-    have been deleted.
+    An occurrence has run on another day if all its nominal instants are among `stood_for`. The runs in `failed` are
+    retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` are assumed to have run,
+    because their runs may have been deleted.
     """
     builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
@@ -174,7 +174,10 @@ def _row(nominal: datetime, result: StartResult) -> BackfillRow:
 
 
 def _after_drain(row: BackfillRow, builder: ChangeBuilder, change: Change) -> BackfillRow:
-    """Return the final row of a run that was to wait: perhaps it started at once, or `max_runs` were used up first."""
+    """Return the final row of a run that was buffered first.
+
+    The drain may have started the run, or earlier runs may have used up `max_runs`.
+    """
     if row.outcome != "buffered" or row.run_uid is None:
         return row
     if builder.run(row.run_uid).status is not RunStatus.BUFFERED:
@@ -192,10 +195,9 @@ def preview_backfill(
     pruned_to: datetime | None = None,
     room: int | None = None,
 ) -> list[BackfillRow]:
-    """Return what a backfill would do with each occurrence; nothing is decided.
+    """Return what a backfill would do with each occurrence, without a decision.
 
-    `ran`, `stood_for` and `pruned_to` are as in `decide_backfill`. The runs in `failed` would be retried. `room` is how
-    many runs may still start.
+    `ran`, `stood_for`, `failed` and `pruned_to` are as in `decide_backfill`. `room` is how many runs may still start.
     """
     rows, spec = [], schedule.declared
     again = {run.occurrence_at: run for run in failed}
@@ -223,10 +225,11 @@ def decide_retry_on_request(
     failed_targets: bool = False,
     operation: str | None = None,
 ) -> Change:
-    """Give a run one more attempt, now or when the runs ahead of it have ended; raises RunStateError.
+    """Give a run one more attempt, now or when the runs ahead of it have ended.
 
-    A blocked run is offered to the workers now. `runs` are the schedule's open runs. With `failed_targets` the run may
-    have succeeded, but must have failed targets.
+    A blocked run gets no further attempt, but is offered to the workers now. `runs` are the schedule's open runs. With
+    `failed_targets` the run may have succeeded, but must have failed targets. Raises RunStateError if the run cannot be
+    retried.
     """
     require_retryable(schedule, run, failed_targets=failed_targets)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
@@ -240,7 +243,7 @@ def decide_retry_on_request(
 
 
 def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = False) -> None:
-    """Check that a run can be run again; raises RunStateError, which says what to do instead."""
+    """Check that a run can be retried; raises RunStateError with a hint on what to do instead."""
     if schedule.status is ScheduleStatus.DELETED:
         raise RunStateError(run.uid, run.status.value, "retry", "Its schedule is deleted; create it again.")
     if failed_targets:
@@ -266,7 +269,8 @@ def _hint(run: Run) -> str:
 def attempt_again(
     builder: ChangeBuilder, run: Run, *, reason: str | None = None, overlap: OverlapPolicy | None = None
 ) -> Run:
-    """Make the next attempt pending, or buffered if the overlap policy allows no run beside an unfinished one.
+    """Start the next attempt of a run, or buffer it if other runs are unfinished and the overlap policy is not
+    `allow_all`.
 
     `overlap` replaces the schedule's policy.
     """

@@ -1,6 +1,6 @@
-"""How a schedule ends: done, dead or deleted. Pure.
+"""End a schedule: it becomes done, dead or deleted. Pure.
 
-In this order: due occurrences get their outcome, the status changes, waiting runs are dropped.
+First, due occurrences get their outcome. Then the status changes, and waiting runs are cancelled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rqsched.when.steps import answered
 
 
 def complete(builder: ChangeBuilder, reason: str) -> None:
-    """Set the schedule done and record why."""
+    """Set the schedule done and record the reason."""
     write_off(builder, SkipReason.MAX_RUNS)
     _stop(builder, ScheduleStatus.DONE, reason)
     dropped = builder.drop_buffer()
@@ -24,11 +24,11 @@ def complete(builder: ChangeBuilder, reason: str) -> None:
 
 
 def complete_if_over(builder: ChangeBuilder) -> None:
-    """Set an active schedule done when its spec has no further occurrence and no run waits.
+    """Set an active schedule done if its spec has no further occurrence and no run waits.
 
-    It stays active, for reconcile to look again, when its further occurrences are all excluded or skipped on request.
-    It also stays active when it comes after another schedule, when its calendar is gone, and when only a newer release
-    knows its timing.
+    If all further occurrences are excluded or skipped on request, the schedule stays active, and reconcile checks it
+    again. It also stays active if it comes after another schedule, if a calendar of its spec was deleted, and if only a
+    newer release knows its timing.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
@@ -44,18 +44,18 @@ def complete_if_over(builder: ChangeBuilder) -> None:
 
 
 def _is_over(schedule: Schedule, now: datetime) -> bool:
-    """Return whether no occurrence is ahead, not even an excluded one."""
+    """Return whether no occurrence is ahead, not even an excluded occurrence."""
     since = max(now, schedule.evaluated_to, schedule.timing_changed_at)
     has_more = not schedule.spec.is_from_completion and schedule.timeline.next_after(since) is not None
     return not has_more and not schedule.spec.is_all_excluded_after(now)
 
 
 def end_if_exhausted(builder: ChangeBuilder) -> None:
-    """End a schedule whose `max_runs` are used up: done, or deleted if `on_max_runs` says so."""
+    """End a schedule whose `max_runs` are used up: set it done, or delete it if `on_max_runs` is `delete`."""
     if builder.schedule.remaining != 0:
         return
     if builder.schedule.has_ended:
-        # The waiting runs of a backfill cannot start any more when its schedule has ended.
+        # The schedule ended earlier. Now the waiting runs of its backfills cannot start any more, either.
         if dropped := builder.drop_buffer():
             builder.record(
                 audit.COMPLETED, reason=EndReason.MAX_RUNS.value, completed_at=builder.now, dropped_buffered=dropped
@@ -67,9 +67,9 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
 
 
 def delete(builder: ChangeBuilder, reason: str | None) -> None:
-    """Delete softly: waiting runs and waiting retries end unless the policies keep them; started ones continue.
+    """Delete a schedule softly: its row stays. Runs that execute continue; buffered and retrying runs are cancelled.
 
-    Retries end only when an owner deletes. When `max_runs` delete the schedule, its runs keep all their attempts.
+    With the policy `keep_runs` these runs stay. If `on_max_runs` deletes the schedule, retrying runs stay, too.
     """
     is_owners = reason != EndReason.MAX_RUNS
     keeps = is_owners and builder.schedule.policies.keeps_runs
@@ -83,7 +83,7 @@ def delete(builder: ChangeBuilder, reason: str | None) -> None:
 
 
 def die(builder: ChangeBuilder, run: Run, reason: str) -> None:
-    """Set the schedule dead after `run` failed for good."""
+    """Set the schedule dead after `run` has failed and no attempt is left."""
     write_off(builder, SkipReason.STATUS)
     _stop(builder, ScheduleStatus.DEAD, reason)
     dropped = builder.drop_buffer()

@@ -1,4 +1,4 @@
-"""How W3C Trace Context names a span: `00-TRACE-SPAN-FLAGS`, as the header `traceparent` has it. Pure."""
+"""The name of a span in W3C Trace Context: `00-TRACE-SPAN-FLAGS`, as in the header `traceparent`. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Traceparent(NamedTuple):
     """Bit 0: the span may be recorded."""
 
     def __str__(self) -> str:
-        """Write it as the header has it, 55 characters."""
+        """Return the value of the header, 55 characters."""
         return f"{_VERSION}-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(text: str) -> Traceparent | None:
-    """Read a header; None if it is not valid: the standard says to ignore such a header.
+    """Read a header; None if it is not valid. The standard requires that such a header is ignored.
 
     Fields that a later version of the standard appends are dropped.
     """
