@@ -1,9 +1,9 @@
 """A dispatcher beside an RQ worker: a child process of the worker, the `keeper`, keeps the dispatcher alive.
 
-Both end with the worker. An RQ worker cannot watch a child itself: while a job executes, its loop turns only every half
-minute, the loop of a SimpleWorker does not turn at all, and a thread does not survive RQ's forks. Two dispatchers are
-enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`). docs/adr/0010 has the whole
-tree.
+Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself: while a job executes, its loop
+turns only every half minute, the loop of a SimpleWorker does not turn at all, and a thread does not survive RQ's forks.
+Two dispatchers are enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`).
+docs/adr/0010 has the whole tree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _END_SECONDS = 5.0
 
 
 class KeptDispatcher:
-    """Keeps a dispatcher for this process, until `stop` or its end, however it ends."""
+    """Keeps a dispatcher for this process, until `stop` or the end of this process."""
 
     def __init__(self, settings: Settings, *, spawns: bool, log_level: str | int) -> None:
         """With `spawns`, children start in a new Python instead of a fork; they log to the same standard error."""

@@ -2,8 +2,8 @@
 
 The horse asks the worker over a pair of sockets, twice: to claim its run, and to record the run's success. The horse
 itself does everything else: heartbeats, failures, queries of the workflow, and writes that the worker does not make in
-time. If the worker does not answer, it may have written or not: the horse finds out by the token of the attempt, as
-after any lost answer of SQL.
+time. If the worker does not answer, the horse repeats the write with the same token. The token in the row of the run
+shows whether the worker has written already.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST = 1 << 16
 _BUFFER = 4 * LONGEST
 _HEAD = struct.Struct("!I")
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, and another on a new connection if the open connection is lost; the horse itself retries longer."""
+"""One attempt, and another on a new connection if the open one is lost. The horse itself tries for longer."""
 
 
 class WorkerSide:
@@ -92,7 +92,7 @@ class WorkerSide:
                 return
             self._send(self._perform(asked))
             try:
-                self._runtime.now()  # measures the clock where that is due, over this connection instead of the horse's
+                self._runtime.now()  # measures the clock if that is due, so that the horse needs no connection for it
             except Exception as error:  # noqa: BLE001 - the next one tries again
                 _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
 
@@ -109,7 +109,7 @@ class WorkerSide:
         text, self._heard = self._heard[_HEAD.size : end], self._heard[end:]
         try:
             asked: Mapping[str, Any] = json.loads(text)
-        except ValueError:  # the workflow has taken the socket for its own
+        except ValueError:  # the workflow's code wrote to this descriptor
             self.close()
             return None
         return asked
@@ -171,7 +171,7 @@ class HorseSide:
         text = json.dumps(request).encode()
         if len(text) > LONGEST:
             raise NotAnsweredError("the request is too long")
-        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job
+        self._is_over = True  # set it first: a timeout of the job may interrupt this call halfway
         try:
             self._socket.sendall(_HEAD.pack(len(text)) + text)
             (length,) = _HEAD.unpack(self._read(_HEAD.size))

@@ -1,8 +1,8 @@
 """Receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
-RQ's worker does both itself, with a thread and a child. A runner has neither, because a run may block its interpreter,
-and the command to stop that run must still be received. A command is noted in the runner's slot, and the supervisor
-obeys it.
+RQ's worker does both itself, with a thread and a child. A runner (a process that executes run after run) does neither:
+a run may block its interpreter, and a command to stop that run must still be received. So this process notes each
+command in the runner's slot, which is shared memory, and the supervisor obeys it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RQ's worker as rqsched runs it: it survives silent and lost Redis connections, and settles runs whose horse died.
 
-A horse is the process that RQ forks for a job. RQ's own worker quits on most errors of Redis, so that nothing stops the
-executing job at its timeout, and its client waits 415 s for an answer. Here no call waits longer than 6 s. A failed
-call is repeated over a new connection, and if that fails too, the next turn of RQ's loop makes it.
+A horse is the process that RQ forks for a job. RQ's own worker ends at most errors of Redis. Then nothing stops the
+executing job at its timeout. Its client also waits 415 s for an answer. Here no call waits longer than 6 s. A failed
+call is repeated over a new connection. If that fails too, the call is repeated at the next turn of RQ's loop.
 
 A run of a few milliseconds would spend most of its time on RQ's commands. So the heartbeats and the checks for `rq
 suspend`, three of each for every job, are sent at most once a second, and our own jobs are deleted without a search in
@@ -61,7 +61,7 @@ _REVIVE_SECONDS = 15.0
 
 
 class _GuardedJob(Job):
-    """A mixin before a job's own class, until its function begins: a process that the function forks ends with it."""
+    """A mixin for a job's class until the job's function begins. Processes that the function forks end with it."""
 
     @property
     def func(self) -> Any:
@@ -181,7 +181,7 @@ class PatientWorker(BaseWorker):
     def _start_scheduler(self, burst: bool = False, *arguments: Any, **options: Any) -> None:
         """Start RQ's scheduler. A burst only enqueues the jobs that are due; workers that stay enqueue the others."""
         cast("Any", super())._start_scheduler(burst, *arguments, **options)
-        if burst:  # both this class and RQ's maintenance would start its process with the locks
+        if burst:  # with the locks, this class and RQ's maintenance would both start its process
             cast("Any", self.scheduler).acquire_locks = lambda *_, **__: set()
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
@@ -285,7 +285,7 @@ class PatientWorker(BaseWorker):
             self.heartbeat()
             time.sleep(_WRITES_SECONDS)
         if is_first:
-            self.runtime.database.close()  # a process that forks has none open
+            self.runtime.database.close()  # a process that forks must have no open connection
 
     def dequeue_job_and_maintain_ttl(self, *arguments: Any, **options: Any) -> Any:
         """Wait for a job; return None if RQ's loop is to end."""
@@ -383,7 +383,7 @@ class PatientWorker(BaseWorker):
         self.pubsub_thread = thread
 
     def unsubscribe(self) -> None:
-        """End the thread that listens for commands: set its end before the message that wakes it.
+        """End the thread that listens for commands: mark it as ended before the message that wakes it.
 
         RQ sends the message first. A thread that reads it too early waits again, and RQ's worker waits a second for it.
         """

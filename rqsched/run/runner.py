@@ -1,9 +1,9 @@
 """A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
 
-It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process. Any other job of
-RQ gets a work horse, which a process that has executed nothing forks (`HorseStarter`). The runner notes each job in its
-slot before the claim. So when a runner dies, its successor settles the attempt that died and its RQ job, before it
-takes another job.
+It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process. For any other job
+of RQ, a process that has executed nothing forks a work horse (RQ's process for one job); see `HorseStarter`. The runner
+notes each job in its slot (shared memory) before the claim. So when a runner dies, its successor settles the attempt
+that died and its RQ job, before it takes another job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KILL_AFTER = 15.0
 """Seconds after RQ's timeout of a job at which its runner is killed; until then it may record the job's end. The
 application's code has a deadline of its own."""
 _MOST_FAILED_CLAIMS = 3
-"""A runner counts as damaged after so many failed claims of runs in a row, whatever the reason."""
+"""A runner counts as damaged after this many failed claims of runs in a row, whatever the reason."""
 _JUDGEMENT_SECONDS = 12.0
 """How long a runner takes no other job when a server does not answer it, so that the supervisor can find out why."""
 _LONGEST_RESULT = 1_000
@@ -87,7 +87,7 @@ class _InProcess(BaseWorker):
         return super().get_heartbeat_ttl(job, *arguments, **options)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Have a work horse forked for a job that is not ours. If that fails, RQ fails the job as if the horse died."""
+        """Let the starter fork a work horse for a job that is not ours. If that fails, RQ treats the horse as dead."""
         if self.starter is None:
             cast("Any", super()).fork_work_horse(job, queue)
         else:
@@ -288,7 +288,7 @@ class Runner(PatientWorker):
     def _put_back(self, job: RunnerJob, why: str) -> None:
         """Put the job back at the head of its queue. If its attempt was claimed, write how the attempt ended.
 
-        The job of a claimed attempt then finds nothing left to do: SQL fences.
+        The job of a claimed attempt then does nothing, because it cannot be claimed any more.
         """
         rq_job, run = self._find_job(job.id), parse_run_job_id(job.id)
         if job.token is not None and self.runtime is not None:
@@ -401,7 +401,7 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
 
 
 def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
-    """Give a runner its slot, and let it bury its predecessor."""
+    """Give a runner its slot, and settle the job with which its predecessor died."""
     runner = cast("Runner", worker)
     runner.slot, runner.runtime, runner.condition = slot, runtime, Condition()
     runtime.on_claim, runtime.watch = runner.on_claim, runner.watch

@@ -73,7 +73,7 @@ class RunnerJob(NamedTuple):
     id: str
     """The id of RQ's job."""
     pid: int
-    """The pid of the runner, which a cause of death is compared with."""
+    """The pid of the runner, to compare with the pid of a cause of death."""
     queue: str
     """The queue it was taken from."""
     is_ours: bool

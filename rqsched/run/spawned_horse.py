@@ -40,7 +40,7 @@ def open_pool() -> ConnectionPool:
 
 
 class _OpenedThere:
-    """The pool of the horse, whose `repr` is an expression in the horse's source."""
+    """Stands for the pool of the horse: its `repr` is the expression that opens the pool in the horse's source."""
 
     def __repr__(self) -> str:
         return f"__import__({__name__!r}, fromlist=[{open_pool.__name__!r}]).{open_pool.__name__}()"

@@ -37,10 +37,10 @@ _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
 """A child that lived this many seconds is restarted at once, however often it failed before."""
 _START_SECONDS = 120.0
-"""How long a child may take to its first turn: it connects, and may create a schema."""
+"""How long a child may take until its loop turns first: before that it connects, and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most seconds of silence that one turn adds: while this process itself stood still, it saw no child's turns."""
+"""The most seconds of silence that one turn of the supervisor adds. If it stood still itself, it saw no turns."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""
@@ -90,7 +90,7 @@ class Progress:
 
 
 class Watch:
-    """The supervisor's care for a child beyond restarting it; this one only sends signals."""
+    """How the supervisor watches and ends a child, besides restarting it. This base class only sends signals."""
 
     def look(self, pid: int) -> None:
         """Look after the child; called each turn while it runs."""
@@ -124,11 +124,11 @@ class ChildRole:
     name: str
     """Shown in logs and by `ps`."""
     main: Callable[[Progress], None]
-    """The child from its start to its end; its loop calls `turn`."""
+    """The function that the child executes; its loop calls `turn`."""
     silence: float
     """The seconds without a turn after which the child is killed and replaced."""
     watch: Watch = _NO_WATCH
-    """The supervisor's further care for it."""
+    """How the supervisor watches and ends the child."""
     finishes: bool = False
     """Whether the supervisor ends when all children with this flag have ended with `DONE`."""
     is_last: bool = False
@@ -359,7 +359,7 @@ class _ChildKeeper:
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):
-            text = "%s makes no progress since %.0f s and is killed"
+            text = "%s has made no progress for %.0f s and is killed"
             _log.error(text, self.role.name, silent, extra={"action": "child_silent"})
             self._signal(partial(self.role.watch.kill, why="it stood still and was killed"))
         else:

@@ -175,7 +175,7 @@ class LivenessSocket:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a socket is left of a killed process: nothing listens there."""
+    """Return whether a socket was left behind by a killed process: nothing listens there."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:
         asking.setblocking(False)
         try:
@@ -226,7 +226,7 @@ class Systemd:
         self._told: set[str] = set()
 
     def tell(self, *, is_ready: bool = False, is_stopping: bool = False) -> None:
-        """Notify of changes; called at each turn of the process's loop, which shows that it lives."""
+        """Notify of changes. Called at each turn of the process's loop, because a notification shows that it lives."""
         for state, is_so in (("READY=1", is_ready), ("STOPPING=1", is_stopping)):
             if is_so and state not in self._told:
                 self._told.add(state)

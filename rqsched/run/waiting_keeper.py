@@ -1,7 +1,8 @@
-"""A keeper that waits until it may keep a dispatcher, in a process that needs little memory.
+"""The first stage of a keeper (see `keeper`): it waits with little memory until it may keep a dispatcher.
 
-It is started by its path, with only Python's built-in modules: 3 MB instead of 30. Its arguments are the descriptor of
-the pipe that its worker holds open, the descriptors of the places, separated by commas, and the command of the keeper.
+A place is a file whose lock allows one dispatcher. This stage is started by its path, with only Python's built-in
+modules: 3 MB instead of 30. Its arguments are the descriptor of the pipe that its worker holds open, the descriptors of
+the places, separated by commas, and the command of the keeper.
 """
 
 import fcntl
@@ -11,8 +12,8 @@ import sys
 
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
-"""The looks in a row that must find a place free before it is taken, except the first place. Meanwhile a worker that
-starts may take the place: its dispatcher is a fork and needs half of the memory."""
+"""A place, except the first one, is taken only if this many looks in a row find it free. Meanwhile a starting worker
+may take it: the dispatcher of that worker is a fork and needs half of the memory."""
 
 
 def take(places: list[int]) -> int | None:

@@ -1,4 +1,4 @@
-"""Warming up: before a process forks for runs, it does once what each work horse would otherwise do again.
+"""Warming up: before a process forks for runs, it does once the work that each work horse (fork) would do again.
 
 Compiled statements, the server's dialect and the clock's offset save each horse 50 ms of CPU. The statements of a run
 and of a target are executed for a run and a target that do not exist, so nothing is written.
@@ -79,7 +79,7 @@ def _rehearse(features: Features, connection: Connection) -> None:
 def _sees_of(
     features: Features, schedule: Schedule, run: Run, success: AttemptResult, now: datetime
 ) -> Iterable[changes.Sees]:
-    """Return the distinct columns that features see at the end of a run of a group, and no columns."""
+    """Return the distinct columns that features ask for at the end of a run of a group; also the case of no columns."""
     ended = decide_settle(schedule, [run], run, success, now=now)
     found = [changes.NOTHING, *(feature.sees(ended) for feature in features.listed)]
     return {sees.columns: sees for sees in found}.values()

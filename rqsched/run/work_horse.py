@@ -1,10 +1,10 @@
 """Work horses (the processes of jobs) as their workers see them: wait for a horse, kill it after its deadline, and
 settle its run if it died.
 
-A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a child forks
-the horses of a runner, which only jobs of others get. The runner starts that child before it opens anything, and the
-child executes nothing itself (`HorseStarter`). The child prepares at its first horse; until then it shares nearly all
-of its memory with the runner.
+A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a separate
+child of the runner forks its horses, which only jobs get that are not rqsched's. The runner starts that child before it
+opens anything, and the child executes nothing itself (`HorseStarter`). The child prepares at its first horse; until
+then it shares nearly all of its memory with the runner.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def wait_for_end(
 ) -> None:
     """Wait until a process has ended, without reaping it; `look` is called each second.
 
-    Return at once if `is_child` is set and it is not a child of this process. `beside` returns the descriptors to watch
-    meanwhile, each with the function to call when it is readable; it is called before each wait.
+    Return at once if `is_child` is set and the process is no child of this one. `beside` returns the descriptors to
+    watch meanwhile, each with the function to call when it is readable; it is called before each wait.
     """
     if is_child and _has_ended(pid):
         return

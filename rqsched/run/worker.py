@@ -1,8 +1,8 @@
 """`rqsched worker`: a supervisor whose children are a dispatcher and the processes that execute runs.
 
-These are one or several RQ workers that fork for every run, or as many runners as `--concurrency` says. A child that
-died or stands still is restarted; the children end when the supervisor ends, however it ends. SIGTERM lets the
-dispatcher finish its batch and the others their job.
+These are one or several RQ workers that fork for every run, or runners, which execute run after run, as many as
+`--concurrency` says. A child that died or stands still is restarted. The children end when the supervisor ends, however
+it ends. SIGTERM lets the dispatcher finish its batch and the others their job.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from rqsched.run.work_horse import HorseStarter, RunHorse
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
-"""After so many jobs a runner is replaced, unless another number is given: what leaks, leaks until then."""
+"""After this many jobs a runner is replaced, unless another number is given: its runs may have leaked memory."""
 RUNNER_BYTES = 512 << 20
 """Resident bytes beyond which a runner is replaced, unless it began with more than half of them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -74,7 +74,7 @@ class WorkerOptions:
     concurrency: int | None = None
     """How many processes execute at once, each run after run; None for one that forks for every run."""
     isolate: bool = False
-    """Whether each of them forks for every run."""
+    """Whether each of these processes forks for every run."""
     burst: bool = False
     """Whether the worker makes one pass, executes what is queued, and ends."""
     max_jobs: int | None = None
@@ -82,7 +82,7 @@ class WorkerOptions:
     max_memory: int | None = None
     """Resident bytes beyond which a runner is replaced after its run; None: 512 MiB, or twice what it began with."""
     max_idle_time: int | None = None
-    """After so many seconds without a job a process that takes them ends, and with the last of them the worker."""
+    """After this many seconds without a job, a process that takes jobs ends. The worker ends with the last of them."""
     worker_class: str | None = None
     """The dotted path of the application's own subclass of RQ's Worker."""
     exception_handlers: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class WorkerOptions:
 
     @property
     def has_runners(self) -> bool:
-        """Whether runs are executed one after the other in processes that live."""
+        """Whether runs are executed one after the other in processes that stay (runners)."""
         return self.concurrency is not None and not self.isolate
 
     def find_worker_class(self) -> type[Worker]:
@@ -183,19 +183,19 @@ RUNS_SILENCE = 120.0
 """Seconds without a turn after which the RQ worker is replaced; its loop turns every half minute while a run executes.
 """
 RUNNER_SILENCE = 60.0
-"""The same for a runner, whose pulse beats every second unless a run holds the interpreter; at least four intervals of
-reconcile, for after three of them such a run is lost."""
+"""The same for a runner. Its pulse, a thread, beats every second unless a run holds the interpreter. The time is at
+least four intervals of reconcile: after three of them reconcile ends such a run as lost."""
 _RQ_LOG_LEVEL = "WARNING"
 _NAME_SECONDS = 90.0
-"""After so long without a sign of life a registered worker is dead; RQ shows one at least every half minute."""
+"""After this many seconds without a sign of life a registered worker counts as dead; RQ shows one every half minute."""
 
 
 def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions | None = None) -> int:
-    """Supervise a dispatcher and what executes runs on `queues` until SIGTERM or SIGINT; returns the exit code.
+    """Supervise a dispatcher and the processes that execute runs on `queues`, until SIGTERM or SIGINT.
 
-    The dispatcher begins with a pass of reconcile (`recover`), in batches between which it fires; a burst makes one
-    pass first and has no dispatcher. Raises ConfigError when the options do not go together, when the control queue
-    belongs to another database, or a name is taken, and at once when the database refuses this process.
+    Returns the exit code. The dispatcher begins with a pass of reconcile (`recover`), in batches between which it
+    fires. A burst makes one pass first and has no dispatcher. Raises ConfigError if the options do not go together, if
+    the control queue belongs to another database, if a name is taken, or if the database refuses this process.
     """
     options = options or WorkerOptions()
     options.check()
@@ -216,7 +216,7 @@ def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions
 
 
 def serve_dispatcher(*, recover: bool = True) -> int:
-    """Supervise a dispatcher alone, for workers of another kind, until SIGTERM or SIGINT; raises as `serve` does."""
+    """Supervise only a dispatcher, beside workers of another kind, until SIGTERM or SIGINT; raises as `serve` does."""
     runtime = make_runtime(Settings())
     prepare(runtime)
     runtime.close()
@@ -232,9 +232,9 @@ def supervise(
     beside: Sequence[ChildRole] = (),
     options: WorkerOptions | None = None,
 ) -> Supervisor:
-    """Prepare the supervisor of a dispatcher and of what executes; `output` and `environment` are its children's.
+    """Prepare the supervisor of a dispatcher and of the processes that execute runs.
 
-    `beside` are more roles that it keeps alive.
+    `output` and `environment` are for its children (see `Supervisor`). `beside` are more roles that it keeps alive.
     """
     options = options or WorkerOptions()
     dispatchers = [] if options.burst else [_dispatcher_role(recover=recover)]
@@ -245,9 +245,9 @@ def supervise(
 
 
 def prepare(runtime: Runtime) -> None:
-    """Do once what the processes of a worker need: the schema, the workflows, and a Redis that is this database's.
+    """Prepare once for all processes of a worker: the schema, the workflows, and a check that Redis is this database's.
 
-    Raises ConfigError at once where nothing but another setting helps.
+    Raises ConfigError at once if only another setting can help.
     """
     runtime.database.require_accepted()
     _open_database(runtime)
@@ -277,7 +277,7 @@ def _open_database(runtime: Runtime) -> None:
 
 
 def warn_of_encoding(database: Database) -> None:
-    """Log that a database cannot store every text; everything works, with escapes in their place."""
+    """Log that a database cannot store every text. The processes still work, and escape the other characters."""
     encoding = database.encoding()
     if encoding not in {None, schema_version.UTF8}:
         told = "the database's encoding is %s, not UTF8: texts that it cannot store are escaped; see `rqsched doctor`"
@@ -306,7 +306,7 @@ def _may_be_alive(worker: BaseWorker) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and waits for its parent to notice does not (Linux)."""
+    """Return whether a process runs. A process that has ended but was not reaped does not run (Linux)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -321,10 +321,10 @@ def _is_running(pid: int) -> bool:
 
 
 def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
-    """Reconcile once and fire what is due, in a new process; returns when that has ended, well or not.
+    """Reconcile once and fire what is due, in a new process; returns when the process has ended, also if it failed.
 
-    Nothing is started where nothing can be due: no schedule exists, or the last pass was made within its interval and
-    no link is due since. This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
+    No process is started if nothing can be due: no schedule exists, or the last pass was made within its interval and
+    no link is due. This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
     """
     if not _needs_pass(runtime):
         return
@@ -410,7 +410,7 @@ def _run_forking_worker(
 
 
 def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:
-    """Return the roles of the runners, and of the process that hears RQ's commands for them."""
+    """Return the roles of the runners, and of the process that receives RQ's commands for them."""
     slots = [Slot(name or uuid.uuid4().hex) for name in options.names()]
     silence = max(RUNNER_SILENCE, 4 * Settings().reconcile_interval.total_seconds())
     roles = [
@@ -483,7 +483,7 @@ def _make(
 def _work(worker: Worker, runtime: Runtime, options: WorkerOptions, *, with_scheduler: bool) -> None:
     """Run RQ's loop, and end this process with the status that tells the supervisor what comes next."""
     with using(runtime):  # for the work horses, which inherit it
-        warm_up(runtime)  # and no connection: SQLite loses track of its locks in a fork
+        warm_up(runtime)  # it leaves no connection open: SQLite loses track of its locks in a fork
         worker.work(
             burst=options.burst,
             max_jobs=options.most_jobs,

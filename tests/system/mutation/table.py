@@ -677,7 +677,7 @@ ANSWERS = (
     _edit(
         "a horse asks its worker again after a missing answer",
         "run/horse_sql.py",
-        "        self._is_over = True  # also where this is interrupted halfway, by a timeout of the job\n",
+        "        self._is_over = True  # set it first: a timeout of the job may interrupt this call halfway\n",
         "",
         _PROCESSES + "horse_sql.py::test_late_answer_of_a_worker_is_not_taken_for_that_of_the_next_question[sqlite]",
     ),
