@@ -242,15 +242,13 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     dst_gap: Annotated[
         str | None,
-        Option(Kind.CHOICE, "For a local time that the clocks skip: shift fires later by the length of the gap, "
-               "skip does not fire.",
-               WHEN, GAPS[0], "skip", require_choice, choices=GAPS),
+        Option(Kind.CHOICE, "What happens if the clocks skip its local time. shift: it fires later by the length of "
+               "the gap; skip: it does not fire.", WHEN, GAPS[0], "skip", require_choice, choices=GAPS),
     ]  # fmt: skip
     dst_fold: Annotated[
         str | None,
-        Option(Kind.CHOICE, "For a local time that the clocks show twice: first fires once, both fires twice.",
-               WHEN, FOLDS[0], "both",
-               require_choice, choices=FOLDS),
+        Option(Kind.CHOICE, "What happens if the clocks show its local time twice. first: it fires the first time; "
+               "both: it fires both times.", WHEN, FOLDS[0], "both", require_choice, choices=FOLDS),
     ]  # fmt: skip
     jitter: Annotated[
         SpanLike, Option(Kind.LENGTH, "The longest random delay of a fire.", WHEN, timedelta(0), "30s", _delay)
@@ -301,8 +299,8 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     executor: Annotated[
         str,
-        Option(Kind.CHOICE, "Who executes its runs: rq, workers of RQ, or external, workers of any language over "
-               "HTTP.", WHAT, "rq",
+        Option(Kind.CHOICE, "Who executes its runs. rq: workers of RQ; external: workers of any language, over HTTP.",
+               WHAT, "rq",
                "external", _executor, choices=EXECUTORS, is_fixed=True),
     ]  # fmt: skip
     overlap: Annotated[
@@ -318,8 +316,8 @@ class CommonOptions(TypedDict, total=False):
     ]
     missed: Annotated[
         MissedPolicy | str,
-        Option(Kind.CHOICE, "Which passed occurrences still fire: fire_once the oldest, skip the newest if it is "
-               "at most fire_within late (60 s by default), all the newest missed_limit.", POLICY,
+        Option(Kind.CHOICE, "Which passed occurrences still fire. fire_once: the oldest; skip: the newest, if it "
+               "is at most fire_within (60 s) late; all: the newest missed_limit.", POLICY,
                MissedPolicy.FIRE_ONCE.value, "skip", policy="missed", choices=tuple(MissedPolicy)),
     ]  # fmt: skip
     missed_limit: Annotated[
@@ -340,8 +338,8 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     on_resume: Annotated[
         OnResume | str,
-        Option(Kind.CHOICE, "How a resumed schedule continues: next at its next occurrence, once also at once if "
-               "occurrences passed, from_now one interval after the resume.",
+        Option(Kind.CHOICE, "Where a resumed schedule continues. next: at its next occurrence; once: also at "
+               "once, if occurrences passed; from_now: one interval after the resume.",
                POLICY, OnResume.NEXT.value, "once", policy="on_resume",
                choices=tuple(OnResume)),
     ]  # fmt: skip
@@ -417,14 +415,14 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     fan_out: Annotated[
         FanOutPolicy | str,
-        Option(Kind.CHOICE, "When a run with targets fails: any_failed if a target failed, all_failed if none "
-               "succeeded.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
+        Option(Kind.CHOICE, "When a run with targets fails. any_failed: if a target failed; all_failed: if "
+               "targets failed and none succeeded.", TARGETS, FanOutPolicy.ANY_FAILED.value, "never",
                policy="fan_out", choices=tuple(FanOutPolicy)),
     ]  # fmt: skip
     overlap_until: Annotated[
         OverlapUntil | str,
-        Option(Kind.CHOICE, "Until when a run with targets counts as unfinished for overlap: finished until its "
-               "last target has ended, dispatched until its workflow has returned.",
+        Option(Kind.CHOICE, "Until when a run with targets counts as unfinished. finished: until its last target "
+               "has ended; dispatched: until its workflow has returned.",
                TARGETS, OverlapUntil.FINISHED.value,
                "dispatched", policy="overlap_until", choices=tuple(OverlapUntil)),
     ]  # fmt: skip
