@@ -16,6 +16,7 @@ from rqsched import errors
 from rqsched.api import health
 from rqsched.http import errors as http_errors
 from rqsched.kernel.decide.model import RunStatus, ScheduleStatus, TargetStatus
+from rqsched.kernel.decide.option_table import OPTIONS
 from rqsched.kernel.decide.results import Answer
 from rqsched.kernel.store.tables import metadata
 from tests.contract.sources import PACKAGE
@@ -51,6 +52,11 @@ def diagrams() -> ModuleType:
 
 def test_the_page_of_options_is_that_of_their_table() -> None:
     assert (DOCS / "options.md").read_text() == script("options").page(), "run python docs/options.py"
+
+
+def test_each_field_of_the_form_belongs_to_one_option() -> None:
+    labels = [label for name in OPTIONS for label in script("options").labels(name)]
+    assert sorted(labels) == sorted(set(labels))
 
 
 @pytest.fixture(scope="module")
