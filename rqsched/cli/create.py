@@ -226,7 +226,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
     def _yes(self, name: str) -> bool | None:
         text = self._one(name)
         if text not in {None, "true", "false"}:
-            raise InvalidInputError(f"--set {name}", f"{text!r} is neither true nor false")
+            raise InvalidInputError(f"--set {name}", f"must be true or false, not {text!r}")
         return None if text is None else text == "true"
 
     def _said(self, name: str, option: Option | Part) -> Any:
@@ -257,7 +257,7 @@ def _number(flag: str, text: str, kind: type[int] | type[float]) -> int | float:
     try:
         return kind(text)
     except ValueError:
-        raise InvalidInputError(flag, f"{text!r} is no {'whole ' if kind is int else ''}number") from None
+        raise InvalidInputError(flag, f"must be a {'whole ' if kind is int else ''}number, not {text!r}") from None
 
 
 def _content(flag: str, text: str) -> str:

@@ -60,9 +60,9 @@ INVALID = {
     "a name that has a flag": ([*HOURLY, "--set", "queue=high"], "write --queue"),
     "a name without a value": ([*HOURLY, "--set", "jitter"], "write NAME=VALUE"),
     "a name set twice": ([*HOURLY, "--set", "jitter=5s", "--set", "jitter=6s"], "given twice"),
-    "neither true nor false": ([*HOURLY, "--set", "from_completion=yes"], "neither true nor false"),
+    "neither true nor false": ([*HOURLY, "--set", "from_completion=yes"], "must be true or false, not 'yes'"),
     "an unknown output": ([*HOURLY, "--output", "xml"], "xml"),
-    "a word for a number": ([*HOURLY, "--set", "max_runs=many"], "--set max_runs: 'many' is no whole number"),
+    "a word for a number": ([*HOURLY, "--set", "max_runs=many"], "--set max_runs: must be a whole number, not 'many'"),
     "no workflow": (["create", "a"], "WORKFLOW"),
 }
 

@@ -32,21 +32,21 @@ PACKAGE = Path(__file__).parents[2] / "rqsched"
 FEATURES = tuple(sorted(path.parent.name for path in PACKAGE.glob("features/*/__init__.py")))
 """The folders of features."""
 NEEDS = {
-    "after": "api dashboard simulate",
-    "backfill": "__init__ api dashboard durable_workflow http",
-    "bulk": "api dashboard",
-    "calendars": "__init__ api dashboard http",
-    "declarations": "__init__ api cli client contrib dev http importers simulate testing",
-    "external": "ojs",
-    "fan_out": "__init__ api cli client dashboard http machines",
-    "freeze": "api http",
-    "hours": "dashboard simulate",
-    "limits": "api dashboard http metrics simulate",
-    "namespaces": "api dashboard http",
-    "notifications": "api cli",
-    "pruning": "__init__ api",
-    "quotas": "__init__ api client http importers metrics",
-    "retry_on_request": "api ojs",
+    "after": "api simulate",
+    "backfill": "__init__ api types",
+    "bulk": "api types",
+    "calendars": "api types",
+    "declarations": "__init__ api cli contrib dev importers simulate testing types",
+    "external": "api",
+    "fan_out": "api machines types",
+    "freeze": "api",
+    "hours": "api simulate",
+    "limits": "api simulate types",
+    "namespaces": "api types",
+    "notifications": "api types",
+    "pruning": "api types",
+    "quotas": "api importers types",
+    "retry_on_request": "api",
 }
 """The parts of `rqsched` that still import a feature by its name. They are surfaces, and `testing`, which opens one."""
 _LENDING = ("tests.", *(f"rqsched.{part}." for part in sorted({*" ".join(NEEDS.values()).split()})))

@@ -47,6 +47,7 @@ class Chosen(Matching):
         str | None, typer.Option("--page-token", metavar="TOKEN", help="Go on where a stop said.")
     ] = None
     dry_run: DryRun = False
+    """Whether the schedules are only counted."""
 
 
 @command(app)
