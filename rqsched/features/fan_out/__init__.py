@@ -1,1 +1,1 @@
-"""Fan-out: one run for many targets, each in a job of its own."""
+"""Fan-out: one run handles many targets, each in a separate job."""

@@ -1,6 +1,7 @@
-"""Fan-out at the points of the kernel: a run names its targets instead of calling its workflow, and ends with them.
+"""Connect fan-outs to the kernel: a run names targets instead of calling its workflow, and ends after the last target.
 
-Its repairs: put a due target without a live job on its queue, end a lost target, and end a run without open targets.
+A pass of reconcile puts due targets without a job on their queues, ends the attempts of targets whose process died, and
+ends runs without open targets.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from rqsched.kernel.store.database import Connection
 from rqsched.workflows import Workflow
 
 _LOST_AFTER = timedelta(seconds=60)
-"""How long a target may take to record its end, beyond an SQL outage, before it counts as lost."""
+"""How long a target may take to record its end before it counts as lost. The duration of an SQL outage is added."""
 LOST = "its process vanished: it neither ended nor ran out of time"
 """The error of a target whose deadline passed without a result."""
 
 
 class FanOut(Feature):
-    """The targets of runs: a run with targets calls the function that names them, and ends with the last of them."""
+    """The targets of runs: a run with targets calls the function that names them, and ends after the last target."""
 
     run_columns = ((attrgetter("dispatched_at"), None),)
     options = ((attrgetter("targets"), None),)
@@ -46,7 +47,7 @@ class FanOut(Feature):
         self._runtime = runtime
 
     def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
-        """Name the targets of the run with the function that its schedule or its workflow names."""
+        """Call the function that names the targets of a run; the option `targets` or the workflow determines it."""
         targets = schedule.policies.targets or workflow.targets
         if targets is None:
             return None
@@ -60,7 +61,7 @@ class FanOut(Feature):
                 try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:  # noqa: ARG002 - any link does
-        """Make the due targets of a run pending again; return when the next is due, which is when the link is."""
+        """Make the due targets of a run pending again. Return when the next target, and so the link, is due."""
         if not is_dispatched(run):
             return None
         promote(self._runtime, run.uid)
@@ -79,7 +80,7 @@ class FanOut(Feature):
         return True
 
     def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
-        """End the attempt of a target; the job that dispatches targets is put on its queue again by a pass."""
+        """End the attempt of a target. If the job dispatches targets, a pass of reconcile enqueues it again."""
         if isinstance(job, TargetJobId):
             lose(self._runtime, job, reason, token=token, is_final=is_final)
 

@@ -17,17 +17,17 @@ class TargetEnd:
     """The state of a target after an attempt: its end, or the time of its next attempt or offer."""
 
     status: TargetStatus
-    """How it ended, or `retrying` or `blocked`."""
+    """The status of the ended target, or `retrying` or `blocked`."""
     error: str | None = None
     """The error of this attempt; None without one."""
     retry_at: datetime | None = None
     """When it is put on its queue again; None if it has ended."""
     blocked_at: datetime | None = None
-    """Since when every worker that took it has lacked its workflow; None unless it is blocked."""
+    """Since when no worker that took it could find its workflow; None unless it is blocked."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing changes any more."""
+        """Whether the target has ended for good."""
         return self.status not in OPEN_TARGETS
 
 
@@ -41,9 +41,9 @@ def decide_failed(
     is_lost: bool = False,
     error_types: ErrorTypes = NO_TYPES,
 ) -> TargetEnd:
-    """Decide what follows an attempt that failed or whose process vanished: another attempt, if the policy allows.
+    """Decide after an attempt that failed, or whose process vanished: another attempt if the policy allows, or the end.
 
-    `schedule` is None if there is no other attempt: the run has ended, or the fan-out was started by hand.
+    If `schedule` is None, no attempt follows: the run has ended, or the fan-out was started by hand.
     """
     error = cut_error(error)
     again_at = None
@@ -57,9 +57,9 @@ def decide_failed(
 
 
 def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
-    """Decide what follows if a worker lacks the workflow of a target, which does not count as a failed attempt.
+    """Decide after a worker could not find the workflow of a target. This does not count as a failed attempt.
 
-    Like a blocked run, the target is offered again after a delay. When it was blocked for `timeout`, it has failed.
+    Like a blocked run, the target is offered again after a delay. If it has been blocked for `timeout`, it has failed.
     """
     since = blocked_at or now
     if now - since >= timeout:

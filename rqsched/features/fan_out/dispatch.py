@@ -1,18 +1,18 @@
-"""Fan-out: the targets of a run are named and recorded, and each gets a job. Its progress can be read.
+"""Fan-out: record the targets of a run, enqueue a job for each, and read their progress.
 
-If a workflow is called for many targets, its run asks a function, the resolver, for them. The resolver is called
-without arguments, and its result is read and recorded in chunks: however many targets there are, no process holds more
-than a chunk. No target is dispatched before the resolver has ended. If it raises, the attempt of the run fails, and the
-next attempt asks again.
+The run of a workflow with targets calls a function, the resolver, which names the targets. The resolver is called
+without arguments. Its result is read and recorded in chunks, so that no process holds more than one chunk in memory. No
+target is dispatched before the resolver has ended. If the resolver raises, the attempt of the run fails, and the next
+attempt calls the resolver again.
 
-Then the first chunk is put on its queue, and behind it a job that puts the next chunk there. A queue is first in, first
-out: the next chunk comes when workers have taken the last one, and no process waits or counts. SQL is written before
-Redis: reconcile enqueues the jobs that a crash left out. With `max_parallel` only so many targets are on the queue, and
-each target that ends puts the next one there. Targets of a group wait in its line instead, and go to the queue when
-they get a place (`limits`).
+Then the first chunk is put on its queue, and behind it a job that puts the next chunk there. Workers take a queue in
+order, so they reach this job only when they have taken the targets before it. SQL is written before Redis: if a process
+dies between the two, reconcile enqueues the missing jobs. With `max_parallel` at most that many targets are on the
+queue or handled at once, and each target that ends puts the next target there. If the schedule has the option `limit`,
+its targets wait in the line of that limit instead, and go to the queue when they get a place (`features/limits`).
 
-Each target is dispatched once (its id is computed from run and target), claimed once, and fails alone: see
-`execution`.
+Each target is dispatched once, because the id of its job is computed from run and target. It is claimed once, and its
+failure does not end the other targets (`execution`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MAX_ID = 255
 PAGE = 500
 """The most targets that one transaction of a repair changes."""
 _CHUNK_BYTES = 1_048_576
-"""A chunk ends when its payloads together are longer than this, however few targets it has."""
+"""The length of all payloads at which a chunk ends, in characters, even if it has few targets."""
 _END = object()
 
 Named: TypeAlias = tuple[str, str | None]
-"""The id of a target and the JSON of its payload; None without one."""
+"""The id of a target, and the JSON of its payload or None."""
 
 
 def find_resolver(runtime: Runtime, workflow: Workflow, targets: str | Callable[..., Any]) -> Workflow:
@@ -93,7 +93,7 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
 
 
 def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
-    """Yield the targets of a resolver. A process that the resolver forks ends with it, even between two targets."""
+    """Yield the targets of a resolver. A child process that it forks ends when it yields a target, or returns."""
     with ForkGuard():
         found = resolve()
         if isinstance(found, Mapping):
@@ -110,7 +110,7 @@ def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _named(one: Any) -> Named:
-    """Read an id, a row of a query with an id alone, or an id and a payload."""
+    """Read a target: an id, a row of a query with only an id, or an id and a payload."""
     values = one if isinstance(one, tuple) else (one,)
     if not 1 <= len(values) <= 2:
         raise InvalidInputError("targets", f"{one!r:.200} is neither an id nor an id and a payload; return one of them")
@@ -149,10 +149,10 @@ def fan_out(
     chunks: Iterable[Sequence[str | tuple[str, str | None]]],
     checkpoint: Callable[[], None] | None = None,
 ) -> int:
-    """Record the targets of a run chunk by chunk, dispatch the first ones, and return how many there are.
+    """Record the targets of a run chunk by chunk, dispatch the first targets, and return the number of all targets.
 
-    Repeated after a crash, this adds the missing targets and dispatches none twice. If an earlier attempt has recorded
-    all targets, `chunks` is not read. `checkpoint` is called between chunks.
+    A repetition after a crash adds the missing targets and dispatches no target twice. If an earlier attempt has
+    recorded all targets, `chunks` is not read. `checkpoint` is called between chunks.
     """
     number = 1 + runtime.database.read(lambda connection: fan_out_targets.last_number(connection, batch.run_uid))
     for chunk in () if batch.is_named else chunks:
@@ -172,7 +172,7 @@ def _record(
 
 
 def dispatch_first(runtime: Runtime, run_uid: str) -> None:
-    """Put the first waiting targets of a run on their queue; does nothing when none waits."""
+    """Put the first waiting targets of a run on their queue. Do nothing if no target waits."""
     first = runtime.database.read(lambda connection: fan_out_targets.first_waiting(connection, run_uid))
     if first is None:
         return
@@ -186,8 +186,9 @@ def dispatch_first(runtime: Runtime, run_uid: str) -> None:
 def dispatch(runtime: Runtime, job: BatchJobId) -> int:
     """Put the next chunk of a run's targets on its queue, and behind it the job for the next chunk.
 
-    Returns the number of targets. Does nothing if another delivery of the job did so. If Redis is down, this is logged,
-    and reconcile enqueues them. Raises UnknownJobError if this database has no target of that run.
+    Returns the number of targets. If the job was delivered twice, the second delivery does nothing. If Redis is down,
+    this is logged, and reconcile enqueues the targets. Raises UnknownJobError if this database has no target of that
+    run.
     """
     size = runtime.settings.target_chunk
 
@@ -215,9 +216,9 @@ def dispatch(runtime: Runtime, job: BatchJobId) -> int:
 
 
 def enqueue_soon(runtime: Runtime, pending: list[Target]) -> None:
-    """Put targets that have become pending on their queues; targets of a group need a place of that group.
+    """Put targets that have become pending on their queues. Targets under a limit need a place of their group first.
 
-    If Redis is down, reconcile enqueues them.
+    If Redis is down, reconcile enqueues the targets.
     """
     if groups := _groups_of(pending):
         limits.give(runtime, groups)
@@ -234,7 +235,7 @@ def _groups_of(found: Iterable[Target]) -> set[str]:
 
 
 def fill(runtime: Runtime, run_uid: str) -> int:
-    """Put targets of a run on the queue, as many as its `max_parallel` allows; returns how many."""
+    """Put as many targets of a run on the queue as its `max_parallel` allows. Return their number."""
 
     def take(connection: Connection) -> list[Target]:
         fan_out_targets.lock_first(connection, run_uid)

@@ -1,7 +1,7 @@
 """One target of a fan-out: claim it, handle it, record its end, and end its run after the last target.
 
-Any process may see that the last target of a run has ended, and ends the run. No target locks the row of its run: after
-its own end is committed, each asks whether others are open. The last one finds none and settles the run. If its process
+The process of the last target ends the run. No target locks the row of its run. Instead, after the end of a target is
+committed, its process reads whether other targets are open. If no target is open, it settles the run. If the process
 dies before that, reconcile settles the run.
 """
 
@@ -83,13 +83,15 @@ def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
 
 
 def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) -> ClaimedTarget | None:
-    """Claim a target; if its grant has expired, it needs a new place first. Return None if it could not be claimed.
+    """Claim a target. If it is under a limit and has lost its place in the group, ask for a place first.
+
+    Return None if the target could not be claimed.
 
     Raises UnknownJobError if this database has no such target.
     """
 
     def claim(connection: Connection, *, is_alone: bool = False) -> ClaimedTarget | None:
-        if not is_alone:  # a lone statement waits for no lock
+        if not is_alone:  # one autocommitted statement skips a locked row
             fan_out_targets.lock(connection, job.uid)
         return fan_out_targets.claim(connection, job, token, runtime.now(), worker, is_alone=is_alone)
 
@@ -100,7 +102,7 @@ def claim_target(runtime: Runtime, job: TargetJobId, token: str, worker: str) ->
     found = runtime.database.read(lambda connection: fan_out_targets.find_unclaimed(connection, job))
     if found is None:
         raise UnknownJobError("no such target in this database.")
-    # A target whose grant expired asks for a place; if it gets none, it waits in line.
+    # A target that has lost its place asks for a new place. If the group is full, it waits in line.
     gets_place = found.asks is not None and limits.ask(runtime, job.uid, found.asks, is_target=True)
     return runtime.database.transact(claim) if gets_place or (is_alone and found.is_ready) else None
 
@@ -119,7 +121,7 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
         _fail(runtime, target, token, f"timeout: {error}", TIMEOUT)
         raise JobTimeoutException(str(error)) from error
     except BaseException as error:
-        is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+        is_final = isinstance(error, NotExecutedError)  # it was refused before its code ran; a retry would be, too
         _fail(runtime, target, token, describe_error(error), types_of(error), is_final=is_final)
         raise
     _finish(runtime, target, token, lambda *_: TargetEnd(status))
@@ -136,7 +138,7 @@ def _handle(runtime: Runtime, claimed: ClaimedTarget, token: str) -> bool:
 
 
 def _call(runtime: Runtime, workflow: Workflow, claimed: ClaimedTarget, token: str) -> bool:
-    """Call a workflow with the target's id, its payload if it has one, and the arguments of the run."""
+    """Call a workflow with the id of the target, its payload if there is one, and the arguments of the run."""
     target, payload = claimed.target, claimed.payload
     if claimed.run is None or (found := _run_of(runtime, target, claimed.run[1])) is None:
         raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets by hand")
@@ -184,7 +186,7 @@ def _run_of(runtime: Runtime, target: Target, attempt: int) -> tuple[Schedule, R
 
 
 def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
-    """Raise RunCancelled if the run has ended meanwhile, or if this process does not hold the target any more."""
+    """Raise RunCancelled if the run has ended meanwhile, or if the claim of this process is no longer valid."""
     try:
         is_held = runtime.database.read(lambda connection: fan_out_targets.is_held(connection, target.uid, token))
     except FAILURES as error:
@@ -195,7 +197,7 @@ def _checkpoint(runtime: Runtime, target: Target, token: str) -> None:
 
 
 def _block(runtime: Runtime, target: Target, token: str, worker: str, error: WorkflowNotFoundError) -> TargetStatus:
-    """Give back a target whose workflow this process lacks; the last time, fail it, and raise the error for RQ."""
+    """Give back a target whose workflow this process lacks. After `blocked_timeout`, fail it and raise `error`."""
     timeout = runtime.settings.blocked_timeout
     reason = f"{worker}: {error.reason}"
     _log.warning("target %s is blocked: %s", target.uid, reason, extra={"action": "target_blocked"})
@@ -218,7 +220,7 @@ def _fail(
 
 
 def _read_policy(connection: Connection, target: Target) -> Schedule | None:
-    """Return the schedule whose policy decides about another attempt of a target; None for no other attempt."""
+    """Return the schedule whose policy decides about another attempt of a target; None if no attempt may follow."""
     found = changes.find_with_schedule(connection, target.run_uid)
     return found[0] if found and (found[1].status in OPEN or found[1].status is RunStatus.SUCCEEDED) else None
 
@@ -231,9 +233,9 @@ def _finish(
     *,
     is_alone: bool = True,
 ) -> TargetEnd:
-    """Record the decided end of an attempt, with the same retries during an outage of SQL as for a run; return it.
+    """Decide and record the end of an attempt, with the same retries during an outage of SQL as for a run; return it.
 
-    With `is_alone`, a single statement does so if it suffices and no other transaction holds the target.
+    With `is_alone`, try one autocommitted statement first. If it writes nothing, use a transaction.
     """
 
     def finish(connection: Connection, *, is_alone: bool = False) -> tuple[TargetEnd, tuple[bool, list[Target]] | None]:
@@ -257,7 +259,7 @@ def _finish(
 
 
 def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool, following: list[Target]) -> None:
-    """Put the next target on its queue, arm another attempt of this one, and end the run if this was the last."""
+    """After the end of an attempt, enqueue the next target, arm a retry, and end the run if no target is left."""
     if following:
         enqueue_soon(runtime, following)
     elif target.limit_group is not None:
@@ -269,30 +271,33 @@ def _follow(runtime: Runtime, target: Target, end: TargetEnd, may_be_last: bool,
 
 
 def _arm(runtime: Runtime, target: Target, retry_at: datetime) -> None:
-    """Arm the retry link of the run; without it reconcile finds the target some seconds after it is due."""
+    """Arm the retry link of the run, a delayed job that wakes a dispatcher at `retry_at`. Targets have no links.
+
+    Without the link, reconcile would find the target some seconds after it is due.
+    """
     try:
         found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, target.run_uid))
         if found is not None:
             schedule, run = found
             link = RetryLinkId(schedule.uid, run.number, run.attempt)
             if not runtime.transport.arm([Arm(link, retry_at)], now=runtime.now()):
-                # Another target armed it, whose time may be later.
+                # Another target has armed the link, perhaps for a later time.
                 runtime.transport.bring_forward(link, retry_at)
     except RedisError as error:
         _log.warning("target %s is left to reconcile: %s", target.uid, error, extra={"action": "follow_failed"})
 
 
 def decide_lost(connection: Connection, target: Target, error: str, now: datetime) -> TargetEnd:
-    """Decide what follows for a target whose process vanished."""
+    """Decide about a target whose process vanished: another attempt, or its end."""
     schedule = _read_policy(connection, target)
     return decide_failed(schedule, target.uid, target.attempt, error, now=now, is_lost=True)
 
 
 def lose(runtime: Runtime, job: TargetJobId, reason: str, *, token: str | None = None, is_final: bool = False) -> None:
-    """End the attempt of a target whose process this one saw die: the target is tried again, or lost.
+    """End the attempt of a target after the caller saw its process die. The target is tried again, or it is lost.
 
-    With a `token`, do so only if the target was claimed with that token. With `is_final`, a person stopped it, and it
-    has failed.
+    With a `token`, do nothing unless the target was claimed with that token. With `is_final`, a person stopped the
+    target, and it has failed.
     """
 
     def work(connection: Connection) -> tuple[Target, TargetEnd, bool, list[Target]] | None:

@@ -1,4 +1,4 @@
-"""Jobs of targets: described, and put on their queues."""
+"""Build the jobs of targets, and put them on their queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Parts(Protocol):
     """The parts of a process's runtime that jobs of targets use."""
 
     settings: Settings
-    """The settings, which say how long an end may take to be recorded."""
+    """The settings, such as how long the record of an end may take."""
     database: Database
     """The database of targets and their runs."""
     transport: Transport
@@ -34,7 +34,7 @@ class Parts(Protocol):
 
 
 def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
-    """Put pending targets on their queues, unless they are there already; returns how many were put there.
+    """Put pending targets on their queues, except those that are there already. Return how many were put there.
 
     Raises RedisError after short retries.
     """
@@ -51,7 +51,7 @@ def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
 
 
 def jobs_of(settings: Settings, chunk: Iterable[Target], names: Mapping[str, RunName]) -> list[JobSpec]:
-    """Describe the jobs of targets; RQ's timeout covers the target and the time to record its end."""
+    """Return the jobs of targets. The timeout for RQ includes the time to record the end of the target."""
     more = int(settings.completion_outage.total_seconds())
     specs = list[JobSpec]()
     for target in chunk:
@@ -63,5 +63,5 @@ def jobs_of(settings: Settings, chunk: Iterable[Target], names: Mapping[str, Run
 
 
 def batch_job(job: BatchJobId) -> JobSpec:
-    """Describe the job that dispatches the next targets of a run."""
+    """Return the job that dispatches the next targets of a run."""
     return JobSpec(str(job), _DISPATCH_SECONDS)

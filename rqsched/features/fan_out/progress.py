@@ -1,4 +1,4 @@
-"""The progress of a run's targets. Plain values that clients import, too."""
+"""The progress of a run's targets, as plain values. The HTTP client imports them, too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TargetProgress:
     per_second: float | None = None
     """The targets that ended per second in the last minute; None if none did, or if all have ended."""
     ends_at: datetime | None = None
-    """When the last target will end at that pace; None without a pace."""
+    """When the last target will end, computed from `per_second`; None without it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""
@@ -43,11 +43,11 @@ class TargetDescription:
     """One target of a run as people see it. Instants are aware UTC."""
 
     number: int
-    """Its place in the order in which the targets were named."""
+    """Its number in the order in which the targets were named, from 1."""
     target_id: str
-    """The id that names it."""
+    """Its id, which the resolver named."""
     status: str
-    """`waiting`, `pending`, `running`, `retrying`, `blocked`, or how it ended."""
+    """Its TargetStatus: `waiting`, `pending`, `running`, `retrying`, `blocked`, or the status after its end."""
     attempt: int
     """The current attempt, from 1."""
     error: str | None
@@ -57,9 +57,9 @@ class TargetDescription:
     started_at: datetime | None
     """When the newest attempt began."""
     ended_at: datetime | None
-    """When it ended; None while it has not."""
+    """When it ended; None before its end."""
     retry_at: datetime | None
-    """When it is tried or offered again; None if it is not to be."""
+    """When it is tried or offered again; None if no further attempt or offer is planned."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""
@@ -68,7 +68,7 @@ class TargetDescription:
 
 
 def progress_of(counts: Mapping[str, int], lately: int, began_at: datetime | None, now: datetime) -> TargetProgress:
-    """Return the progress of targets that are counted by status, `lately` of which ended within WINDOW."""
+    """Return the progress of targets, given their counts by status. `lately` is how many ended within WINDOW."""
     total, still = sum(counts.values()), sum(counts.get(status, 0) for status in _OPEN)
     elapsed = WINDOW if began_at is None else min(max(now - began_at, timedelta(seconds=1)), WINDOW)
     pace = lately / elapsed.total_seconds() if still else 0.0

@@ -16,9 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> Change | None:
-    """End a dispatched run that has no open target.
+    """End a run whose workflow has returned and that has no open target.
 
-    Returns None if it has open targets, if another process ended it, or (`skip_locked`) if another holds its lock.
+    Returns None if the run has open targets, if another process has ended it, or (with `skip_locked`) if another
+    process holds its lock.
     """
     ended = runtime.database.read(lambda connection: _read_end(connection, run_uid))
     if ended is None:
@@ -27,7 +28,7 @@ def end_if_over(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) ->
 
 
 def try_to_end(runtime: Runtime, run_uid: str, *, skip_locked: bool = False) -> None:
-    """Do as `end_if_over`; if SQL is down, leave the run to reconcile, because the target itself has ended."""
+    """Call `end_if_over`. If SQL is down, raise no error: reconcile ends the run."""
     try:
         end_if_over(runtime, run_uid, skip_locked=skip_locked)
     except FAILURES as error:

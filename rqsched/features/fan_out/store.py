@@ -1,9 +1,10 @@
-"""Targets of fan-outs, one row each: recorded, put on their queue, claimed, ended, tried again, counted.
+"""The rows of targets: record, enqueue, claim, end, retry and count them.
 
-Every function works inside the caller's transaction and knows no Redis. A target is dispatched once because its uid is
-computed from its run and its id. It is handled once because `claim` is one conditional UPDATE, and it ends once because
-its end is fenced by the token of that claim. On PostgreSQL claim and end are one statement each, which can be a whole
-transaction. A pass of reconcile skips rows that another transaction holds; the next pass finds them.
+Every function works inside the caller's transaction and does not use Redis. A target is dispatched once, because its
+uid is computed from its run and its id. It is handled once, because `claim` is one conditional UPDATE. It ends once,
+because its end is written only with the token of that claim. On PostgreSQL, claim and end are one statement each, which
+can also run without a transaction. A pass of reconcile skips rows that another transaction holds; the next pass finds
+them.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ class Batch(NamedTuple):
     schedule_uid: str | None = None
     """The schedule of the run; None for a fan-out started by hand."""
     queue: str | None = None
-    """The queue of the jobs; None for the default one."""
+    """The queue of the jobs; None for the default queue."""
     connection: str | None = None
-    """The named Redis of that queue; None for the main one."""
+    """The named Redis of that queue; None for the main Redis."""
     max_parallel: int | None = None
     """The most targets that are on their queue or handled at once; None sets no limit."""
     is_named: bool = False
     """Whether an earlier attempt of the run has named all targets."""
     limit_group: str | None = None
-    """The group of the run, in which each target needs a place; None needs no place."""
+    """The key of the group whose limit applies to each target; None without a limit."""
 
 
 class RunName(NamedTuple):
-    """The names by which people know the run of targets."""
+    """What identifies the run of targets in texts for people."""
 
     namespace: str
     """The namespace of its schedule."""
@@ -78,10 +79,10 @@ class RunName(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One target, as its job needs it."""
+    """One target, with the values that its job needs."""
 
     uid: str
-    """Computed from the run and the target's id."""
+    """Its uid, computed from the run and the target's id."""
     run_uid: str
     """The run that named it."""
     schedule_uid: str | None
@@ -103,11 +104,11 @@ class Target(NamedTuple):
     max_parallel: int | None
     """The most targets of its run that are on their queue or handled at once; None sets no limit."""
     blocked_at: datetime | None
-    """Since when every worker that took it has lacked its workflow; None if it was not blocked."""
+    """Since when no worker that took it could find its workflow; None if it is not blocked."""
     number: int
     """1, 2, 3 ... in the order in which the targets of its run were named."""
     limit_group: str | None = None
-    """The group in which it needs a place before it gets a job; None needs no place."""
+    """The key of the group in which it needs a place before it gets a job; None without a limit."""
     is_rated: bool = False
     """Whether its group had a rate when it got its place, so that its start is counted."""
 
@@ -127,7 +128,7 @@ def _has_ended_in_vain() -> sa.ColumnElement[bool]:
 
 
 def _is_open(status: TargetStatus) -> sa.ColumnElement[bool]:
-    """Return the condition that a target has this open status, for which the index of open targets is used."""
+    """Return the condition that a target has this open status, in a form that uses the index of open targets."""
     return IS_OPEN_TARGET & (targets.c.status == constant(status))
 
 
@@ -164,9 +165,9 @@ def record(
 
 
 def wait_again(connection: Connection, run_uids: Sequence[str]) -> None:
-    """Make the unsuccessful targets of runs that are retried on request wait again.
+    """Set the unsuccessful targets of runs to waiting, for runs that are retried on request.
 
-    All waiting targets then need places in the present group of the schedule, as the run does.
+    All waiting targets of these runs also get the present group of the schedule.
     """
     again = targets.c.attempt + sa.case((targets.c.status.in_(_ENDED_BADLY), 1), else_=0)
     connection.execute(
@@ -247,7 +248,7 @@ def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -
 
     The run's first target is locked (`lock_first`).
     """
-    # Not the first target's limit: the schedule may have got a limit only after an attempt that named some of them.
+    # Use `max_parallel` of the first waiting target. Earlier targets may have been named before the schedule had it.
     first = first_waiting(connection, run_uid)
     if first is None or (most := first[1]) is None:
         return []
@@ -273,7 +274,7 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
         mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
-        # Each by its own group: attempts of a run may have named some with a group, and others without one.
+        # Test the group of each target: one attempt of a run may have named targets with a group, another without.
         needs_place = targets.c.limit_group.is_not(None)
         since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
         pending = sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value)
@@ -322,7 +323,7 @@ def next_promotion(connection: Connection, run_uid: str) -> datetime | None:
 
 
 def _release(connection: Connection, uids: Sequence[str], now: datetime) -> None:
-    """Make retrying or blocked targets pending, or waiting if they have `max_parallel`; each gets a new delivery."""
+    """Make retrying or blocked targets pending, or waiting if they have `max_parallel`. Each gets a new job number."""
     is_limited = targets.c.max_parallel.is_not(None)
     needs_place = targets.c.limit_group.is_not(None)
     is_retry = targets.c.status == constant(TargetStatus.RETRYING)
@@ -390,7 +391,7 @@ class TargetFlow(NamedTuple):
     queue: str | None
     """The queue; None is the default one."""
     was_queued: bool
-    """Whether it was put there."""
+    """Whether the target was put on the queue."""
     has_ended: bool
     """Whether it has ended."""
     started_at: datetime | None
@@ -411,9 +412,9 @@ class TargetFlow(NamedTuple):
 def newest_flow(
     connection: Connection, namespace: str | None, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
-    """Read the targets of a namespace, or of all, among the `most` newest targets of all since `start`.
+    """Read the newest targets since `start`, at most `most`, and keep those of the namespace (None: of all).
 
-    Also returns the time since which these are all.
+    Also returns the time since which the result is complete.
     """
     is_among, since = newest_since(connection, targets, start, most)
     has = targets.c.queued_at.is_not(None), targets.c.ended_at.is_not(None)
@@ -445,7 +446,7 @@ def count(connection: Connection, run_uid: str) -> dict[str, int]:
 
 
 def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple[dict[str, int], int]:
-    """Count a run's targets by status, and those that ended since an instant."""
+    """Count a run's targets by status. Also count the targets that ended since an instant."""
     lately = sa.func.coalesce(sa.func.sum(sa.case((targets.c.ended_at >= since, 1), else_=0)), 0)
     statement = sa.select(targets.c.status, sa.func.count(), lately).where(targets.c.run_uid == run_uid)
     rows = connection.execute(statement.group_by(targets.c.status)).all()
@@ -472,7 +473,7 @@ class ClaimedTarget(NamedTuple):
     payload: str | None
     """The JSON of its payload; None without one."""
     started_at: datetime
-    """When the attempt began: always after the last attempt, whatever the clocks say."""
+    """When the attempt began. It is later than the begin of the attempt before, even if clocks differ."""
     run: tuple[RunStatus, int] | None
     """The status and the attempt of its run; None when the fan-out was started by hand."""
 
@@ -480,7 +481,7 @@ class ClaimedTarget(NamedTuple):
 GIVEN_UP = "its run ended before it began"
 """The error of a target that had not begun when its run ended."""
 _IS_RUNNING = _is_open(TargetStatus.RUNNING)
-# Every target is claimed and ended with these statements: composed once, they take a third of the time.
+# These statements claim and end every target. They are built once, which takes a third of the time.
 _CLAIM_OF = (
     sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, targets.c.granted_at)
     .add_columns(runs.c.status, runs.c.attempt)
@@ -508,13 +509,13 @@ _CLAIM_RETURNING = _CLAIM.values(
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
-"""The claim in one statement (PostgreSQL); a fan-out that was started by hand has no run to join."""
+"""The claim in one statement (PostgreSQL). The run is an outer join, because a fan-out started by hand has no run."""
 _MINE = targets.alias("mine")
 _LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
 _IS_UNLOCKED = (
     targets.c.uid == _LOCK.with_for_update(key_share=True, skip_locked=True).correlate(None).scalar_subquery()
 )
-"""Skips a locked row: a statement that is a whole transaction must not wait, or its times would be too early."""
+"""The claim that skips a locked row. If an autocommitted statement waited for a lock, its times would be too early."""
 _CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated, _IS_UNLOCKED)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -546,7 +547,7 @@ def lock_waiting(connection: Connection, run_uid: str, limit: int) -> None:
 
 
 def lock_first(connection: Connection, run_uid: str) -> None:
-    """Lock the first target of a run, so that no two transactions see the same places free (`take_free`)."""
+    """Lock the first target of a run, so that no two transactions count the same free places (`take_free`)."""
     mutex = sa.select(targets.c.uid).where(targets.c.run_uid == run_uid)
     connection.execute(mutex.order_by(targets.c.number, targets.c.uid).limit(1).with_for_update())
 
@@ -562,9 +563,10 @@ def claim(
 ) -> ClaimedTarget | None:
     """Make a pending target running, held by `token`; return None if it could not be claimed.
 
-    This is one statement on PostgreSQL. A second one writes the start if it counts in the rate of the group. With
-    `is_alone`, outside of a transaction, a target whose start counts is not claimed on PostgreSQL, nor a target that
-    another transaction holds. A repetition with the same token after a lost answer returns the same.
+    This is one statement on PostgreSQL. A second statement writes the start if the start counts in the rate of the
+    group. `is_alone` means that the statement is not in a transaction. Then, on PostgreSQL, a target is not claimed if
+    its start counts, or if another transaction holds it. If the answer is lost, a call with the same token returns the
+    same result.
     """
     mine = _mine(job, token, now, worker)
     if not dialect_of(connection).joins_writes:
@@ -598,9 +600,9 @@ class Unclaimed(NamedTuple):
     """A target that could not be claimed."""
 
     asks: str | None
-    """The group to ask for a place, if the target was passed over; None for another reason."""
+    """The group to ask for a new place, if the target lost its place; None for another reason."""
     is_ready: bool
-    """Whether a claim in a transaction can succeed: its start counts in a rate, or another transaction held it."""
+    """Whether a claim in a transaction can succeed: the start counts in a rate, or another transaction held the row."""
 
 
 def find_unclaimed(connection: Connection, job: TargetJobId) -> Unclaimed | None:
@@ -617,11 +619,11 @@ def finish(
 ) -> tuple[bool, list[Target]] | None:
     """Record how an attempt ended, unless `token` does not hold the target any more.
 
-    Returns whether the target may have been the last one, and the one that takes its place under `max_parallel`. It is
-    not the last one while others wait for a process. Targets that run at this moment are seen after the commit only.
-    This is one statement on PostgreSQL, unless a place is to be filled, or a start that counts in a rate is given back.
-    With `is_alone`, outside of a transaction, it returns None where nothing was written: another transaction may hold
-    the target.
+    Returns whether the target may have been the last of its run, and the target that takes its place under
+    `max_parallel`. It was not the last if other targets wait for a process. Whether other targets run can be read only
+    after the commit. This is one statement on PostgreSQL, unless a place is filled, or the start of a blocked target is
+    removed from a rate. `is_alone` means that the statement is not in a transaction. Then None means that nothing was
+    written, for example because another transaction holds the target.
     """
     new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
@@ -646,7 +648,7 @@ def _give_back(connection: Connection, target: Target, token: str, end: TargetEn
 
 
 def lose(connection: Connection, target: Target, end: TargetEnd, now: datetime) -> tuple[bool, list[Target]]:
-    """Record what follows for a running target whose process died; returns what `finish` does."""
+    """Record the end of an attempt whose process died. Returns the same values as `finish`."""
     gone = sa.update(targets).where(targets.c.uid == target.uid, targets.c.delivery == target.delivery, _IS_RUNNING)
     is_done = connection.execute(gone.values(**_end_values(end, now))).rowcount > 0
     return _after(connection, target, now, has_place=is_done)
@@ -689,10 +691,10 @@ def _end_values(end: TargetEnd, now: datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EndStep:
-    """One step of a repair: how many targets it ends, and how."""
+    """One step of a repair, which ends some targets."""
 
     decide: Callable[[Connection, Target], TargetEnd]
-    """Decides what follows for a target."""
+    """Decides about a target: another attempt, or its end."""
     now: datetime
     """The present."""
     limit: int

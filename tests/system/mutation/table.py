@@ -2305,7 +2305,7 @@ TIMES = (
     _edit(
         "a target starts with the time of before it was locked",
         "features/fan_out/execution.py",
-        "# a lone statement waits for no lock\n            fan_out_targets.lock(connection, job.uid)\n",
+        "# one autocommitted statement skips a locked row\n            fan_out_targets.lock(connection, job.uid)\n",
         "\n            pass\n",
         _TIMES + "target_starts_when_it_is_locked",
     ),
