@@ -1,8 +1,8 @@
 """A dispatcher beside an RQ worker: a child process of the worker, the `keeper`, keeps the dispatcher alive.
 
-Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself: while a job executes, its loop
-turns only every half minute, the loop of a SimpleWorker does not turn at all, and a thread does not survive RQ's forks.
-Two dispatchers are enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`).
+Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself. While a job executes, the loop of
+the worker turns only every half minute, and the loop of a SimpleWorker does not turn at all. A thread does not survive
+RQ's forks. Two dispatchers are enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`).
 docs/adr/0010 has the whole tree.
 """
 

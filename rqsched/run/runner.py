@@ -51,12 +51,12 @@ from rqsched.run.work_horse import HorseStarter, RunHorse, horse_died
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
-"""Seconds after RQ's timeout of a job at which its runner is killed; until then it may record the job's end. The
+"""Seconds after RQ's timeout of a job until its runner is killed. Meanwhile the runner may record the job's end. The
 application's code has a deadline of its own."""
 _MOST_FAILED_CLAIMS = 3
 """A runner counts as damaged after this many failed claims of runs in a row, whatever the reason."""
 _JUDGEMENT_SECONDS = 12.0
-"""How long a runner takes no other job when a server does not answer it, so that the supervisor can find out why."""
+"""How long a runner takes no job after a server did not answer. Meanwhile the supervisor finds out why."""
 _LONGEST_RESULT = 1_000
 """The most characters of a result or an error that a damaged runner hands to its successor."""
 _CANNOT_TELL = "it cannot test itself"
@@ -154,7 +154,10 @@ class Runner(PatientWorker):
             self._give_up(_CANNOT_TELL, attempt_result)
 
     def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
-        """Wait while a server does not answer this process; the supervisor kills it if the server answers others."""
+        """Wait while a server does not answer this process.
+
+        The supervisor kills this process if the server answers others.
+        """
         ends_at = time.monotonic() + _JUDGEMENT_SECONDS
         while (began_at := time.monotonic()) < ends_at and (silent := find_silent_server()) is not None:
             self._note_result(attempt_result)

@@ -47,7 +47,7 @@ _IGNORED_SECONDS = 1.1
 _ORPHAN_SECONDS = 4.0
 """How long a child whose owner is gone may take to end by itself."""
 DISPATCHER_SILENCE = 30.0
-"""Seconds without a turn of its loop after which a dispatcher is replaced; none of its calls waits that long."""
+"""Seconds without a turn of its loop after which a dispatcher is replaced. No call of a dispatcher waits that long."""
 DONE = 3
 """The exit status of a child that has nothing more to do: it is not started again."""
 RENEW = 4
@@ -177,8 +177,8 @@ class Supervisor:
         """Prepare the children.
 
         They write to `output`, a file, instead of this process's terminal, and have `environment` in addition to this
-        process's. They are forks of this process, which spares them a second of imports: it must hold no open SQL
-        connection while `run` runs (SQLite loses track of its locks in a fork).
+        process's. They are forks of this process, which spares each a second of imports. While `run` runs, this process
+        must hold no open SQL connection, because SQLite loses track of its locks in a fork.
 
         They end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this process
         and its children end with that owner, and signals do not ask this process to end.
@@ -250,8 +250,8 @@ def _nothing() -> None:
 def restart_delay(last: float, *, status: int | None, lived: float) -> float:
     """Return the seconds until a child that ended is started again, given the last delay.
 
-    The delay grows only for a child that ends by itself soon after its start, because it would probably fail again. A
-    child that a signal killed (a negative `status`) is always started again at once.
+    The delay grows only for a child that ends by itself soon after its start, because such a child probably fails
+    again. A child that a signal killed (a negative `status`) is always started again at once.
     """
     is_killed = status is not None and status < 0
     if is_killed or lived >= _HEALTHY_AFTER:
@@ -277,7 +277,7 @@ class Silence:
 
 
 class _ChildKeeper:
-    """Starts one child, and restarts it when it has ended: with growing delays if it never lives long."""
+    """Starts one child, and restarts it after its end. The delay grows if the child ends soon after each start."""
 
     def __init__(self, role: ChildRole, orders: _Orders) -> None:
         self.role = role
@@ -311,7 +311,7 @@ class _ChildKeeper:
         return self.is_running and self._progress.is_frozen
 
     def keep(self) -> None:
-        """Start the child when it is due; note when it has ended, and kill it when it stands still."""
+        """Start the child when it is due, note its end, and kill it if it stands still."""
         if self.is_running:
             self._look()
             return
@@ -355,7 +355,7 @@ class _ChildKeeper:
                 send(self.process.pid)
 
     def _look(self) -> None:
-        """Kill a child whose loop has not turned for too long: it may be stopped, or wait without end."""
+        """Kill a child whose loop has not turned for too long. It may be stopped, or wait without end."""
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):
@@ -391,7 +391,7 @@ class _ChildKeeper:
 
 
 def start_undisturbed(process: ForkProcess) -> None:
-    """Start a process; signals to it wait until it has replaced the handlers that it inherits."""
+    """Start a process. Signals to the process wait until it has replaced the handlers that it inherits."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         process.start()

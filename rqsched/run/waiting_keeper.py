@@ -32,7 +32,7 @@ def take(places: list[int]) -> int | None:
 def _wait(life: int, places: list[int], command: list[str]) -> None:
     """Become the keeper with a free place, or at once if the machine has no places; return when the worker is gone.
 
-    The first place is taken as soon as it is free, so that schedules fire; the other places some seconds later.
+    The first place is taken as soon as it is free, so that schedules fire. Other places are taken some seconds later.
     """
     ending = select.poll()
     ending.register(life, select.POLLIN)

@@ -180,7 +180,7 @@ def _import(option: str, path: str) -> Any:
 _log = logging.getLogger(__name__)
 
 RUNS_SILENCE = 120.0
-"""Seconds without a turn after which the RQ worker is replaced; its loop turns every half minute while a run executes.
+"""Seconds without a turn after which the RQ worker is replaced. While a run executes, its loop turns every half minute.
 """
 RUNNER_SILENCE = 60.0
 """The same for a runner. Its pulse, a thread, beats every second unless a run holds the interpreter. The time is at
@@ -323,8 +323,8 @@ def _is_running(pid: int) -> bool:
 def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
     """Reconcile once and fire what is due, in a new process; returns when the process has ended, also if it failed.
 
-    No process is started if nothing can be due: no schedule exists, or the last pass was made within its interval and
-    no link is due. This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
+    No process is started if no schedule exists, or if the last pass was made within its interval and no link is due.
+    This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
     """
     if not _needs_pass(runtime):
         return
@@ -450,7 +450,7 @@ def _run_runner(progress: Progress, *, queues: tuple[str, ...], options: WorkerO
 
 
 def _prepare_horses(queues: tuple[str, ...], options: WorkerOptions, name: str) -> RunHorse:
-    """Prepare the process that forks the horses of a runner: it has opened nothing that a fork must not inherit."""
+    """Prepare the process that forks the horses of a runner. It opens nothing that a fork must not inherit."""
     runtime = make_runtime(Settings())
     import_workflows(runtime.settings)
     runner = cast("Runner", _make(make_runner_class(options.find_worker_class()), runtime, queues, options, name))

@@ -1,8 +1,8 @@
 """After the caller's commit: publish what operations wrote in the caller's transaction.
 
-The written rows are read again on our own connection, and published as they are then, never as they were decided: the
-transaction, or a savepoint of it, may have been rolled back since. If a row still has the uid of its operation, the row
-and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
+The written rows are read again on our own connection. They are published as they are then, not as they were decided,
+because the transaction or a savepoint in it may have been rolled back. If a row still has the uid of its operation, the
+row and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AfterCommit:
         self._changes += changes
 
     def __call__(self) -> None:
-        """Publish what SQL says now; in another thread if this one runs an event loop, which must not wait.
+        """Publish the rows as they are now. If this thread runs an event loop, which must not wait, use another thread.
 
         Nothing is raised, because the caller's commit is made. A failure is logged, and the rest is left to reconcile.
         A later call publishes the Changes that were added since.
@@ -71,7 +71,7 @@ def _as_they_are(database: Database, touched: Sequence[Change]) -> list[Change]:
     for change in touched:
         by_uid.setdefault(change.after.uid, []).append(change)
     alone = {uid: ones[0] for uid, ones in by_uid.items() if len(ones) == 1 and store.is_one_of_each(ones[0])}
-    # Each row shows by itself whether it is as it was decided, so no transaction is needed.
+    # Each row by itself shows whether it has changed since the decision, so no transaction is needed.
     look = database.transact_alone if database.takes_single_statements else database.read
     rows = look(lambda connection: store.find_written(connection, alone.values()), patience=_ONCE) if alone else {}
     found = {
@@ -92,7 +92,7 @@ def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
 
 
 def _pair(before: Run, now: Run) -> tuple[Run, Run]:
-    """Return a run before and after: twice as it is now; if it has ended since, `before` as it was with its job."""
+    """Return the run twice as it is now; if it has ended since, first as it was `before`, when it had a job."""
     return (before if before.status in OPEN and now.status not in OPEN else now), now
 
 
@@ -106,7 +106,7 @@ def _standing_of_each(connection: Connection, touched: Mapping[str, Sequence[Cha
 
 
 def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Change]) -> Change:
-    """Return a Change that writes nothing: the schedule, its pending runs and its touched runs as they are now."""
+    """Return a Change that writes nothing: it has the schedule, its pending runs and its touched runs as they are."""
     change = restate(connection, schedule)
     read = {run.uid: run for one in touched for run in (*one.new_runs, *(run for run, _ in one.changed_runs))}
     pairs = {run.uid: (run, run) for run, _ in change.changed_runs}

@@ -1,7 +1,7 @@
 """Blocking: a process that claimed a run and cannot find its workflow gives the run back, for a worker that can.
 
-If the process dies or hangs before it gives the run back, the run is lost like any other: nobody else can know that the
-workflow had not begun.
+If the process dies or hangs before it gives the run back, the run is lost like any other, because no other process
+knows that the workflow had not begun.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
 """Locks, reads and decides. A repeated call gets the earlier decision, and returns the same object if that was
 written."""
 Statement: TypeAlias = Callable[[Connection, Sees], Seen | None]
-"""Writes one Change in a single statement, if it may still be written; returns the values of the columns that features
-asked for, or None if nothing was written."""
+"""Writes one Change in a single statement, if the rows have not changed since. Returns the values of the columns that
+features asked for, or None if nothing was written."""
 
 
 class Attempts(Generic[R]):
@@ -219,7 +219,7 @@ class Attempts(Generic[R]):
         return decided
 
     def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
-        """Write a decision in one statement, without a lock; None if it needs more statements, or was not written.
+        """Write a decision in one statement without a lock; None if nothing was written or one statement is not enough.
 
         If an earlier attempt may have been written, nothing is written here: `under_lock` finds out.
         """

@@ -43,9 +43,9 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 
     A stale delivery (delivered twice, delivered again, cancelled meanwhile) does nothing. If a person requeued the
     `rq_job` after its run had failed, this asks for another attempt of the run. The error of a failed attempt is
-    recorded first and then raised again, so that RQ and its exception handlers see it too. A workflow that itself
-    raises RunCancelled cancels its run. A run whose workflow this process cannot find is given back (see `blocked`).
-    Raises UnknownJobError if this database has no such run.
+    recorded, and then raised again for RQ and RQ's exception handlers. A workflow that itself raises RunCancelled
+    cancels its run. A run whose workflow this process cannot find is given back (see `blocked`). Raises UnknownJobError
+    if this database has no such run.
     """
     try:
         claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
@@ -275,8 +275,8 @@ def _dump_result(result: Any) -> str | None:
 def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> Change | None:
     """Record how this process's attempt ended; None if another process had ended it before.
 
-    During an outage this is tried again for `completion_outage`. A database that refuses writes, because a privilege or
-    room is missing or because it is read-only, counts as an outage.
+    During an outage this is tried again for `completion_outage`. A database that refuses writes also counts as an
+    outage: it is read-only or full, or its user lacks a privilege.
     """
     at, is_repeated = None, False
     runtime.on_end(attempt_result)

@@ -40,7 +40,7 @@ FOREIGN_AGAIN = timedelta(seconds=15)
 UNREADABLE_AGAIN = timedelta(hours=1)
 """How long until an id that is no link is looked at again."""
 FAILED_AGAIN = timedelta(seconds=5)
-"""How long until a link is tried again, if it failed and no backoff of a schedule was recorded for it."""
+"""How long until a failed link is tried again, if no backoff was recorded on its schedule."""
 FROZEN_AGAIN = timedelta(seconds=15)
 """How long until a link is tried again, if it was taken while everything, or its namespace, is frozen."""
 _MAX_ERROR = 2_000
@@ -74,12 +74,12 @@ delivery is kept: the schedule that was due first fires first, and its run is fi
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
     """Fire delivered links: each is decided under its schedule's lock and committed, and only then Redis follows.
 
-    A link may be delivered twice, late, early or after its schedule changed without harm. If a schedule's decision
-    raises, each schedule is fired alone, and the failure is recorded on the schedule, so that it harms no other. A
-    schedule of a newer release is left to processes of that release, which take its link when it comes again. While
-    everything is frozen nothing is decided, and each link comes again; so does each link of a frozen namespace. Raises
-    BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered again after an error:
-    then this error is also raised if Redis does not answer.
+    A link may be delivered twice, late, early or after its schedule changed without harm. If the decision about a
+    schedule raises, each schedule of the batch is fired alone, and the failure is recorded on its schedule. So it harms
+    no other schedule. A schedule of a newer release is left to processes of that release, which take its link when it
+    comes again. While everything is frozen nothing is decided, and each link comes again; so does each link of a frozen
+    namespace. Raises BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered
+    again after an error: then this error is also raised if Redis does not answer.
     """
     if runtime.freezes.is_all_frozen:
         return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]
@@ -137,7 +137,10 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
 
 
 def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
-    """Let features do their part for the retry link of a run; the earliest time that they name is its next due time."""
+    """Let features do their part for the retry link of a run.
+
+    The link is due again at the earliest time that they return.
+    """
     ahead = [fired.again_at]
     for feature in runtime.features.involved((), [run]):
         again_at = feature.delivered(fired.id, run, is_published=fired.change is not None)
@@ -176,7 +179,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
 def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
-    """Put off links whose schedule is not locked by us: `locked` if another process has it, `foreign` if it is gone."""
+    """Put off links whose schedule we have not locked: `locked` if another process has it, `foreign` if none exists."""
     absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
@@ -286,7 +289,7 @@ def _fire_alone(
 def _record_failure(
     runtime: Runtime, link: LinkId, error: str, connection: Connection, *, skip_locked: bool
 ) -> Change | None:
-    """Write that a schedule could not be fired; None if its link has become stale, or its row is locked."""
+    """Record that a schedule could not be fired; None if the link has become stale, or the schedule's row is locked."""
     schedule = changes.lock_one(connection, link.uid, skip_locked=skip_locked)
     if schedule is None or is_stale(schedule, link.n):
         return None

@@ -5,7 +5,7 @@ One of the two is enough, and a pass of reconcile copies it to the other. The la
 does not answer changes nothing. A process whose own settings freeze it asks neither.
 
 Only SQL stores the freeze of a namespace: fires and claims ask in their own statements. Redis only says that these
-freezes have changed: then an operation that starts something by hand asks SQL again first.
+freezes have changed. Then an operation that starts something by hand first asks SQL again.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class FreezeGate:
         self._was_asked = True
 
     def share(self) -> None:
-        """Copy a freeze that only Redis or only SQL has to the other, or end it if the other knows that it was thawed.
+        """Copy a freeze that only Redis or only SQL has to the other side. If that side knows its thaw, end the freeze.
 
         A freeze that was thawed comes back if the server with it went back to an older state. If a server does not
         answer now, the next pass of reconcile does this.

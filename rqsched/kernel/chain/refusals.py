@@ -1,8 +1,8 @@
-"""Refusals: errors of Redis that do not pass, such as a key of another type or a command that the user may not send.
+"""Refusals: errors of Redis that do not pass by themselves, such as a key of a wrong type or a missing right.
 
 Trying again does not help, and what was refused does not execute. The process that meets a refusal stores it in SQL,
-where doctor, the pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same again, or if no
-process has met it for `STANDS`: in this time passes of reconcile try again.
+where doctor, the pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same call again. It is
+also forgotten after `STANDS` if no process has met it again, because passes of reconcile try again in this time.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class Runtime:
 
         `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
-        With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`):
-        this is for processes with waiting callers, such as web processes. Without it each call waits; a worker does so.
+        With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`).
+        Use it in processes with waiting callers, such as web processes. Without it each call waits, as in a worker.
         """
         self._tracer_of = tracer
         self.tracing = tracer(settings)
@@ -103,7 +103,8 @@ class Runtime:
         self.on_end: Callable[[AttemptResult | None], None] = _do_nothing
         """Called with the result of an attempt before the result is written; None for the end of a target."""
         self.on_trouble: Callable[[BaseException, AttemptResult | None], None] = _do_nothing
-        """Called if a claim or the result of an attempt was not written; does not return if this process is damaged."""
+        """Called if a claim or the result of an attempt was not written. If this process is damaged, the call does not
+        return."""
         self.watch: Watch = watch_horse
         """Kills the process of application code that overruns its timeout."""
         self.parent: ParentWorker | None = None

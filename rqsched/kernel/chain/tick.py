@@ -32,8 +32,8 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
     Pauses whose end has come end first. Nothing is fired while everything is frozen, nor in a frozen namespace. If
-    Redis is away, runs and links are only delayed. A tick without `now` also reconciles if no process did so in the
-    interval: if cron makes the ticks, there may be no other process that reconciles.
+    Redis is away, runs and links are only delayed. A tick without `now` also reconciles, unless another process has
+    done so in the interval. If cron makes the ticks, there may be no other process.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")

@@ -1,8 +1,8 @@
-"""The steps that a process reports to its tracer: the kernel names them, and the tracing feature makes spans of them.
+"""The steps that a process reports to its tracer, as the kernel names them.
 
-A tracer is no `Feature`: it decides and writes nothing, and most of its steps (a delivery of links, an operation, a
-span that outlives its transaction) concern no other feature. A process has one tracer if its settings switch tracing
-on, else none. The methods of a tracer raise nothing.
+The tracing feature makes spans of the steps. A tracer is not a `Feature`, because it decides and writes nothing. Most
+of its steps, such as the delivery of a batch of links, concern no feature. A process has one tracer if its settings
+switch tracing on, else none. The methods of a tracer raise nothing.
 """
 
 from __future__ import annotations

@@ -104,7 +104,10 @@ def bind_cursor(cursor: str, *of: object) -> str: ...
 @overload
 def bind_cursor(cursor: str | None, *of: object) -> str | None: ...
 def bind_cursor(cursor: str | None, *of: object) -> str | None:
-    """Return a cursor that only the same list accepts; `of` are the values that identify it, such as its order."""
+    """Return a cursor that only the same list accepts.
+
+    `of` are the values that identify the list, such as its order.
+    """
     return None if cursor is None else f"{cursor}~{_digest(of)}"
 
 

@@ -1,9 +1,9 @@
 """Pages of the runs of all schedules, in an order and by filters.
 
-A page is read along an index that has its order: the uids, in order of creation; the failed runs; the runs that have
-not ended; or the numbers of one schedule. No index holds a workflow, a success or the text of an error: each fire would
-write to it. So a page ends after `most_looked_at` searched runs, whatever is stored. It has the matches among them, and
-the cursor where the next page begins.
+A page is read along an index that has its order: of the uids (the order of creation), of the failed runs, of the runs
+that have not ended, or of the numbers of one schedule's runs. No index holds a workflow, a success or the text of an
+error: each fire would write to it. So a page ends after `most_looked_at` searched runs, whatever is stored. It has the
+matches among them, and the cursor where the next page begins.
 """
 
 from __future__ import annotations

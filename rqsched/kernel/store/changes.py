@@ -399,8 +399,8 @@ def occurrences_run(
 ) -> dict[str, frozenset[datetime]]:
     """Return, by schedule uid, which occurrences from `since` on have a run already (live or backfilled).
 
-    Schedules whose `since` is in the same hour are read together, and others apart: if one schedule looks back a week,
-    the others do not have to.
+    Only schedules whose `since` is in the same hour are read together. So if one schedule looks back a week, the others
+    do not have to.
     """
     by_hour: dict[datetime, dict[str, datetime]] = defaultdict(dict)
     for uid, at in since.items():

@@ -101,11 +101,10 @@ class Patience(NamedTuple):
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
-    """Also repeat statements that the server cancelled because they took too long, and statements that fail until an
-    operator helps, because a privilege or a table is missing. Use it for a few rows that must not be lost, not for a
-    batch."""
+    """Also repeat statements that the server cancelled for taking too long, and statements that fail because a
+    privilege or a table is missing. Use it for a few rows that must not be lost, not for a batch."""
     waits_for_writes: bool = True
-    """Whether to wait for a server that takes no writes; otherwise only one more connection is tried."""
+    """Whether to wait while the server takes no writes. Otherwise only one more connection is tried."""
 
     def retrying(self, is_transient: Callable[[BaseException], bool]) -> tenacity.Retrying:
         """Return the tenacity loop; it re-raises the last error when the time is over."""
@@ -660,7 +659,7 @@ class Database:
     def takes_writes(self, *, patience: Patience | None = None) -> bool:
         """Ask whether the database takes writes.
 
-        It takes none as a standby, while its transactions or files are read-only, or while its user lacks a privilege.
+        It takes none if it is a standby, if its transactions or files are read-only, or if its user lacks a privilege.
         After such an answer the next call uses a new connection. Raises the errors of `read`.
         """
         self.lacking = self.find_lacking()

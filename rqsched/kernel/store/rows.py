@@ -412,7 +412,8 @@ def _set_update(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) 
 
 def _set_values(table: sa.Table, shared: tuple[str, ...], own: tuple[str, ...]) -> dict[str, sa.ColumnElement[Any]]:
     """Return the expression for each column: a column of the arrays, or the shared value."""
-    # Cast texts without a length: with a length the cast would cut a text that is too long; the column refuses it.
+    # Cast texts without a length, so that the column refuses a text that is too long. A cast with a length would cut
+    # it.
     kinds = {name: sa.Text() if isinstance(table.c[name].type, sa.String) else table.c[name].type for name in own}
     arrays = [
         sa.cast(sa.bindparam(f"a_{name}", type_=sa.Text), sa.ARRAY(kind, dimensions=1)) for name, kind in kinds.items()

@@ -400,8 +400,8 @@ PartialIndex("ix_rqsched_runs_backfill", runs.c.backfill_uid, runs.c.number, whe
 PartialIndex("ix_rqsched_runs_live", runs.c.schedule_uid, runs.c.number, where=~IS_BACKFILLED)
 
 IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
-"""Whether a run has a group and has not ended. The condition names no status, so that a plan does not take its index
-instead of a smaller index whose condition names one."""
+"""Whether a run has a group and has not ended. The condition names no status. Otherwise a plan might take the index
+with this condition instead of a smaller index that names a status."""
 
 IS_IN_LINE = _is_in_line(runs)
 """Whether `Run.is_in_line`."""
@@ -449,7 +449,7 @@ hours = sa.Table(
     "rqsched_hours",
     metadata,
     sa.Column("schedule_uid", Uid, primary_key=True),
-    # How many hours the row counts: 1, or 24 for a day, which sums its hours so that a year is read in days.
+    # How many hours the row counts: 1, or 24 for a day. A row of a day sums its hours, so that a year is read in days.
     sa.Column("width", sa.Integer, primary_key=True, autoincrement=False),
     # The number of the hour since 1970, UTC: it is short, and both databases group and compare it alike.
     sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
@@ -657,7 +657,8 @@ upstream_ends = sa.Table(
     sa.Column("upstream_id", Name),
     sqlite_with_rowid=False,
 )
-"""Ends of upstream runs, one row for each downstream: whether it still has to follow the end, and how it did."""
+"""Ends of upstream runs, one row for each downstream: whether the downstream still has to react to the end, and how it
+did."""
 IS_OWED = upstream_ends.c.due_at.is_not(None)
 PartialIndex("ix_rqsched_upstream_ends_owed", upstream_ends.c.schedule_uid, upstream_ends.c.due_at, where=IS_OWED)
 sa.Index("ix_rqsched_upstream_ends_schedule_uid", upstream_ends.c.schedule_uid, upstream_ends.c.ended_at)
@@ -665,7 +666,7 @@ sa.Index("ix_rqsched_upstream_ends_upstream_uid", upstream_ends.c.upstream_uid, 
 
 
 def is_outside(namespaces: Collection[str], of: sa.Column[Any] | None = None) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that a schedule is in none of these namespaces: none if there are no namespaces.
+    """Return the conditions that a schedule is in none of these namespaces; no conditions if there are no namespaces.
 
     `of` is the column with the schedule's uid, if the query is about another table.
     """

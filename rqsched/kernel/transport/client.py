@@ -1,7 +1,7 @@
 """Clients of Redis that never wait for ever: a failed command is tried once more over a new connection.
 
 A dead connection may take commands without an error: only the missing answer shows that it is dead. Then the idle
-connections, which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens, so
+connections, which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens. So
 it pings a server that has been quiet, and raises an error if the server does not answer.
 """
 
@@ -33,8 +33,8 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 6
 """After this many seconds without an answer a connection is given up. No call blocks on purpose for longer.
 
-A work horse (the process that RQ forks for a job) may wait so long, then its worker: together less than the promised
-15 s.
+A work horse (the process that RQ forks for a job) may wait so long, and after it its worker. Together this is less than
+the promised 15 s.
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
 """Both limits, as options of redis-py."""

@@ -58,9 +58,10 @@ class JobQueue:
     """One queue, and the rule which of its jobs are live.
 
     A job that is late in the scheduled set by more than `grace` is not live, because no scheduler moves it. A job is
-    not live either if its score there is later than its due time and later than `latest` from now: no due job is put
-    off so long, so SQL has gone back and the id now stands for another time. A job that RQ started is live for
-    `started_grace`. With `is_exact` the list is searched for a job, which is necessary if jobs are pushed in front.
+    also not live if its score in the scheduled set is later than its due time and later than `latest` from now. No due
+    job is put off for so long. So SQL has gone back to an older state, and the id now stands for another time. A job
+    that RQ started is live for `started_grace`. With `is_exact` the list is searched for a job, which is necessary if
+    jobs are pushed in front.
 
     `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database that the jobs
     belong to, for their meta, or None while the id is not known. `server_key` names the key of the identity of that

@@ -298,8 +298,8 @@ class Transport:
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live job; returns how many were written.
 
-        RQ's tools show the runs' schedules by `names`. A named connection that does not answer, or a queue that takes
-        no job, is logged and delays no other queue.
+        RQ's tools show the runs' schedules by `names`. If a named connection does not answer or a queue takes no job,
+        this is logged, and the other queues get their jobs.
         """
         timeout = int(self.settings.run_timeout.total_seconds())
         more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
@@ -477,7 +477,8 @@ class Transport:
     def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
         """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
 
-        A connection that does not answer is logged: SQL no longer has these jobs, so a worker that gets one drops it.
+        A connection that does not answer is only logged. SQL no longer has the rows of these jobs, so a worker drops
+        such a job.
         """
         try:
             self.drop(links)
@@ -663,7 +664,10 @@ def job_id_of(run: Run) -> RunJobId:
 
 
 def _require_serializer(name: str) -> None:
-    """Raise ConfigError unless a serializer exists and reads its own output; without one no job could be written."""
+    """Raise ConfigError unless a serializer exists and reads its own output.
+
+    Without a serializer no job can be written.
+    """
     try:
         found: Any = resolve_serializer(serializer_path(name))
         found.loads(found.dumps((EXECUTE, None, [], {})))

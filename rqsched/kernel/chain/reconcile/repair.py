@@ -1,4 +1,4 @@
-"""The parts that all repairs share: pages of rows, and a loop in which a row that fails does not stop the others."""
+"""The parts that all repairs share: pages of rows, and a loop that goes on after the repair of a row has failed."""
 
 from __future__ import annotations
 
