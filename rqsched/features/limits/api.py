@@ -1,4 +1,4 @@
-"""Limits: the groups of runs, how many of each may run at once or start in a time, and their changes."""
+"""Read and change the groups of `limit`: how many of their runs may run at once, or start in a window of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rqsched.kernel.queries.schedules import require_limit
 
 
 class Limits(Group):
-    """The groups of `limit`: how many of their runs may run at once, or start in a time.
+    """The groups of `limit`: how many of their runs may run at once, or start in a window of time.
 
     >>> [(one.name, one.number) for one in scheduler.limits.list().items]
     []
@@ -47,16 +47,16 @@ class Limits(Group):
         namespace: str | None = None,
         context: CommandContext | None = None,
     ) -> LimitDescription:
-        """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
+        """Change how many runs of a group may run at once, or start in a window of time, or both. Return the group.
 
         Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
-        continue; if more run than a lowered number allows, no run begins until fewer run. The group records the caller
-        and the reason. Raises LimitNotFoundError.
+        continue. If more runs run than a lowered number allows, no run begins until fewer run. The group records the
+        caller and the reason. Raises LimitNotFoundError.
 
         Args:
-            name: The group, as `limit` of a schedule names it.
-            number: How many may run at once.
-            rate: How many may start in any window of a length, such as `100/min`.
+            name: The name of the group, as in `limit` of a schedule.
+            number: How many runs may run at once.
+            rate: How many attempts may start in any window of a length, such as `100/min`.
             unset: `number` or `rate`, to remove that limit.
             namespace: The namespace; default that of the scheduler.
             context: The caller and the reason.

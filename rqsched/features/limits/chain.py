@@ -1,9 +1,13 @@
 """Limits: decide and write which runs and targets of a group get a place, and put their jobs on their queues.
 
-Places are given by the process whose commit frees a place or makes a run or target wait for one; by the worker that
-takes a run or target whose grant expired; by a link, when a start leaves the window of a rate for which a line waits
-(`features.limits.store.Look`); and by each pass of reconcile, which gives the places that a dead process left, and arms
-a missing link.
+A run or target needs a place of its group before it gets a job; until then it waits in the line of the group. These
+processes give free places (a grant) to the first in line:
+
+- the process whose commit frees a place, or makes a run or target wait;
+- a worker that takes a run or target whose grant has expired;
+- the process that handles a link (a delayed job), when a start leaves the window of the group's rate
+  (`features.limits.store.Look`);
+- a pass of reconcile. It gives the places that a dead process has left free, and arms a missing link.
 """
 
 from __future__ import annotations
@@ -50,15 +54,15 @@ class Parts(target_jobs.Parts, Protocol):
     """The parts of a process's runtime that limits use."""
 
     freezes: FreezeGate
-    """Whether anything may begin."""
+    """Tells whether a freeze forbids new runs."""
 
     @property
     def live(self) -> Parts:
-        """The parts with the time as it is, also in a tick at a given time: rates count starts in real time."""
+        """The parts with the real clock, even in a tick at a given time, because rates count starts in real time."""
 
 
 class Limits(Feature):
-    """Groups with limits: the first Change that names a group creates it; committed Changes free and want places."""
+    """Create groups with limits for Changes that name them, and give places after Changes are committed."""
 
     columns = ((attrgetter("limit_group"), None),)
     run_columns = ((attrgetter("limit_group"), None),)
@@ -69,23 +73,24 @@ class Limits(Feature):
         self._parts = parts.live
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Create the groups that Changes are the first to name.
+        """Create the groups that Changes name and that do not exist.
 
-        Raises LimitConflictError if a group has another number or rate, or if it is new and neither is given.
+        Raises LimitConflictError if a Change gives a group another number or rate than it has. Raises it also if a
+        group is new and the Change gives neither a number nor a rate.
         """
         require_groups(connection, changes, self._parts.now())
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether a Change needs its group to be created or kept."""
+        """Return whether a Change names a group that may have to be created, or must not be removed meanwhile."""
         return changes_group(change)
 
-    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all groups in any pass
-        """Give the free places of groups, and expired grants, to the runs and targets in line."""
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass looks at all groups
+        """Give the free places of groups, and places whose grant has expired, to the runs and targets in line."""
         repaired = repair(self._parts)
         return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in repaired))]
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Remove the recorded starts of runs that are given back."""
+        """Remove the recorded starts of runs that a worker gave back, because it lacks their code."""
         pairs = [pair for change in changes for pair in change.changed_runs]
         given_back = (
             (before, before.started_at)
@@ -96,15 +101,15 @@ class Limits(Feature):
         take_back(connection, given_back)
 
     def sees(self, change: Change) -> Sees:
-        """Return the columns of the state of the group of a run that ends."""
+        """Return the columns of the state of a group, if a run of the group ends."""
         group = next((run.limit_group for _, run in change.changed_runs), None)
         return NOTHING if group is None else Sees(store.STATE, {"group": group})
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - groups decide for themselves
-        """Give places in the groups where committed Changes have freed a place or asked for one.
+        """Give places in the groups in which committed Changes have freed a place or put a run in line.
 
-        For a run that ended in a single statement, its group is looked at only if the state that the statement has
-        `seen` demands it.
+        If a single statement ended a run, it also read the state of the group (`seen`). Then this looks at the group
+        only if that state requires it.
         """
         joined, left, stopped, known = set[str](), set[str](), set[str](), dict[str, int | None]()
         for change in changes:
@@ -114,7 +119,7 @@ class Limits(Feature):
                 if after.is_in_line:
                     joined.add(after.limit_group)
                 elif not after.takes_place and (before.takes_place or before.is_in_line):
-                    # A run that leaves the line may have been held, and so left out, when a place was given.
+                    # While this Change locked the run, a grant may have left it out, and with it a free place.
                     left.add(after.limit_group)
                     known |= store.seen_by_end(after.limit_group, seen)
                 elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
@@ -129,7 +134,7 @@ class Limits(Feature):
         return ()
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002
-        """Ask for a place for a run that has no place (any more); if it gets none, its delivery is over."""
+        """Ask for a place for a run that has no place, or has lost it. If it gets no place, this job is over."""
         if run.limit_group is None or not run.needs_grant or (run.attempt, run.delivery) != (job.attempt, job.delivery):
             return None
         has_place = ask(self._parts, run.uid, run.limit_group)
@@ -138,7 +143,7 @@ class Limits(Feature):
         return has_place
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
-        """Look at the line of a run's group if no Change did; return when to look again for the group's rate."""
+        """Give places in the group of a run if no Change did. Return when to look again because of the group's rate."""
         if not is_published and run.limit_group is not None:
             give(self._parts, [run.limit_group])
         return look_of(self._parts, link, run)
@@ -157,7 +162,8 @@ def give(
 ) -> None:
     """Give the free places of groups whose line a run or target has `joined` or `left`.
 
-    Targets of `stopped` runs that no process handles are cancelled first. Errors are not raised: a pass repeats this.
+    First, targets of `stopped` runs that no process handles are cancelled. Errors are logged and not raised, because
+    each pass of reconcile repeats this.
     """
     try:
         if stopped:
@@ -171,20 +177,20 @@ def give(
             for group in only_left
         }
         grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
-        # A process that gives places just now may not have seen this end. While other runs still have to claim
-        # their places, that is no harm: their ends look again. If processes waited for each other, to give one
-        # place each, that would be most of a grant's cost.
+        # Do not wait for a group that another process has locked to give places. Waiting, only to give one place more,
+        # would be most of the cost. The other process may not have seen this end. If so, a place stays free, until the
+        # end of a run that has still to claim its place gives it.
         grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
     except (RqschedError, RedisError) as error:
         _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
 
 def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:
-    """Give the free places of these groups to the first in their lines, and deliver them; returns how many.
+    """Give the free places of these groups to the first in their lines, and enqueue their jobs. Return how many.
 
-    While everything, or a group's namespace, is frozen, only targets get places, for their runs have begun.
-    With `skip_locked`, a group that another transaction holds is left out. Raises RedisError if runs or targets that
-    got a place cannot be delivered; reconcile delivers them then.
+    While everything or the group's namespace is frozen, only targets get places, because their runs have begun. With
+    `skip_locked`, a group that another transaction holds is left out. Raises RedisError if jobs cannot be enqueued;
+    then reconcile enqueues them.
     """
     ordered, given = sorted(groups), 0
     for start in range(0, len(ordered), _AT_ONCE):
@@ -222,9 +228,9 @@ def _deliver(parts: Parts, granted: Granted) -> int:
 
 
 def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
-    """Return when a link of a run is due again, to look at the line in which the run, or a target of it, waits.
+    """Return when a link of a run is due again, to give places in the line in which the run or its target waits.
 
-    None if it waits for no rate, or if another link looks.
+    Return None if the line does not wait for a rate, or if another link does this.
     """
     freezes, group = parts.freezes, run.limit_group
     if freezes.is_all_frozen or group is None:
@@ -235,15 +241,15 @@ def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
 
 
 def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
-    """Ask for a place for a run or a target that a worker holds; return whether it has one.
+    """Ask for a place for a run or target whose job a worker has taken. Return whether it has a place now.
 
-    Without a place it waits in line, and another delivery brings it. Other runs and targets that get a place meanwhile
-    are delivered.
+    Without a place it waits in line and gets another job later. Other runs and targets may get a place at the same
+    time. Their jobs are enqueued.
     """
 
     def work(connection: Connection) -> tuple[Granted, bool]:
         granted = _grant(parts, connection, [group], asked=uid, is_target=is_target)
-        # Perhaps this very transaction was committed before, and its answer lost: then it is not among them.
+        # If an earlier try was committed and its answer lost, `granted` does not contain the run: read its row.
         return granted, store.has_place(connection, uid, is_target=is_target)
 
     granted, has_place = parts.database.transact(work)
@@ -259,9 +265,9 @@ def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
 def change_bounds(
     parts: Parts, group: str, changed: Callable[[Bounds], Bounds], context: CommandContext
 ) -> LimitDescription:
-    """Change the bounds of a group and return its new description. Raises LimitNotFoundError.
+    """Change the bounds of a group, and return its new description. Raises LimitNotFoundError.
 
-    Its running runs continue. The group records who asked, when and why.
+    Running runs of the group continue. The group records the actor, the time and the reason.
     """
 
     def work(connection: Connection) -> tuple[Granted, LimitDescription]:
@@ -322,9 +328,10 @@ def _make_lost(parts: Parts, connection: Connection, lost: Sequence[tuple[str, s
 
 
 def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
-    """Create the groups that Changes are the first to name, in the transaction that will write the Changes.
+    """Create the groups that Changes name and that do not exist, in the transaction that will write the Changes.
 
-    Raises LimitConflictError if a group has another number or rate, or if it is new and neither is given.
+    Raises LimitConflictError if a Change gives a group another number or rate than it has. Raises it also if a group is
+    new and the Change gives neither a number nor a rate.
     """
     wanted = dict[str, list[tuple[str, Bounds]]]()
     for change in changes:
@@ -358,7 +365,7 @@ def _bounds_of(policies: Policies) -> Bounds:
 
 
 def changes_group(change: Change) -> bool:
-    """Return whether a Change gives a schedule another group, or its group other bounds."""
+    """Return whether a Change moves a schedule to another group, or gives other bounds for its group."""
     before, after = change.before, change.after
     if after.limit_group is None:
         return False
@@ -369,7 +376,7 @@ def changes_group(change: Change) -> bool:
 
 
 def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
-    """Say how many targets of a run wait for a place of its group, or return None. `say` writes an instant."""
+    """Return text on how many targets of a run wait for a place; None if none waits. `say` renders an instant."""
     if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
         return None
     count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
@@ -382,7 +389,7 @@ def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callab
 
 
 def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[[datetime], str]) -> str | None:
-    """Say where a run waits for a place of its group; None if it needs no place. `say` writes an instant."""
+    """Return text on where a run waits for a place; None if it needs no place. `say` renders an instant."""
     if not run.needs_grant or run.limit_group is None:
         return None
     found = store.describe(connection, [run.limit_group], now)
@@ -403,7 +410,7 @@ def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[
 def _told_of_group(
     connection: Connection, group: LimitDescription, run: Run, now: datetime, say: Callable[[datetime], str]
 ) -> list[str]:
-    """Say how much of its bounds a group uses, and when its rate has the next place for the line of this run."""
+    """Return texts on how much of its bounds a group uses, and when its rate allows the next start for this run."""
     told = told_of_use(group)
     if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
         told.append(f"the next place on {say((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")
@@ -411,7 +418,7 @@ def _told_of_group(
 
 
 def told_of_use(group: LimitDescription) -> list[str]:
-    """Say how much of its bounds a group uses: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`."""
+    """Return texts on the use of a group: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`."""
     starting = f" and {group.starting} about to start" if group.starting else ""
     told = [f"{group.running}{'' if group.number is None else f' of {group.number}'} running{starting}"]
     if (rate := Bounds.read(group.number, group.rate).rate) is not None:

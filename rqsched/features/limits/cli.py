@@ -1,4 +1,4 @@
-"""The commands `limits ...`: the groups of runs of which only so many run at once, or start in a time."""
+"""The commands `limits ...`: list groups of runs, and change how many of their runs may run at once or start."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Limits: how many runs of a group, over all its schedules, run at once and start in a window. Pure.
+"""Limits: how many runs of a group, over all its schedules, may run at once and start in a window. Pure.
 
-A group has a name, a line, and a number, a rate or both. A run that becomes pending joins the line. A grant gives it a
-place of its group, and only a granted run can be claimed. The place is free again when the run neither runs nor waits
-for its claim: this is read from the rows, there is no counter. The run counts against the rate from its grant until its
-start has left the window.
+A group has a name, a line, and a number, a rate or both. A run that becomes pending joins the line. A grant gives the
+run a place of its group, and a worker can claim only a run with a place. The place is free again when the run has
+ended, or has lost its grant. There is no counter of places: they are counted from the rows of runs. The run counts
+against the rate from its grant until its start has left the window.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
 
 GRANT_LIFE = timedelta(seconds=30)
-"""How long a run keeps its first grant without a claim, before the place may go to a waiting run."""
+"""How long a run keeps its first grant without a claim. After that its place may go to a run in line."""
 _MOST_DOUBLED = 10
-"""The most times that this is doubled, up to 8 hours and a half."""
+"""How often GRANT_LIFE is doubled at most, to 8 hours and a half."""
 _MANY = 16
-"""The number of granted, unclaimed runs that keeps workers busy, so that half of the places may stay free."""
+"""If this many granted runs wait for their claim, workers are busy, and half of the places may stay free."""
 
 
 class Bounds(NamedTuple):
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
     @staticmethod
     def read(number: int | None, rate: str | None) -> Bounds:
-        """Return the bounds for a number and a rate as options and descriptions hold them: the rate is text."""
+        """Return the bounds for a number and a rate, which is given as text, as in options and descriptions."""
         return Bounds(number, None if rate is None else Rate.parse("limit_rate", rate))
 
     def __str__(self) -> str:
@@ -50,14 +50,14 @@ class Bounds(NamedTuple):
         return ", ".join([*number, *rate])
 
     def takes(self, given: Bounds) -> bool:
-        """Return whether these bounds equal the `given` ones, in which None matches any value."""
+        """Return whether these bounds equal the `given` bounds. A None in `given` matches any value."""
         return given.number in {None, self.number} and given.rate in {None, self.rate}
 
     def most_unclaimed(self, running: int, starts: int) -> int:
-        """Return how many runs may have a place without running yet; `starts` is the number of starts in the window.
+        """Return how many runs may have a place without running yet. `starts` is the number of starts in the window.
 
-        A granted run may start at any moment, so it counts against the number and the rate. With a rate alone, there
-        may be at most `MAX_NUMBER`, because each grant reads them, and holds in memory the runs that it gives a place.
+        A granted run may start at any moment, so it counts against the number and the rate. Without a number, at most
+        `MAX_NUMBER` runs may have a place, because each grant reads all of them into memory.
         """
         by_number = [] if self.number is None else [self.number - running]
         by_rate = [] if self.rate is None else [min(self.rate.number - starts, MAX_NUMBER)]
@@ -72,16 +72,16 @@ class Waiting(NamedTuple):
     limit_at: datetime
     """When it joined the line."""
     number: int = 0
-    """Its number in its schedule, or in its run: it orders the runs that join the line at one instant."""
+    """The number of the run in its schedule, or of the target in its run. It orders those that join at one instant."""
     granted_at: datetime | None = None
-    """When it got a place that it has not claimed yet; None while it is in line."""
+    """When it got a place, if no worker has claimed it since; None while it is in line."""
     passed_count: int | None = None
-    """How often a worker tried to claim it after it was passed over, and found the group full; None if it was not
-    passed over."""
+    """How often a worker tried to claim it after it had lost its grant, and found the group full; None if it has not
+    lost a grant."""
     is_target: bool = False
     """Whether it is a target of a run."""
     queue: str = ""
-    """The workers that may claim it: one text for each executor, connection and queue."""
+    """Its executor, connection and queue as one text. They determine the workers that may claim it."""
 
 
 by_place = attrgetter("limit_at", "number", "uid")
@@ -89,37 +89,38 @@ by_place = attrgetter("limit_at", "number", "uid")
 
 
 class Grants(NamedTuple):
-    """The decision of one look at a group."""
+    """The decision about the places of a group."""
 
     given: tuple[str, ...] = ()
     """The uids of the runs that get a place."""
     passed: tuple[str, ...] = ()
-    """The uids of the runs that lose an unclaimed grant, and are passed over until a worker asks for them."""
+    """The uids of the runs that lose an unclaimed grant. They are passed over until a worker asks for a place."""
 
 
 def wants_grants(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether to look at the line after an end, so that not each end looks at it for one free place.
+    """Return whether to give places after the end of a run. Giving one place after each end would cost too much.
 
-    While granted runs wait to be claimed, workers have something to do: then places are given when a quarter of them
-    is free, or half of them while `_MANY` runs wait.
+    While granted runs wait to be claimed, workers are busy. Then places are given only if a quarter of all places is
+    free, or half of them if `_MANY` granted runs wait.
     """
     free = number - running - unclaimed
     return free > 0 and (not unclaimed or free * (2 if unclaimed >= _MANY else 4) >= number)
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether an end that sees these figures leaves the line to later ends, without looking at it.
+    """Return whether the end of a run leaves it to later ends to give places.
 
-    It does while at least a quarter of the places wait for their claim and few are free: the ends of those runs look
-    later. The figures are from before the end is written, so they miss others that end at the same moment. When it is
-    time to look (`wants_grants`), one end in each sixteenth of the places does; the others rely on it.
+    This is so while at least a quarter of the places wait for their claim and few places are free: the ends of those
+    runs give places later. The figures are from before the end is written, so they miss runs that end at the same
+    moment. If it is time to give places (`wants_grants`), one end in each sixteenth of the places does this for the
+    others.
     """
     is_turn = (number - running - unclaimed) % max(number // 16, 1) == 0
     return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
-    """Return the most places that `decide_grants` may give; it reads one more than this from the line."""
+    """Return the most places that `decide_grants` may give. The caller reads one run more than this from the line."""
     kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 
@@ -130,10 +131,11 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
 
 
 def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
-    """Return the queues that perhaps no worker serves: one of their runs was `passed` over and not asked for since.
+    """Return the queues that perhaps no worker serves.
 
-    A run whose grant is old, and about to be passed over, counts too. Workers take a queue in order, so a worker that
-    serves the queue asks for that run first.
+    A run of such a queue has lost its unclaimed grant, and no worker has asked for a place for it since. `passed` are
+    the queues of these runs. A run whose grant is old, and may be lost now, counts, too. Workers take a queue in order,
+    so a worker that serves the queue asks for that run first.
     """
     return {*passed, *(one.queue for one in unclaimed if _is_old(one, now))}
 
@@ -141,9 +143,8 @@ def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datet
 def old_at(granted: Waiting) -> datetime | None:
     """Return when an unclaimed grant may go to the next in line; None without a grant.
 
-    Each time that the run's worker came too late and found the group full, the next grant lasts twice as long:
-    otherwise a run of a busy queue could be passed over again and again. Without such a worker, a grant does not last
-    longer.
+    If a worker came after the grant was lost and found the group full, the next grant lasts twice as long. Otherwise a
+    run of a busy queue could lose its grant again and again. If no worker came, the next grant does not last longer.
     """
     life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
     return None if granted.granted_at is None else granted.granted_at + life
@@ -159,13 +160,14 @@ def decide_grants(
     asked: Waiting | None = None,
     quiet: Collection[str] = (),
 ) -> Grants:
-    """Decide which runs of a group get a place; no grant takes the group beyond `number`.
+    """Decide which runs of a group get a place. No grant takes the group beyond `number`.
 
     `unclaimed` are the granted runs that do not run yet. `line` are the waiting runs, or the first `most_given` + 1 of
-    them. Places go to the first in line. A grant that is too old goes to another run if one waits. `asked` is a run
-    that a worker holds: it keeps its place in the line, and goes before unclaimed grants of later runs. After the
-    number was lowered, the latest unclaimed grants are taken back. Runs for a `quiet` queue go behind all others, and
-    each such queue gets only one place at a time, so that it cannot take all places from the others.
+    them. Places go to the first in line. If a grant is too old and another run waits, the place goes to that run.
+    `asked` is a run whose job a worker has taken: it keeps its position in the line, and may take the place of an
+    unclaimed run that is behind it. After the number was lowered, the latest unclaimed grants are taken back. Runs of a
+    `quiet` queue come after all others, and each such queue gets only one place at a time, so that its runs cannot
+    occupy all places.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})
@@ -197,7 +199,7 @@ def decide_grants(
 def _first(
     candidates: list[Waiting], most: int, asked: Waiting | None, probed: set[str], quiet: Collection[str]
 ) -> list[Waiting]:
-    """Return the first of a line. A quiet queue comes last, with one run, or none if it is in `probed`."""
+    """Return the first runs of a line. A quiet queue comes last, with one run, or with none if it is in `probed`."""
     if not quiet:
         return candidates[:most]
     first = [one for one in candidates if one.queue not in quiet or one is asked][:most]

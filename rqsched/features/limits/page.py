@@ -1,4 +1,4 @@
-"""The pages of limits: every group, also one that is idle, and one group with its line, its runs and its schedules."""
+"""The pages of limits: the list of all groups, and one group with its line, its runs and its schedules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rqsched.kernel.store.database import Connection
 
 _PAGE = 100
 _MOST_RUNS = 50
-"""The runs in line, and those that run, which a page shows."""
+"""The most runs in line, and the most running runs, that a page shows."""
 _MOST_SCHEDULES = 50
 
 
@@ -48,7 +48,7 @@ def show(visit: Visit) -> Response:
 
 
 def set_limit(visit: Visit) -> Response:
-    """Change how many runs of a group may run at once, and how many may start in a time; empty means no limit."""
+    """Change how many runs of a group may run at once, and how many may start in a time. An empty field is no limit."""
     name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
     try:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9

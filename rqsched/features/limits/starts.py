@@ -1,6 +1,7 @@
-"""Starts of runs and targets whose group has a rate: claims write them, in their own transaction; grants count them.
+"""The recorded starts of runs and targets whose group has a rate.
 
-A run that a worker gives back because it lacks the code has not started: its start is removed.
+A claim writes the start in its transaction, and grants count the starts. If a worker gives a run back because it lacks
+the code, the run has not started, and its start is removed.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Started(Protocol):
 
 
 def count_starts(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
-    """Write the starts of these runs or targets that count in the rates of their groups. Idempotent."""
+    """Write the starts of the runs or targets whose group has a rate. Idempotent."""
     if rows := _rows(started):
         connection.execute(dialect_of(connection).insert(limit_starts).on_conflict_do_nothing(), rows)
 
 
 def take_back(connection: Connection, started: Iterable[tuple[Started, datetime | None]]) -> None:
-    """Remove the starts that `count_starts` wrote for these runs or targets, which are given back. Idempotent."""
+    """Remove the starts that `count_starts` wrote, for runs or targets that are given back. Idempotent."""
     if rows := _rows(started):
         connection.execute(_TAKE_BACK, [{f"of_{name}": value for name, value in row.items()} for row in rows])
 

@@ -1,24 +1,24 @@
 """Groups with limits on how many of their runs run at once, or start in a window: their bounds, and the grants of
 places.
 
-A grant is a transaction of its own, which locks the group's row and then only runs that no other transaction holds.
-There is no counter of taken places: one statement counts the granted and running runs under that lock, and only a grant
-increases their number.
+A grant gives places of a group to runs. It is a separate transaction: it locks the row of the group, and then only runs
+that no other transaction holds. There is no counter of occupied places. Instead, one statement under that lock counts
+the granted and running runs, and only a grant increases their number.
 
-Targets wait in the same line and take places as runs do. A run that waits for its targets has no place.
+Targets wait in the same line and occupy places like runs. A run that waits for its targets has no place.
 
 A rate of N in T means: in any window of the length T, excluding its end, at most N starts are recorded. A place is
 granted only if, under that lock, the granted runs that have not started and the starts since `now - T` (counted in this
-order) are together fewer than N. A claim writes its start in its own transaction (`count_starts`), and every start has
-a grant. A run that is given back because its code is missing has not started, and its start is removed.
+order) are together fewer than N. A claim writes the start in its own transaction (`count_starts`), and every start has
+a grant. If a run is given back because its code is missing, it has not started, and its start is removed.
 
 Proof. Take N + 1 starts. Let L be the one that was granted last, at `now`. The other N had been granted before, so each
 was counted then, as unclaimed, as a start or as both, unless it had started at `now - T` or before. Fewer than N were
 counted, so one of them, E, had started at `now - T` or before. L starts at `now` or later, because a claim writes no
 instant before its grant (`Dialect.after`). So E and L are T or more apart, and no window holds both.
 
-The proof uses the instants as recorded, so no clock has to be right. But a grant removes starts that left their window
-longer than `_KEPT_LONGER` ago: so no process that grants may have a clock that is slower than another's by more.
+The proof uses the recorded instants, so no clock has to be right. But a grant removes starts that left their window
+more than `_KEPT_LONGER` ago. So the clocks of two processes that grant may not differ by more than that.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from rqsched.kernel.store.tables import (
 )
 
 MAX_CHANGES = 20
-"""The most changes of its bounds that a group stores."""
+"""How many of the newest changes of its bounds a group stores."""
 _KEPT_LONGER = timedelta(minutes=1)
 """How long a start is kept after it has left its window."""
 _NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
@@ -83,7 +83,7 @@ _MOST = sa.bindparam("most", type_=sa.Integer)
 
 
 class _Kind:
-    """A table of rows that take places: runs, or targets."""
+    """A table whose rows occupy places, runs or targets, with the conditions on its rows."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class _Kind:
     ) -> None:
         self.table = table
         self.is_open = is_open
-        """Whether it has a group and has not ended."""
+        """Whether the row has a group and has not ended."""
         self.is_in_line = is_in_line
         is_running, is_pending = (table.c.status == constant(one) for one in (RunStatus.RUNNING, RunStatus.PENDING))
         self.had_place = had_place
-        """Whether it has a group, and runs, is granted or was passed over. A run that waits for its targets has no
-        place."""
+        """Whether the row has a group and is running, is granted, or has lost its grant. A run that waits for its
+        targets has no place."""
         self.is_running = had_place & is_running
         self.is_unclaimed = had_place & is_pending & table.c.passed_at.is_(None)
         self.is_passed = had_place & is_pending & table.c.passed_at.is_not(None)
@@ -121,7 +121,7 @@ class _Kind:
         """The columns of a Waiting."""
 
     def first(self, *may_start: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Select the first of a line."""
+        """Select the first rows of a line."""
         found = sa.select(*self.place).where(self.is_in_line, self.table.c.limit_group == _OF_GROUP, *may_start)
         return found.order_by(*self.order).limit(_MOST)
 
@@ -135,12 +135,13 @@ _IS_UNCLAIMED: _Condition = attrgetter("is_unclaimed")
 
 
 class Look(NamedTuple):
-    """The next look at a line that waits only for its group's rate."""
+    """The time at which a line that waits only for its group's rate may get places again."""
 
     link: RetryLinkId
-    """The link that looks: the used retry link of the previous attempt of the first run in line."""
+    """The link (a delayed job) that gives the places: the used retry link of the previous attempt of the first run in
+    line."""
     at: datetime
-    """When the start that blocks the line leaves the window."""
+    """When the start that blocks the line leaves the window of the rate."""
 
 
 class Granted(NamedTuple):
@@ -153,11 +154,11 @@ class Granted(NamedTuple):
     targets: list[Target]
     """The targets."""
     looks: list[Look]
-    """The next looks at the lines that wait only for their rate."""
+    """A Look for each line that waits only for its rate."""
 
 
 def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = False) -> dict[str, Bounds]:
-    """Lock the rows of groups, in one order for all; returns the bounds of the existing ones.
+    """Lock the rows of groups, always in the same order. Return the bounds of the groups that exist.
 
     `skip_locked` leaves out rows that another transaction holds.
     """
@@ -166,15 +167,15 @@ def lock(connection: Connection, groups: Iterable[str], *, skip_locked: bool = F
 
 
 def keep(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
-    """Keep groups from being removed before this transaction is over; returns the bounds of the existing ones.
+    """Prevent the removal of groups until this transaction ends. Return the bounds of the groups that exist.
 
-    It does not block grants: a caller's transaction may be long.
+    The lock does not block grants, because a caller's transaction may be long.
     """
     return _read(connection, _find(connection, groups).with_for_update(read=True, key_share=True))
 
 
 def bounds(connection: Connection, groups: Iterable[str]) -> dict[str, Bounds]:
-    """Read the bounds of those of these groups that exist."""
+    """Read the bounds of these groups. Groups that do not exist are left out."""
     return _read(connection, _find(connection, groups))
 
 
@@ -209,7 +210,7 @@ def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> N
 
 
 def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mapping[str, Any]) -> None:
-    """Set the bounds of a locked group, which stores its newest changes; without a rate no start counts."""
+    """Set the bounds of a locked group, and record the `change`. Without a rate, delete the recorded starts."""
     is_it = limits.c.limit_group == group
     known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
     told = dumps([*known, change][-MAX_CHANGES:])
@@ -232,12 +233,12 @@ def grant(
     frozen: Collection[str] = (),
     skip_locked: bool = False,
 ) -> Granted:
-    """Give the free places of these groups to the first in their lines; returns the runs and targets that got one.
+    """Give the free places of these groups to the first in their lines. Return the runs and targets that got a place.
 
-    `asked` is a run, or a target (`is_target`), that a worker holds (`features.limits.decide.decide_grants`). If it
-    gets no place, it waits in line, and another delivery will bring it. In `frozen` groups only targets get places, so
-    that fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is
-    read after everything is locked.
+    `asked` is a run or target (`is_target`) whose job a worker has taken (`features.limits.decide.decide_grants`). If
+    it gets no place, it waits in line and gets another job later. In `frozen` groups only targets get places, so that
+    fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is read
+    after everything is locked.
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
@@ -271,7 +272,7 @@ def grant(
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
-    for group in rated:  # a run without a place waits, even if the reason is another run that is being claimed now
+    for group in rated:  # a run is left without a place also if the reason is a run that is being claimed now
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
         use = running[group], taken, starts[group]
@@ -318,10 +319,10 @@ _START_IN_THE_WAY = (
 def _frees_at(
     connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
-    """Return when a group's rate lets the next run begin: `now` if it may, None if the run does not wait for the rate.
+    """Return when a group's rate allows the next start: `now` if it does already, None if the rate is not the reason.
 
     `use` has the numbers of running runs, of granted runs that have not started, and of starts in the last window. A
-    run that has not started yet leaves the window no earlier than a whole window from now.
+    granted run that has not started leaves the window no earlier than a whole window from now.
     """
     rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
@@ -346,11 +347,11 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
 
 
 def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_frozen: bool) -> datetime | None:
-    """Return when a link of a run must look at its line again; None if another link looks, or if no look is needed.
+    """Return when a link of a run has to give places in its line again; None if another link does so, or none has to.
 
-    Only the link of the first in line looks: otherwise every link that ever put a run in line would look whenever a
-    start leaves the window. It is due at once if a start has left the window since the grant that was blocked by the
-    rate, because no other link would come.
+    Only the link of the first in line does this. Otherwise every link that ever put a run in line would do it each time
+    that a start leaves the window. If a start has left the window since the rate blocked a grant, the link is due at
+    once, because no other link would come.
     """
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
@@ -363,16 +364,16 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_fr
 
 
 def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_frozen: bool) -> bool:
-    """Return whether only runs of quiet queues wait; a pass, not the next look, gives them a free place."""
+    """Return whether only runs of quiet queues wait. A pass of reconcile gives them a free place, and not a link."""
     unclaimed, _, silent = _taken(connection, [group])
     quiet = quiet_queues(silent[group], unclaimed[group], now)
     return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_frozen=is_frozen, quiet=quiet))
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
-    """Return when a link must look again at the line in which a run, or a target of it, waits.
+    """Return when a link has to give places again in the line in which a run, or its target, waits.
 
-    Return `now` if the rate already lets it begin, and None if it does not wait for a rate.
+    Return `now` if the rate already allows a start, and None if the line does not wait for a rate.
     """
     has_targets = sa.exists().where(targets.c.run_uid == runs.c.uid, IS_TARGET_IN_LINE)
     found = sa.select(limits.c.limit_group, *_BOUNDS).join_from(
@@ -408,9 +409,9 @@ def _waiting_of(row: Sequence[Any]) -> Waiting:
 def _taken(
     connection: Connection, groups: Iterable[str]
 ) -> tuple[dict[str, list[Waiting]], Counter[str], dict[str, list[str]]]:
-    """Read, for each group and in one snapshot, the granted, unclaimed runs and targets, and count the running ones.
+    """Read the granted, unclaimed runs and targets of each group, and count the running ones, in one snapshot.
 
-    Also read the queues of the runs and targets that were passed over.
+    Also read the queues of the runs and targets that have lost their grant.
     """
     dialect, running = dialect_of(connection), Counter[str]()
     unclaimed, passed = defaultdict[str, list[Waiting]](list), defaultdict[str, list[str]](list)
@@ -458,7 +459,7 @@ def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
 def first_in_line(
     connection: Connection, group: str, most: int, now: datetime, *, is_frozen: bool = False, quiet: Iterable[str] = ()
 ) -> list[Waiting]:
-    """Read the first runs and targets of a line that could start now; in a freeze (`is_frozen`) only targets.
+    """Read the first runs and targets of a line that could start now. In a freeze (`is_frozen`) read only targets.
 
     Runs of `quiet` queues (`features.limits.decide.quiet_queues`) come after all others.
     """
@@ -493,9 +494,9 @@ _FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
 def _are_free(
     connection: Connection, table: sa.Table, uids: Sequence[str], condition: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is one of these, meets `condition` and is locked by no other transaction.
+    """Return the condition that a row is among `uids`, meets `condition` and is locked by no other transaction.
 
-    The rows are locked by it.
+    Evaluating the condition locks the rows.
     """
     dialect = dialect_of(connection)
     free = sa.select(table.c.uid).where(dialect.one_of(table.c.uid, uids), condition)
@@ -503,7 +504,7 @@ def _are_free(
 
 
 def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: datetime) -> int:
-    """Take back unclaimed grants; returns how many. A run that is being claimed now keeps its grant."""
+    """Take back unclaimed grants, and return how many. A run that is being claimed now keeps its grant."""
     if not uids:
         return 0
     taken = sa.update(kind.table).where(_are_free(connection, kind.table, uids, kind.is_unclaimed))
@@ -513,9 +514,9 @@ def _pass_over(connection: Connection, kind: _Kind, uids: Sequence[str], now: da
 def _give_runs(
     connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]
 ) -> tuple[list[Run], dict[str, tuple[str, str]]]:
-    """Grant these runs their places, except runs that another transaction holds; returns them in the order of the line.
+    """Give places to these runs, except runs that another transaction holds. Return them in the order of the line.
 
-    Also returns the namespace and id of each schedule, by uid. The starts of runs of `rated` groups will count.
+    Also returns the namespace and id of each schedule, by uid. The starts of runs of `rated` groups will be counted.
     """
     if not uids:
         return [], {}
@@ -533,7 +534,7 @@ def _is_of(connection: Connection, table: sa.Table, groups: Sequence[str]) -> sa
 
 
 def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, rated: Sequence[str]) -> list[Target]:
-    """Grant these targets their places, as `_give_runs` does; they should be on their queue from now on."""
+    """Give places to these targets, as `_give_runs` does, and record that they belong on their queue from now on."""
     if not uids:
         return []
     grants = sa.update(targets).where(_are_free(connection, targets, uids, _TARGETS.needs_grant))
@@ -566,9 +567,9 @@ def has_place(connection: Connection, uid: str, *, is_target: bool = False) -> b
 
 
 def wants(connection: Connection, group: str, now: datetime) -> int | None:
-    """Return how many granted runs of a group wait for their claim; None if its line needs no look now.
+    """Return how many granted runs of a group wait for their claim; None if no places are to be given now.
 
-    An empty line needs none either (`features.limits.decide.wants_grants`).
+    None is returned also if the line is empty (`features.limits.decide.wants_grants`).
     """
     row = connection.execute(_STATE, {"group": group}).first()
     if row is None:
@@ -576,7 +577,7 @@ def wants(connection: Connection, group: str, now: datetime) -> int | None:
     bounds = _bounds(*row[:3])
     taken, unclaimed = row[3:]
     most = bounds.number
-    if most is None and bounds.rate is not None:  # beside a number, the grant finds the rate, and when to look again
+    if most is None and bounds.rate is not None:  # with a number, the grant checks the rate, and when to look again
         most, taken = bounds.most_unclaimed(0, _started(connection, group, bounds.rate, now)), 0
     return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
@@ -597,7 +598,7 @@ def _count_of(condition: _Condition) -> sa.ColumnElement[int]:
 def _is_line() -> sa.ColumnElement[bool]:
     """Return the condition that a run or target waits in a group.
 
-    An EXISTS over many groups may be planned as one scan of all rows.
+    It reads the first row of the line, because a database may plan an EXISTS as one scan of the rows of all groups.
     """
     first = (
         sa.select(sa.literal_column("1", sa.Integer))
@@ -621,22 +622,26 @@ STATE = (
     _TAKEN[1].label("limit_unclaimed"),
     _is_line().label("limit_has_line"),
 )
-"""The columns by which the statement of an end sees its `group`, as it was before the end."""
+"""The columns with which the statement that ends a run reads the state of its `group` from before the end."""
 STARTS_UNCOUNTED = ~runs.c.is_rated
 """The condition that the start of a run counts in no rate."""
 
 
 def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the answer of `wants` for the group of a run that has ended, from the STATE that its end saw; empty if
-    unknown.
+    """Return the answer of `wants` for the group of a run that has ended, from the STATE that its statement read.
 
-    The STATE still counts this run as running. A run that joins the line meanwhile counts it too, and this end may not
-    see the joining run. So an end that sees no line must look after its commit, unless other ends will (`others_look`)
-    or the group was less than half full. In that last case a joining run found the group full only if more than half of
-    its places were given while this end was written. The end of one of those runs sees the line; until then, or until
-    the next fire or pass, the place stays empty. That must be rare: to have one free place besides this one would not
-    be enough. An end frees nothing of a rate: a link looks when its start leaves the window. With a rate alone no run
-    waits for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
+    The result is empty if the answer is not known. Then the caller reads the group after the commit.
+
+    The STATE still counts this run as running. A run that joins the line at the same moment counts it, too, and the
+    statement may not see that run. So if the statement sees no line, the answer is not known, with two exceptions:
+
+    - Later ends give the places (`others_look`).
+    - The group was less than half full. Then a joining run found it full only if more than half of its places were
+      given while this end was written. The end of one of those runs sees the line. The place stays free until then, or
+      until the next fire or pass. This must be rare, so one free place in addition to this one would not be enough.
+
+    An end frees nothing of a rate: a link gives places when the start leaves the window. With a rate alone no run waits
+    for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
     """
     if seen.get("limit_number") is None:
         return {}
@@ -670,9 +675,9 @@ _IS_EMPTY = sa.and_(
 
 
 def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -> int:
-    """Remove groups that are still empty, have no start that counts, and are not locked; returns how many.
+    """Remove groups that are still empty, have no start that counts, and are not locked. Return how many.
 
-    A group that is created again with its rate still counts the starts of the window.
+    So a group that is removed and created again with the same rate misses no start of the window.
     """
     free = _find(connection, groups).with_for_update(skip_locked=True)
     locked = _read(connection, free)
@@ -748,7 +753,7 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
 
 @lru_cache(maxsize=2)
 def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    # Scan once for all groups: most open runs may be in one line, and a plan for any group would read them for each.
+    # Read all groups in one scan. Most open runs may be in one line, and a query for each group would read them again.
     def waiting(kind: _Kind) -> sa.Select[Any]:
         group, since = kind.table.c.limit_group, sa.func.min(kind.table.c.limit_at, type_=kind.table.c.limit_at.type)
         found = sa.select(group, sa.func.count(), since).where(kind.needs_grant)
@@ -780,7 +785,7 @@ def busiest(connection: Connection, most: int, now: datetime, namespace: str | N
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count by queue the runs and targets that lost an unclaimed grant and wait for a worker to ask for them."""
+    """Count by queue the runs and targets that have lost their grant and for which no worker has asked since."""
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue
@@ -805,9 +810,9 @@ class Members(NamedTuple):
     """The runs and schedules of a group, the first of each."""
 
     line: list[tuple[str, Run]]
-    """The runs in line, in their order, each with the id of its schedule and its place."""
+    """The runs in line, in order, each with the id of its schedule and its position."""
     running: list[tuple[str, Run]]
-    """The runs that run or are about to, the oldest first."""
+    """The runs that run or have a place to start, the oldest first."""
     schedules: list[str]
     """The ids of schedules that name the group."""
     has_more: bool
