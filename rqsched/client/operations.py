@@ -136,16 +136,16 @@ class Limits(Group):
         unset: Sequence[str] = (),
         reason: str | None = None,
     ) -> LimitDescription:
-        """Change how many runs of a group may run at once, how many may start in a time, or both; returns the group.
+        """Change how many runs of a group may run at once, or start in a window of time, or both. Return the group.
 
         Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
-        continue; if more run than a lowered number allows, no run begins until fewer run. The group records the caller
-        and the reason. Raises LimitNotFoundError.
+        continue. If more runs run than a lowered number allows, no run begins until fewer run. The group records the
+        caller and the reason. Raises LimitNotFoundError.
 
         Args:
-            name: The group, as `limit` of a schedule names it.
-            number: How many may run at once.
-            rate: How many may start in any window of a length, such as `100/min`.
+            name: The name of the group, as in `limit` of a schedule.
+            number: How many runs may run at once.
+            rate: How many attempts may start in any window of a length, such as `100/min`.
             unset: `number` or `rate`, to remove that limit.
             reason: Why; recorded with the caller.
         """
