@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     schedule: Schedule
     """The schedule that started it."""
     token: str
-    """Drawn by this process for this attempt: only the holder of the token may end the attempt."""
+    """The token that this process drew for the attempt. Only its holder may end the attempt."""
     owed: tuple[str, ...] = ()
     """The uids of the pings to send for the start."""
     version: str | None = None
@@ -91,8 +91,8 @@ class NotAnsweredError(Exception):
 class ParentWorker(Protocol):
     """The worker that forked this process. It writes to SQL for this process over a connection that is open already.
 
-    Both methods raise NotAnsweredError. Then this process repeats the write under the same token. The token shows
-    whether the parent has written already, as after any lost answer of SQL.
+    Both methods may raise NotAnsweredError. Then this process repeats the write with the same token, which shows
+    whether the parent has written already.
     """
 
     def claim(self, job: RunJobId, token: str, worker: str) -> Claim | None:

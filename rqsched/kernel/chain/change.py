@@ -1,12 +1,12 @@
-"""Changing a schedule: the one way for every operation. The operation locks, reads and decides; the rest is here.
+"""Changing a schedule: the steps that all operations share. The operation locks, reads and decides; the rest is here.
 
-1. The operation locks, reads and decides. If an earlier attempt was written but its answer was lost, the row shows it.
+1. The operation locks, reads and decides. The row shows whether an earlier attempt was committed whose answer was lost.
 2. Features may refuse the decision. Then it is written: in a transaction of ours, in a single statement if that is
    enough, or in the caller's transaction.
 3. After the commit the Changes are published (`kernel/chain/commit.py`).
 
 An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
-repair draws no uid: an earlier attempt of it is recognised by the values of the row.
+repair draws no uid: the values of the row show whether an earlier attempt of the repair was committed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Before a commit, `write` writes Changes to SQL; after the commit, `publish` updates Redis and calls the features.
 
 Redis *follows* a Change when it has the links and jobs that the Change needs. Only this module writes Changes and makes
-Redis follow them. The caller locks, reads and decides before. `Attempts` combines a decision with `write`. After a lost
-answer to a commit it finds out whether the attempt was committed.
+Redis follow them. The caller locks, reads and decides before. `Attempts` combines a decision with `write`, and finds
+out after a lost answer whether the commit was made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_OUT_OF_SYNC = 10_000
 MANY_WAITING = 2
-"""If more runs of a schedule than this wait for the run ahead of them, a warning is logged."""
+"""A warning is logged if more runs of a schedule than this wait for an unfinished run."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
@@ -204,7 +204,7 @@ class Attempts(Generic[R]):
         self._parts = parts
         self._decide = decide
         self.tried: Decided[R] | None = None
-        """An earlier decision, of this or another process, that may have been written although its answer was lost."""
+        """An earlier decision, of this or another process, that may have been committed although no answer came."""
 
     def under_lock(self, connection: Connection) -> Decided[R]:
         """Decide under locks and write, unless an earlier attempt was written."""
@@ -221,7 +221,7 @@ class Attempts(Generic[R]):
     def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
         """Write a decision in one statement without a lock; None if nothing was written or one statement is not enough.
 
-        If an earlier attempt may have been written, nothing is written here: `under_lock` finds out.
+        If an earlier attempt may have been committed, this writes nothing and leaves the check to `under_lock`.
         """
         involved = self._parts.features.involved_in(decided.changes)
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):

@@ -67,15 +67,16 @@ class ScheduleRequest(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit event; None records neither."""
     keep_next: bool = False
-    """Keep the next time even if the timing changed (Waymark)."""
+    """Keep the next time even if the timing changed (for the HTTP API of Waymark)."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
     starts_past: bool = False
-    """If a new schedule would never fire, start a run of it at once (a task of Django)."""
+    """If a new schedule would never fire, start a run at once (Django's tasks use this)."""
     key: str | None = None
     """The idempotency key of a create: the same key with the same request returns the same schedule, for a day."""
     answer: Callable[[Schedule], str] | None = None
-    """Returns a surface's answer to a create with a key. It is kept with the key, so a repetition gets the same."""
+    """Returns the response to a create with a key. It is stored with the key, so a repeated create gets the same
+    response."""
     shared: Definition | None = None
     """The definition without its arguments, if many requests share this one object; else None."""
 
@@ -126,7 +127,7 @@ def _create(
     tried: Decided[Schedule] | None,
 ) -> Decided[Schedule]:
     namespace, schedule_id = request.named
-    # First the schedule, then the key: both were committed together, so a reader that sees the schedule sees the key.
+    # Read the schedule before the key. Both are committed together, so the key is there if the schedule is there.
     known = lock_declared(connection, namespace, _wanted([request])).get(schedule_id)
     if tried is not None and tried.is_written(known):
         return tried
@@ -204,7 +205,7 @@ def _plans_of(
 
 
 def _key_of(request: ScheduleRequest) -> Key | None:
-    """Return the idempotency key with a digest of the owner's request, so that another request under it is noticed."""
+    """Return the idempotency key with a digest of the request, which shows whether a later request is the same."""
     if request.key is None:
         return None
     said = asdict(replace(request.definition, defaults="{}"))
@@ -234,7 +235,7 @@ def _calendars_of(
 def created(request: ScheduleRequest, uid: str, now: datetime, calendars: tuple[Calendar, ...] = ()) -> Change:
     """Decide to create the requested schedule, whose spec names these calendars.
 
-    Raises InvalidSpecError if it would never fire and `must_have_future` is set.
+    Raises InvalidSpecError if the schedule would never fire and `must_have_future` is set.
     """
     if request.must_have_future:
         lifecycle.require_future(request.definition.parsed_spec, request.named, now, calendars)
@@ -308,7 +309,7 @@ def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Chan
     following = partial(_follow, runtime, changes)
     try:
         return threads.submit(copy_context().run, following).result
-    except RuntimeError:  # no thread can be started; if one starts later, it only repeats this
+    except RuntimeError:  # no thread can be started; a thread that starts later only repeats this
         return following
 
 
@@ -321,7 +322,7 @@ def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
 
 
 def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], object]]], but: int = 0) -> None:
-    """Announce the first batches, all but the last `but` ones, each after Redis has followed."""
+    """Announce the batches except the last `but` ones, each after Redis follows it."""
     while len(untold) > but:
         changes, wait = untold[0]
         wait()

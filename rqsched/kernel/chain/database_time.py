@@ -1,4 +1,4 @@
-"""The database's time as this process knows it: measured each minute, monotonic in between."""
+"""The database's time as this process knows it: measured each minute, and monotonic between two measurements."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _log = logging.getLogger(__name__)
 class DatabaseTime(Clock):
     """Measures this host's clock against the database's.
 
-    A change of the host's wall clock only makes the next measurement come earlier. A new measurement is never made
-    inside a transaction. This class is for a database with a server: SQLite has no clock, so the host's clock is used.
+    If the host's wall clock is set, the next measurement is made earlier, and nothing else changes. A new measurement
+    is never made inside a transaction. This class is for a database with a server: SQLite has no clock, so the host's
+    clock is used.
     """
 
     def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:
@@ -24,7 +25,7 @@ class DatabaseTime(Clock):
         self._host = host
         self._refresh = refresh
         self.clock = DatabaseClock(host)
-        """The clock with the newest measurement; the measurement of another process of this host may replace it."""
+        """The clock with the newest measurement. A measurement of another process of this host may replace it."""
 
     def now(self) -> datetime:
         """Return the present instant; raises BackendUnavailableError if SQL is away and there is no measurement."""

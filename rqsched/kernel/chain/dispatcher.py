@@ -1,8 +1,9 @@
-"""The dispatcher: leases due links, fires them as a batch, keeps house in between, and waits for the next link.
+"""The dispatcher: leases due links (jobs that fire schedules), fires them as a batch, and waits for the next link.
 
-Any number of dispatchers run side by side without a leader. When a link is due, one dispatcher looks first, so that
-they do not all compete for the link. The others look a little later, in case the first one has died. If a dispatcher is
-killed, the links that it leased wait for the rest of the lease; other dispatchers take all other links.
+Between batches it reconciles and deletes old rows. Any number of dispatchers run side by side without a leader. When a
+link is due, one dispatcher looks first, so that they do not all compete for the link. The others look a little later,
+in case the first one has died. If a dispatcher is killed, its leased links wait for the rest of the lease. Other
+dispatchers take all other links.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ LONGEST_WAIT = 0.2
 """After this many seconds a waiting dispatcher looks for due links, even if nothing woke it: the dispatcher that was
 woken may have died."""
 LATER_LOOK = 0.01
-"""Seconds after a due time at which the other dispatchers look: the first has leased the link by then, unless it died.
+"""Seconds after a due time at which the other dispatchers look. The first has leased the link by then, or died.
 """
 SQLITE_BATCH = 50
 """The most links of one batch on SQLite: while a batch is written, no other process can write."""
 HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
-"""How often one of the dispatchers of a control queue keeps house."""
+"""How often one dispatcher of a control queue makes the housekeeping (`Stage.HOUSEKEEPING`)."""
 _ASK_SECONDS = 30
-"""How often a dispatcher asks whether it is its turn to keep house."""
+"""How often a dispatcher checks whether the housekeeping is due."""
 _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
-"""How often a dispatcher whose database server is not the recorded one asks again."""
+"""How often a dispatcher asks again while another database server than its own is recorded."""
 _TELL_SECONDS = 60.0
 """How often a dispatcher's log repeats the same reason to wait."""
 
@@ -54,8 +55,8 @@ class Dispatcher:
         """Take what the loop needs.
 
         `recover` makes a pass of reconcile at once, even if another process made one in this interval. `on_turn` is
-        called before and after every step that may wait for SQL or Redis, so that a supervisor sees that the loop goes
-        on.
+        called before and after every step that may wait for SQL or Redis, so that a supervisor sees that the loop is
+        not stuck.
         """
         self._runtime = runtime
         self._on_turn = on_turn
@@ -107,7 +108,7 @@ class Dispatcher:
             self._heartbeat.stop()
 
     def _keep(self, error: BackendUnavailableError | RedisError) -> None:
-        """Let others know why this dispatcher waits: put SQL's error into Redis, and Redis's refusal into SQL."""
+        """Show why this dispatcher waits: write SQL's error to Redis, or Redis's refusal to SQL."""
         if isinstance(error, DatabaseUnavailableError):
             self._heartbeat.waits_for = str(error)
         if isinstance(error, RedisError):
@@ -123,7 +124,7 @@ class Dispatcher:
         time.sleep(_FOREIGN_SECONDS)  # do not take from the wake list: wakes are for the other server's dispatchers
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
-        """Log the reason to wait, at once and then once a minute: if a disk is full, more logs make it worse."""
+        """Log the reason to wait, at once and then only once a minute: more logs would make a full disk worse."""
         if str(error) != self._told or time.monotonic() >= self._tells_at:
             self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
             _log.log(level, text, error, extra={"action": action})

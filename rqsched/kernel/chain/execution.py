@@ -41,8 +41,8 @@ MAX_RESULT = 65_536
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
-    A stale delivery (delivered twice, delivered again, cancelled meanwhile) does nothing. If a person requeued the
-    `rq_job` after its run had failed, this asks for another attempt of the run. The error of a failed attempt is
+    A stale delivery does nothing: the job was delivered twice or again, or the run was cancelled. If a person requeued
+    the `rq_job` after its run had failed, this requests another attempt of the run. The error of a failed attempt is
     recorded, and then raised again for RQ and RQ's exception handlers. A workflow that itself raises RunCancelled
     cancels its run. A run whose workflow this process cannot find is given back (see `blocked`). Raises UnknownJobError
     if this database has no such run.
@@ -85,9 +85,9 @@ def _traced(claim: Claim) -> Attempt:
 
 
 def _leave(runtime: Runtime, job: RunJobId, rq_job: Job | None) -> Claim | None:
-    """Handle an attempt that could not be claimed: it is frozen, late or stale, or a person asks for another attempt.
+    """Handle an attempt that could not be claimed: it is frozen, late or stale, or a person requests another attempt.
 
-    A feature may ask for another claim: for example, limits had no place for the run, and have one now.
+    A feature may request another claim: for example, the run waited for a place in its group and has one now.
     """
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, job.uid))
     if found is None:

@@ -2,8 +2,8 @@
 """The points at which a feature takes part in Changes, claims, attempts and passes. The kernel names no feature.
 
 A feature is involved in a Change if one of its `columns` of the schedule differs from the default before or after the
-Change, or if the settings of the process involve it. An ordinary schedule has the default in each column, so its fire
-calls no feature. `rqsched.features.list` has the features in the order in which they are called at each point.
+Change, or if the settings of the process involve it. An ordinary schedule has the default in each of these columns, so
+its fire calls no feature. `rqsched.features.list` has the features in the order in which they are called at each point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pass(NamedTuple):
     """A reconcile pass that begins."""
 
     is_full: bool
-    """Whether the pass looks at everything, as after a flush of Redis, or only at what is due soon or late."""
+    """Whether the pass checks all rows, as after a flush of Redis, or only rows that are due soon or late."""
     fires_between: bool
     """Whether the process fires between two batches. If not, a long section pauses there, so that others can fire."""
 
@@ -53,9 +53,10 @@ class Stage(Enum):
     RUNS = auto()
     """Runs, and work that depends on their ends, after the kernel has delivered and ended the runs that it found."""
     REST = auto()
-    """Long work on which Redis does not depend, after the pass has recorded that Redis has everything again."""
+    """Long work that Redis does not need, after the pass has recorded that Redis is complete again."""
     HOUSEKEEPING = auto()
-    """Deletions: in no pass, but made every quarter of an hour, when a dispatcher has nothing else to do."""
+    """Deletions. They are in no pass: a dispatcher makes them every quarter of an hour when it has nothing else to
+    do."""
 
 
 class Section(NamedTuple):
@@ -73,38 +74,39 @@ class Feature(Protocol):
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
     """Columns of a schedule and their defaults: the feature is involved if a value differs from its default."""
     run_columns: ClassVar[Sequence[tuple[Callable[[Run], object], object]]] = ()
-    """Columns of a run and their defaults, likewise: a run may keep a value that its schedule no longer has."""
+    """Columns of a run and their defaults, in the same way. A run may keep a value that its schedule no longer has."""
     options: ClassVar[Sequence[tuple[Callable[[Policies | Workflow], object], object]]] = ()
-    """Options of a schedule's policies or of a workflow and their defaults, likewise, but only for `call`."""
+    """Options of a schedule's policies or of a workflow and their defaults, in the same way, but only for `call`."""
     is_always_involved: bool = False
     """Whether the settings of this process involve the feature in any case; fixed when the process starts."""
     writes_every_start: bool = False
-    """Whether the settings of this process make the feature write with every claim: no claim is a single statement."""
+    """Whether the settings of this process make the feature write with every claim. Then no claim is a single
+    statement."""
     follows_first: ClassVar[bool] = False
     """Whether `follow` is called before the subscribers, which are the application's code and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
     """The condition on a run and its schedule under which the feature writes nothing with the claim; None if it never
     writes with a claim."""
     jobs: ClassVar[tuple[type[OwnJobId], ...]] = ()
-    """The kinds of ids of its own RQ jobs, which it performs; each kind belongs to one feature."""
+    """The kinds of ids of the RQ jobs that the feature performs. Each kind belongs to one feature."""
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Refuse the decision of an operation by an error for its caller, or write rows that the decision needs.
+        """Raise an error to refuse an operation's decision, or write rows that the decision needs.
 
         Called once in each attempt at an operation's transaction, after the decision and before anything is written.
-        The Changes are all of one namespace.
+        All Changes are of one namespace.
         """
         return
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what depends on the rows before Changes are written, in the same transaction; may raise.
+        """Write rows that depend on the rows before the Changes, in the same transaction; may raise.
 
         Called once in each attempt at the transaction.
         """
         return
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write what belongs to Changes that have just been written, in the same transaction.
+        """Write the feature's rows for Changes that have just been written, in the same transaction.
 
         Called once in each attempt at the transaction.
         """
@@ -117,7 +119,7 @@ class Feature(Protocol):
     def sees(self, change: Change) -> Sees:
         """Return the columns that `follow` needs if a single statement ends a run. The statement returns their values.
 
-        Only limits use this. The statement belongs to the kernel, and a second statement would cost time at each end.
+        Only limits use this. A second statement would cost time at each end.
         """
         return NOTHING
 
@@ -146,9 +148,9 @@ class Feature(Protocol):
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
         """Handle a job whose run could not be claimed; returns whether to claim the run again now.
 
-        Returns None if the job is no matter of this feature. All features are asked in turn until one answers, because
-        the row of the run does not show that a person requeued its job. Called at most once for a job. An error fails
-        the job.
+        Returns None if the job does not concern this feature. Features are called in turn until one returns a bool,
+        because the row of the run does not show that a person requeued its job. Called at most once for a job. An error
+        fails the job.
         """
         return None
 
@@ -156,8 +158,8 @@ class Feature(Protocol):
         """Return what a claimed attempt calls instead of its workflow; None for the workflow.
 
         Called once for each attempt whose workflow is found, before the attempt begins. A WorkflowNotFoundError gives
-        the run back, for a worker that has the code; any other error fails the attempt. Only fan-out uses this: its
-        function that returns targets is called instead, and must be found when the workflow is found.
+        the run back, for a worker that has the code. Any other error fails the attempt. Only fan-out uses this: it
+        calls the function that returns the targets.
         """
         return None
 
@@ -182,20 +184,20 @@ class Feature(Protocol):
         """
         return None
 
-    # Not points of the protocol: what a worker needs for the feature's own jobs and statements.
+    # The following methods are no such points: a worker calls them for the feature's own jobs and statements.
 
     def perform(self, job: OwnJobId) -> bool:
-        """Perform a job of one of its `jobs`; returns False if there was nothing to do, and perhaps no row.
+        """Perform a job of one of the `jobs`; returns False if there was nothing to do, perhaps because a row is gone.
 
         An error fails the job. Raises UnknownJobError if this database surely has no such row.
         """
         return False
 
     def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
-        """End a job of its own after its process died.
+        """End a job of the feature after the job's process died.
 
         With a `token`, only a claim under that token is ended. With `is_final` a person stopped the job. Only fan-out
-        uses it: a delivery is made again when its lease is over.
+        uses this: the delivery of a notification is repeated when its lease is over.
         """
         return
 

@@ -1,4 +1,4 @@
-"""Firing: lock the schedules of delivered links, decide, write the Changes, and make Redis follow.
+"""Firing: lock the schedules of delivered links, decide, write the Changes, and publish them.
 
 A single link is a batch of one (docs/architecture.md, Fire).
 """
@@ -36,13 +36,14 @@ _log = logging.getLogger(__name__)
 LOCKED_AGAIN = timedelta(milliseconds=50)
 """How long until a link is tried again, if another process has locked its schedule."""
 FOREIGN_AGAIN = timedelta(seconds=15)
-"""When a link that may belong to another database is due again: soon, because that database waits for it."""
+"""How long until a link is tried again that may belong to another database. It is short for the sake of that
+database."""
 UNREADABLE_AGAIN = timedelta(hours=1)
-"""How long until an id that is no link is looked at again."""
+"""How long until an id that is no link is read again."""
 FAILED_AGAIN = timedelta(seconds=5)
 """How long until a failed link is tried again, if no backoff was recorded on its schedule."""
 FROZEN_AGAIN = timedelta(seconds=15)
-"""How long until a link is tried again, if it was taken while everything, or its namespace, is frozen."""
+"""How long until a link is tried again that was taken while everything, or its namespace, is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -67,19 +68,19 @@ class Fired(NamedTuple):
 
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
-"""The links of one delivery, by the uid of their schedule; each schedule has at most one main link. The order of the
-delivery is kept: the schedule that was due first fires first, and its run is first on its queue."""
+"""The links of one delivery, by the uid of their schedule. Each schedule has at most one main (not retry) link. The
+order of the delivery is kept: the schedule that was due first fires first, and its run is first on its queue."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
-    """Fire delivered links: each is decided under its schedule's lock and committed, and only then Redis follows.
+    """Fire delivered links: decide about each under its schedule's lock, commit, and only then update Redis.
 
     A link may be delivered twice, late, early or after its schedule changed without harm. If the decision about a
     schedule raises, each schedule of the batch is fired alone, and the failure is recorded on its schedule. So it harms
     no other schedule. A schedule of a newer release is left to processes of that release, which take its link when it
-    comes again. While everything is frozen nothing is decided, and each link comes again; so does each link of a frozen
-    namespace. Raises BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered
-    again after an error: then this error is also raised if Redis does not answer.
+    comes again. While everything or a namespace is frozen, its links are not decided about and come again. Raises
+    BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered again after an error:
+    then this error is also raised if Redis does not answer.
     """
     if runtime.freezes.is_all_frozen:
         return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]
@@ -159,7 +160,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         if isinstance(link, RetryLinkId):
             fired.append(_fire_retry(connection, link, schedule, now, is_frozen=link.uid in frozen))
         elif is_stale(schedule, link.n):
-            # Redis follows the schedule as it is now: this repairs a crash between the commit and the writes to Redis.
+            # Publish the schedule as it is now. This repairs a crash between a commit and the writes to Redis.
             change = restate(connection, schedule)
             fired.append(Fired(str(link), "stale", change=change if change.changed_runs or link_of(schedule) else None))
         elif schedule.due_at is not None and schedule.due_at > now:
@@ -243,17 +244,17 @@ def restate(connection: Connection, schedule: Schedule) -> Change:
 def _fire_retry(
     connection: Connection, link: RetryLinkId, schedule: Schedule, now: datetime, *, is_frozen: bool
 ) -> Fired:
-    """Decide about a retry link. It is valid if run, attempt and status match: later fires or a pause do not matter."""
+    """Decide about a retry link. Only run, attempt and status must match: later fires and a pause do not matter."""
     run = changes.find_run_by_number(connection, link.uid, link.number)
     if run is not None and run.status is RunStatus.RUNNING and run.dispatched_at is not None:
         return Fired(str(link), "fired", run=run)
     if run is None or run.status is not RunStatus.RETRYING or run.attempt != link.attempt:
         if run is None or run.status is not RunStatus.PENDING:
-            return Fired(str(link), "stale", run=run)  # runs behind this run in line may wait for the link
+            return Fired(str(link), "stale", run=run)  # other runs in line may wait for this link
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
-        # This delivers a blocked run, or a run whose retry was committed before its process died. If the run waits for
-        # the rate of its limit, the feature looks at its line.
+        # This delivers a blocked run, or a run whose retry was committed before its process died. If the run waits in
+        # line for the rate of its group, the feature `limits` checks the line.
         return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), run=run)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)
@@ -265,7 +266,7 @@ def _fire_retry(
 def _fire_alone(
     runtime: Runtime, uid: str, links: Sequence[LinkId | RetryLinkId], *, skip_locked: bool, must_follow: bool
 ) -> list[Fired]:
-    """Fire one schedule's links; an error is recorded on the schedule, which is due again after a backoff."""
+    """Fire one schedule's links. An error is recorded on the schedule, which is then due again after a backoff."""
     try:
         return _fire_together(runtime, {uid: links}, skip_locked=skip_locked, must_follow=must_follow)
     except BackendUnavailableError:
@@ -299,7 +300,7 @@ def _record_failure(
 
 
 def _disown(runtime: Runtime, fired: list[Fired]) -> list[Fired]:
-    """Drop links of purged schedules, but leave them alone if another database may own the control queue."""
+    """Drop links of purged schedules, but keep them if another database may own the control queue."""
     foreign = [result.id for result in fired if result.outcome == "foreign"]
     try:
         is_ours = runtime.ownership.is_known_to_redis()

@@ -1,8 +1,9 @@
 """The freeze gate: code asks it before a link fires, a run is claimed or something is started by hand.
 
 A freeze of everything is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks.
-One of the two is enough, and a pass of reconcile copies it to the other. The last answers are remembered: a server that
-does not answer changes nothing. A process whose own settings freeze it asks neither.
+One of the two is enough to freeze, and a pass of reconcile copies the freeze to the other. A process remembers the last
+answers, so an outage of one server does not end or begin a freeze. A process whose own settings freeze it asks neither
+server.
 
 Only SQL stores the freeze of a namespace: fires and claims ask in their own statements. Redis only says that these
 freezes have changed. Then an operation that starts something by hand first asks SQL again.
@@ -33,7 +34,7 @@ _ALL = "*"
 """The name of the freeze of everything; other freezes have the name of their namespace."""
 _ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
 _OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
-"""How long an answer of Redis and an answer of SQL count, if nothing shows earlier that it has changed."""
+"""How long an answer of Redis, and an answer of SQL, is valid if nothing shows a change earlier."""
 
 
 class FreezeGate:
@@ -98,7 +99,7 @@ class FreezeGate:
         return self.frozen
 
     def find_all(self) -> list[Freeze]:
-        """Return the current freezes, freshly read: that of everything first, then the newest of a namespace.
+        """Read the current freezes: first the freeze of everything, then those of namespaces, the newest first.
 
         Raises BackendUnavailableError if SQL does not answer, unless everything is known to be frozen.
         """
@@ -112,7 +113,7 @@ class FreezeGate:
         """Return `is_all_frozen`, after asking Redis and SQL if their last answers are too old.
 
         With `is_fresh` they are asked in any case. Without it, a process that calls `ask_redis_now` does not ask here.
-        Without `with_sql`, SQL is asked only if it had a freeze of everything, which may be over.
+        Without `with_sql`, SQL is asked only if its last answer was a freeze of everything, which may be over.
         """
         if (self.is_own or self._has_asker) and not is_fresh:
             if self.is_own and not self._was_asked:
@@ -122,7 +123,7 @@ class FreezeGate:
         if now is None or self._redis_at is None or abs(now - self._redis_at) >= _OF_REDIS:
             self._redis_at = now or self._redis_at
             self._ask_redis()
-        needs_sql = with_sql or _ALL in self._in_sql  # nobody else here may ask whether that freeze is over
+        needs_sql = with_sql or _ALL in self._in_sql  # perhaps no other call asks whether that freeze is over
         if needs_sql and (now is None or self._sql_at is None or abs(now - self._sql_at) >= _OF_SQL):
             self._sql_at = now or self._sql_at
             self._ask_sql()
@@ -218,19 +219,19 @@ class FreezeGate:
             _log.warning("the freeze is not copied yet: %s", error, extra={"action": "freeze_not_copied"})
 
     def _came_back(self, freeze: Freeze, place: str) -> None:
-        """Log that a freeze that had come back was ended again, and read the current one."""
+        """Log that a thawed freeze had come back and was ended again, and read the current freeze."""
         text = "a freeze that had been thawed was back in %s, which has gone back, and is ended again: %s"
         _log.warning(text, place, freeze, extra={"action": "freeze_over"})
         self._read_redis()
         self._read_sql()
 
     def put_into_redis(self, freeze: Freeze) -> None:
-        """Freeze everything in Redis, unless Redis has such a freeze or knows that it was thawed; raises RedisError."""
+        """Freeze everything in Redis, unless it is frozen there or this freeze was thawed; raises RedisError."""
         self._transport.set_freeze(freeze.uid, freeze.to_text())
         self._read_redis()
 
     def put_into_sql(self, freeze: Freeze, *, begins: bool = False) -> None:
-        """Store a freeze in SQL, unless SQL has it or knows that it was thawed; raises BackendUnavailableError.
+        """Store a freeze in SQL, unless SQL has it or it was thawed; raises BackendUnavailableError.
 
         A freeze that `begins` gets the time at which it is written as its beginning.
         """
@@ -257,9 +258,9 @@ class FreezeGate:
         metadata.drop_freeze(connection, ended, text=text, namespace=namespace)
 
     def thaw_everything(self, by: str | None = None, reason: str | None = None) -> Freeze | None:
-        """End the freeze of everything in SQL, which records by whom and why, then in Redis; returns the freeze.
+        """End the freeze of everything, first in SQL with a record by whom and why, then in Redis; returns the freeze.
 
-        Raises the errors of both. If Redis does not answer, everything is still frozen: call this again.
+        Raises the errors of SQL and Redis. If Redis does not answer, everything is still frozen: call this again.
         """
         self._read_redis()
         self._read_sql()

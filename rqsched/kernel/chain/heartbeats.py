@@ -87,7 +87,7 @@ _pulse = Pulse()
 
 def _begin_anew() -> None:
     """Forget the parent's thread, which does not exist in a fork, and its heartbeats."""
-    global _pulse  # noqa: PLW0603 - a thread that this process does not have may hold the old lock
+    global _pulse  # noqa: PLW0603 - a thread of the parent may hold the old lock
     _pulse = Pulse()
 
 

@@ -37,7 +37,10 @@ class Imports:
         self._are_owed, self._opened_by = True, opened_by
 
     def require(self) -> None:
-        """Import RQSCHED_IMPORTS if that is still to do. Raises ConfigError if it fails, or if it is too early."""
+        """Import RQSCHED_IMPORTS if that was not done yet.
+
+        Raises ConfigError if an import fails, or if it is too early.
+        """
         if not (self._are_owed or self.error):
             return
         missing = [name for name in self._settings.imports if name not in sys.modules]
@@ -50,7 +53,7 @@ class Imports:
         self._are_owed, self.error = False, None
 
     def attempt(self) -> None:
-        """Import RQSCHED_IMPORTS if that is still to do and not too early; a failure is logged once."""
+        """Import RQSCHED_IMPORTS if that was not done yet and is not too early. Log a failure once."""
         if not self._are_owed or self._is_too_early():
             return
         try:
@@ -113,7 +116,7 @@ def import_workflows(settings: Settings) -> None:
 
 
 def is_importing_workflows() -> bool:
-    """Return whether a module is being imported because RQSCHED_IMPORTS names it, not because it serves requests."""
+    """Return whether an import of RQSCHED_IMPORTS is under way now, in contrast to the import of a web application."""
     return _importing.get()
 
 

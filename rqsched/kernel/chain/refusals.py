@@ -39,7 +39,7 @@ class Refused(NamedTuple):
     """One thing that Redis refuses."""
 
     what: str
-    """The queue to which nothing is published, or the processes that take nothing: `queue 'default'`."""
+    """The queue that gets no jobs, or the processes that take none, such as `queue 'default'`."""
     text: str
     """The error of Redis, and the keys that it may be about."""
     advice: str
@@ -51,7 +51,7 @@ class Refused(NamedTuple):
 
 
 class Refusals:
-    """The refusals that this process knows. It writes to SQL only when they change, or from time to time."""
+    """The refusals that this process knows. It writes to SQL only if they change, and from time to time."""
 
     def __init__(self, database: Database, control_queue: str, now: Callable[[], datetime]) -> None:
         self.known = set[str]()
@@ -63,7 +63,7 @@ class Refusals:
         self._count = 0
 
     def note(self, what: str, error: RedisError, keys: str = "") -> None:
-        """Store a refusal; an error that passes is not stored. Raises nothing."""
+        """Store a refusal, but no error that passes by itself. Raises nothing."""
         if refusal.is_transient(error):
             return
         self._count += 1
@@ -91,7 +91,7 @@ class Refusals:
             self._change(lambda kept: kept.get("refused", {}).pop(what, None))
 
     def look(self) -> None:
-        """Read the refusals that other processes met, so that this process can forget them when they are over."""
+        """Read the refusals of other processes, so that this process forgets them when Redis accepts the call."""
         self.known |= {one.what for one in self._database.read(partial(self.find, now=self._now()))}
 
     def find(self, connection: Connection, now: datetime) -> list[Refused]:

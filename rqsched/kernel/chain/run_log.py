@@ -32,7 +32,7 @@ _ended: list[Ended] = []
 
 
 def on_end(subscriber: Ended) -> Ended:
-    """Call a function for every run whose end this process commits, even a success that records no audit event."""
+    """Call a function for every run whose end this process commits, even if no audit event is recorded."""
     _ended.append(subscriber)
     return subscriber
 

@@ -66,7 +66,7 @@ class Runtime:
         self.database = database or Database(urls.database_url, pooler=settings.database_pooler)
         host = host or SystemClock()
         self.time = DatabaseTime(self.database, host, refresh=settings.clock_check_interval)
-        """The database's time, which `now` returns unless a clock was given, or the database has none."""
+        """The database's time. `now` returns it unless a clock was given or the database has no clock."""
         self._clock = clock
         usual = self.time if self.database.dialect.has_server else host
         self.now: Callable[[], datetime] = (clock or usual).now
@@ -83,7 +83,7 @@ class Runtime:
         self.transport.on_refused, self.transport.on_accepted = self.refusals.note, self.refusals.accept
         self.transport.refused = self.refusals.known
         self.ownership = Ownership(self.database, self.transport, self.now)
-        """Tells which database and server the control queue belongs to."""
+        """Checks which database and server the control queue belongs to."""
         self.transport.owner = self.ownership.owner_of_jobs
         self.freezes = FreezeGate(self.database, self.transport, self.now, is_own=settings.freeze)
         """Knows whether everything, or this process, is frozen, and which namespaces are."""
@@ -153,7 +153,7 @@ class Runtime:
         self.imports.attempt()
         self.now()
         self.ownership.known_database_id()
-        with suppress(WrongDatabaseError):  # the operation itself raises it, unless it only stops something
+        with suppress(WrongDatabaseError):  # an operation raises it again, unless the operation only stops something
             self.ownership.require_own_redis()
 
     def record_workflows(self) -> None:

@@ -27,7 +27,7 @@ from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection, Patience
 
 DecideRun: TypeAlias = Callable[[Schedule, list[Run], Run, datetime], Change]
-"""Decides about a run: gets the schedule, the schedule's open runs, the run (one of them) and now."""
+"""Decides about a run. The arguments are the schedule, its open runs, the run (one of them) and the time."""
 
 
 def settle_run(
@@ -131,7 +131,7 @@ def _decide_under_lock(
         decided = decide(schedule, [run, *others], run, runtime.now())
         return Decided([decided], decided)
     # Perhaps an earlier try of this transaction was committed and its answer was lost: then Redis does not follow yet.
-    # Or a worker wrote the end for this process and died before it answered: downstream runs may not have started.
+    # Or a worker wrote the end for this process and died before it answered: then downstream runs may be missing.
     mine = None if tried is None else tried.result
     if mine is None and schedule.followed_at is None:
         return Decided([], None)
@@ -189,7 +189,7 @@ def end_run(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Run:
-    """Cancel or terminate a run from outside; a run that has ended is left as it is. Returns the run as it is now."""
+    """Cancel or terminate a run on request; a run that has ended does not change. Returns the run as it is now."""
     ended = AttemptResult(outcome, reason=reason, context=context)
     change = settle_run(runtime, run_uid, ended, fence=lambda run: run.status in OPEN)
     if change is not None:

@@ -40,7 +40,7 @@ Watch: TypeAlias = Callable[[float, Lose], AbstractContextManager[None]]
 
 
 def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
-    """Make a work horse of RQ's own worker end itself. In any other process that we do not watch, do nothing."""
+    """Let a work horse of RQ's own worker end itself in time. In another process that we do not watch, do nothing."""
     job = get_current_job()
     is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
     return end_by_itself(seconds, lose) if is_horse else nullcontext()

@@ -16,7 +16,7 @@ from rqsched.kernel.decide.model import Change, Run, Schedule
 
 
 class Asked(Protocol):
-    """The span of an operation that somebody asks for."""
+    """The span of a requested operation."""
 
     @property
     def context(self) -> CommandContext:
@@ -98,7 +98,7 @@ class Tracer(Protocol):
         ...
 
     def warn_unless_set_up(self) -> None:
-        """Log a warning if nothing records spans although the application is imported."""
+        """Log a warning if the application is imported and nothing records spans."""
         ...
 
     def end_job(self, job_id: str) -> None:

@@ -1,9 +1,9 @@
 """The write gate: a process takes no work while its database takes no writes, because it could not record the work.
 
-A standby, or a replica that a worker uses by mistake, answers reads. So a worker would take links and jobs, and each
-would be lost until its next attempt. The same is true of a primary during a failover, of a user that lacks a privilege,
-and of a read-only file of SQLite. While writes succeed, nothing is asked. After a refusal (`Database.refuses_writes`)
-the server is asked again and again until it takes writes.
+A standby, or a replica that a worker uses by mistake, answers reads. So a worker would take links and jobs, and each of
+them would be delayed until its next attempt. The same is true of a primary during a failover, of a user that lacks a
+privilege, and of a read-only file of SQLite. While writes succeed, nothing is asked. After a refusal
+(`Database.refuses_writes`) the server is asked again and again until it takes writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WriteGate:
         """Whether the database took no writes when it was last asked."""
 
     def is_open(self) -> bool:
-        """Return whether the database takes writes; it is asked at the first call, and while it takes none.
+        """Return whether the database takes writes. The database is asked at the first call, and while it takes none.
 
         A database that does not answer does not close the gate: the next statement waits for the end of the outage.
         """
