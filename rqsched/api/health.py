@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -146,35 +146,36 @@ class _Check(NamedTuple):
     """The checks that must be without a problem before this check is made."""
     advice: str
     """The default advice, for a finding without its own."""
+    shown: _Shown
+    """The part of the dashboard that makes it, too."""
     ask: Callable[[_Scope], Finding]
+
+
+class _Shown(Enum):
+    """Where a check is made, besides `rqsched doctor`, which makes all."""
+
+    DOCTOR = auto()
+    """Nowhere else."""
+    PROCESSES = auto()
+    """The dashboard, with the servers, workers and clocks."""
+    WORK = auto()
+    """The dashboard, with the schedules, runs and notifications of a namespace."""
 
 
 _CHECKS: list[_Check] = []
 """Every check in the order of this file, the most basic first."""
-_OF_PROCESSES = frozenset(
-    {
-        "redis",
-        "publishing",
-        "all-frozen",
-        "writes",
-        "memory",
-        "ownership",
-        "went back",
-        "clock",
-        "dispatchers",
-        "waits",
-        "workers",
-        "foreign workers",
-    }
-)
-_OF_WORK = frozenset(
-    {"frozen", "blocked", "limits", "late", "long", "dead", "failing", "quotas", "successes", "notifications"}
-)
 
 
-def _check(name: str, needs: str, advice: str) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
+def _check(
+    name: str, needs: str, advice: str, shown: _Shown = _Shown.DOCTOR
+) -> Callable[[Callable[[_Scope], Finding]], Callable[[_Scope], Finding]]:
+    """Add a check. `needs` names the checks that must be without a problem, separated by spaces.
+
+    A finding without its own advice gets `advice`. `docs/troubleshooting.md` lists the names.
+    """
+
     def add(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Finding]:
-        _CHECKS.append(_Check(name, frozenset(needs.split()), advice, ask))
+        _CHECKS.append(_Check(name, frozenset(needs.split()), advice, shown, ask))
         return ask
 
     return add
@@ -216,7 +217,7 @@ def _named(name: str, found: Finding, advice: str) -> Finding:
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
     """Return the warnings and problems of servers, workers and clocks, for a viewer of a namespace."""
-    return _wrong(_OF_PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
+    return _wrong(_Shown.PROCESSES, _Scope(runtime, namespace), {"database", "schema"})
 
 
 def examine_work(
@@ -227,14 +228,15 @@ def examine_work(
     Checks that depend on a problem of `examine_processes` (`of_processes`) are left out.
     """
     unsound = {finding.check for finding in of_processes if finding.level is Level.PROBLEM}
-    return _wrong(_OF_WORK, _Scope(runtime, namespace, connection), {"database", "schema", *_OF_PROCESSES} - unsound)
+    sound = {"database", "schema", *(one.name for one in _CHECKS if one.shown is _Shown.PROCESSES)} - unsound
+    return _wrong(_Shown.WORK, _Scope(runtime, namespace, connection), sound)
 
 
-def _wrong(names: frozenset[str], scope: _Scope, sound: set[str]) -> list[Finding]:
-    """Make the checks with these names whose prerequisites are sound; return the warnings and problems."""
+def _wrong(shown: _Shown, scope: _Scope, sound: set[str]) -> list[Finding]:
+    """Make the checks of a part of the dashboard whose prerequisites are sound; return the warnings and problems."""
     wrong = []
     for check in _CHECKS:
-        if check.name in names and check.needs <= sound:
+        if check.shown is shown and check.needs <= sound:
             finding = asked(check.name, partial(check.ask, scope), check.advice)
             if finding.error is not None and scope.connection is not None and not isinstance(finding.error, RedisError):
                 raise finding.error  # the caller's transaction is over
@@ -292,6 +294,7 @@ def _database(scope: _Scope) -> Finding:
     "database",
     "Workers with this RQSCHED_DATABASE_URL wait until it takes writes: set it to the primary, or promote this "
     "server. `rqsched web` may serve what is read from it.",
+    _Shown.PROCESSES,
 )
 def _writes(scope: _Scope) -> Finding:
     """Ask whether the database takes writes, and whether its user has every privilege that rqsched needs."""
@@ -313,7 +316,7 @@ def _writes(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, "read only: the database is a standby, or its transactions are read-only")
 
 
-@_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.")
+@_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.", _Shown.PROCESSES)
 def _redis(scope: _Scope) -> Finding:
     """Ask Redis to write: a Redis that refuses writes still answers reads, but nothing fires."""
     redis = scope.runtime.transport.redis
@@ -351,7 +354,7 @@ def _lifetime(settings: Settings, pid: int) -> str:
     return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
 
 
-@_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.")
+@_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.", _Shown.PROCESSES)
 def _ownership(scope: _Scope) -> Finding:
     """Compare the database's id with the id in Redis, even if the database has no tables."""
     runtime, transport = scope.runtime, scope.runtime.transport
@@ -402,7 +405,7 @@ def _schema(scope: _Scope) -> Finding:
     return Finding(Level.OK, f"at {HEAD}")
 
 
-@_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.")
+@_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.", _Shown.PROCESSES)
 def _publishing(scope: _Scope) -> Finding:
     """Look for permanent refusals of Redis that any process has recorded: nothing executes there."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
@@ -422,6 +425,7 @@ def _publishing(scope: _Scope) -> Finding:
     "schema",
     "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again. `rqsched "
     "db adopt` says that this database is right, and ends this.",
+    _Shown.PROCESSES,
 )
 def _went_back(scope: _Scope) -> Finding:
     """Look for SQL or Redis that went back to older data, and for two writing databases, as passes noticed."""
@@ -446,6 +450,7 @@ def _went_back(scope: _Scope) -> Finding:
     "all-frozen",
     "schema redis",
     "`rqsched freeze --everything --preview` shows what a thaw would do; `rqsched thaw --everything` ends it.",
+    _Shown.PROCESSES,
 )
 def _all_frozen(scope: _Scope) -> Finding:
     scope.runtime.freezes.look(is_fresh=True)
@@ -459,6 +464,7 @@ def _all_frozen(scope: _Scope) -> Finding:
     "frozen",
     "all-frozen",
     "`rqsched freeze NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
+    _Shown.WORK,
 )
 def _frozen(scope: _Scope) -> Finding:
     frozen = scope.runtime.freezes.frozen
@@ -470,7 +476,9 @@ def _frozen(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, f"{told}: nothing begins there", names=names)
 
 
-@_check("clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.")
+@_check(
+    "clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.", _Shown.PROCESSES
+)
 def _clock(scope: _Scope) -> Finding:
     """Compare this host's clock with the clocks of Redis and SQL; SQLite has no other clock."""
     seconds, microseconds = cast(Any, scope.runtime.transport.redis.time())
@@ -497,6 +505,7 @@ def _eviction(scope: _Scope) -> Finding:
     "memory",
     "redis",
     "Give it more memory (maxmemory), or delete what others keep there: it refuses writes when it is full.",
+    _Shown.PROCESSES,
 )
 @_where_permitted
 def _memory(scope: _Scope) -> Finding:
@@ -542,6 +551,7 @@ def _connections(scope: _Scope) -> Finding:
     "schema redis publishing",
     "Start `rqsched worker`, or `rq worker -c rqsched.preload`. Where one runs, `rqsched ping` on its machine says "
     "what it waits for.",
+    _Shown.PROCESSES,
 )
 def _dispatchers(scope: _Scope) -> Finding:
     transport = scope.runtime.transport
@@ -559,6 +569,7 @@ def _dispatchers(scope: _Scope) -> Finding:
     "waits",
     "schema redis publishing",
     "Mend what it says, such as a full disk of the database; they continue by themselves then.",
+    _Shown.PROCESSES,
 )
 def _waits(scope: _Scope) -> Finding:
     """Look for dispatchers that can read SQL but cannot write to it: a check that only reads would not notice."""
@@ -602,7 +613,7 @@ def _environments(scope: _Scope) -> Finding:
     return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
 
 
-@_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.")
+@_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.", _Shown.PROCESSES)
 def _workers(scope: _Scope) -> Finding:
     registered = telemetry.registered_workers(scope.runtime.transport.redis)
     workers = [one for one in registered if not one.is_silent]
@@ -652,6 +663,7 @@ def _runners(scope: _Scope) -> Finding:
     "schema redis publishing",
     "Set RQSCHED_DATABASE_URL of these workers to this database's and restart them, or give each database run "
     "queues of its own (RQSCHED_DEFAULT_QUEUE).",
+    _Shown.PROCESSES,
 )
 def _foreign_workers(scope: _Scope) -> Finding:
     """Look, on every Redis, for workers of another database that received jobs of this one."""
@@ -670,6 +682,7 @@ def _foreign_workers(scope: _Scope) -> Finding:
     "schema",
     "Start a worker that has the code (RQSCHED_IMPORTS names the module, PYTHONPATH finds it), stop those that "
     "lack it, or cancel the runs: `rqsched runs ID --status blocked`.",
+    _Shown.WORK,
 )
 def _blocked(scope: _Scope) -> Finding:
     """Look for blocked runs, whose code no worker had: each reason once, with the workers that lacked the code."""
@@ -691,6 +704,7 @@ def _blocked(scope: _Scope) -> Finding:
     "limits",
     "schema redis publishing",
     "See who runs there: `rqsched limits list`. Let more begin (`rqsched limits set`), or fire less.",
+    _Shown.WORK,
 )
 def _limits(scope: _Scope) -> Finding:
     """Look for groups in which a run or target waits too long for a place, and for places that are not claimed."""
@@ -775,7 +789,9 @@ def _newer_release(scope: _Scope) -> Finding:
     return _of(found, len(found), "no schedule waits for a process of a newer release", wrong)
 
 
-@_check("late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.")
+@_check(
+    "late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.", _Shown.WORK
+)
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.freezes.is_all_frozen:
         return Finding(Level.OK, "everything is frozen")
@@ -815,6 +831,7 @@ def _after(scope: _Scope) -> Finding:
     "long",
     "schema",
     "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
+    _Shown.WORK,
 )
 def _long(scope: _Scope) -> Finding:
     """Look for runs that take longer than expected or, without an expectation, than the time between two fires."""
@@ -838,14 +855,16 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
     return first is not None and second is not None and now - began_at > second - first
 
 
-@_check("dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.")
+@_check(
+    "dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.", _Shown.WORK
+)
 def _dead(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.dead(connection, scope.namespace, _TOLD))
     count = _count(scope, Filters(scope.namespace, statuses=(ScheduleStatus.DEAD.value,)), found)
     return _of(found, count, "no schedule is dead", "no longer fire because their runs failed")
 
 
-@_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.")
+@_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.", _Shown.WORK)
 def _failing(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.failing(connection, scope.namespace, _TOLD))
     count = _count(scope, Filters(scope.namespace, failing=True), found)
@@ -897,7 +916,12 @@ def _events(scope: _Scope) -> Finding:
     return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}", names=names)
 
 
-@_check("quotas", "schema", "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched namespace usage -n NAME`.")
+@_check(
+    "quotas",
+    "schema",
+    "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched namespace usage -n NAME`.",
+    _Shown.WORK,
+)
 def _quotas(scope: _Scope) -> Finding:
     if not scope.runtime.settings.quotas:
         return Finding(Level.OK, "none is set")
@@ -914,7 +938,7 @@ def _held(usage: Usage) -> str:
     return f"{usage.namespace} ({usage.schedules} schedules{size})"
 
 
-@_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.")
+@_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.", _Shown.WORK)
 def _successes(scope: _Scope) -> Finding:
     frozen = [*scope.runtime.freezes.frozen]
     if scope.namespace in frozen:
@@ -931,6 +955,7 @@ def _successes(scope: _Scope) -> Finding:
     "notifications",
     "schema redis publishing",
     "Fix the receiver, or start a worker for their queue; `rqsched run deliveries ID` shows them.",
+    _Shown.WORK,
 )
 def _notifications(scope: _Scope) -> Finding:
     if not scope.runtime.settings.notify:

@@ -14,7 +14,7 @@ from rqsched.api import schedules as schedule_queries
 from rqsched.api.database import Connection
 from rqsched.api.schedules import Filters
 from rqsched.dashboard.actions import ACTIONS, Action, offered
-from rqsched.dashboard.rendering import PAGES
+from rqsched.dashboard.rendering import MENU
 from rqsched.dashboard.visit import Visit
 from rqsched.types import Schedule
 
@@ -89,5 +89,5 @@ def _pages(visit: Visit, typed: str) -> dict[str, str]:
         "New schedule": ("/schedules/new", "admin"),
         **({"Retry failed runs": ("/retry-failed", "operate")} if visit.may_start else {}),
     }
-    every = PAGES | {name: path for name, (path, role) in forms.items() if visit.may(role)}
+    every = MENU | {name: path for name, (path, role) in forms.items() if visit.may(role)}
     return {name: path for name, path in every.items() if typed.lower() in name.lower()}

@@ -40,7 +40,7 @@ HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 _COMPRESSION = 5
 """This level makes 8 kB of a page of 90 kB in a millisecond; a higher one takes longer and saves one percent more."""
 _YEAR = 31_536_000
-PAGES = {
+MENU = {
     "Overview": "/",
     "Schedules": "/schedules",
     "Runs": "/runs",
@@ -48,7 +48,7 @@ PAGES = {
     "Workers": "/system",
     "Audit": "/audit",
 }
-"""The pages that every page leads to."""
+"""The menu of every page: the name and the path of a page."""
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -292,7 +292,7 @@ def _environment() -> Environment:
         "zone_of": ZoneInfo,
         "gap_of": gap_of,
         "asset": asset,
-        "pages": PAGES,
+        "pages": MENU,
         "strip_of": strip_of,
         "tone_of": tone_of,
         "run_filters": RUN_FILTERS,

@@ -21,6 +21,7 @@ from rqsched.kernel.decide.occurrences import (
     Missed,
     Upstream,
     missed_end,
+    reason_not_to_start,
     record_missed,
 )
 from rqsched.kernel.decide.overlap import StartRequest, apply_overlap, refuse
@@ -145,10 +146,10 @@ def decide_after(
     outcomes = dict.fromkeys((end.run_uid for end in waiting), Followed.MISSED)
     if late := [(end.ended_at, end.upstream) for end in waiting if end not in fires]:
         _miss(builder, late, policy, fired=fires)
-    allowed = schedule.policies.environments
+    refused = reason_not_to_start(schedule, env)
     for end in fires:
-        if allowed and env not in allowed:
-            refuse(builder, end.ended_at, SkipReason.ENVIRONMENT, upstream=end.upstream)
+        if refused is not None:
+            refuse(builder, end.ended_at, refused, upstream=end.upstream)
             outcomes[end.run_uid] = Followed.SKIPPED
             continue
         outcomes[end.run_uid] = _follow(builder, end)

@@ -24,6 +24,7 @@ from rqsched.kernel.decide.occurrences import (
     classify_due,
     leave_out,
     next_occurrence,
+    reason_not_to_start,
     record_missed,
     record_skips,
     skip,
@@ -124,12 +125,12 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     if due.missed is not None:
         _record_missed(builder, due.missed, due.fires, context, policy or schedule.policies.missed.value)
     awaited: str | None = None
-    allowed = schedule.policies.environments
+    refused = reason_not_to_start(schedule, context.env)
     for nominal in due.fires:
         if nominal in context.ran:
             continue
-        if allowed and context.env not in allowed:
-            skip(builder, nominal, SkipReason.ENVIRONMENT)
+        if refused is not None:
+            skip(builder, nominal, refused)
             continue
         due_at = stored_due_of(builder.schedule, nominal)
         moved = nominals if nominal == schedule.next_run_at else spec.nominals_of(nominal)

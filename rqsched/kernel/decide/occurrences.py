@@ -366,6 +366,15 @@ def skip(
     )
 
 
+def reason_not_to_start(schedule: Schedule, env: str | None) -> SkipReason | None:
+    """Return why a process in the environment `env` starts no run of a schedule; None if it may start one.
+
+    Due occurrences and upstream ends both ask, before the overlap policy. A new condition on the schedule goes here.
+    """
+    allowed = schedule.policies.environments
+    return SkipReason.ENVIRONMENT if allowed and env not in allowed else None
+
+
 def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     """Record the instants since the last evaluation that were excluded or fell into a clock gap.
 

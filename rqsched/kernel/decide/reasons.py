@@ -23,7 +23,8 @@ class _Reason(StrEnum):
 class SkipReason(_Reason):
     """Why an occurrence, a trigger or the end of an upstream run started no run.
 
-    To add a reason, add a line here, and call `skip` or `refuse` with it where the decision is made.
+    To add a reason, add a line here. Return it from `reason_not_to_start` (`occurrences.py`) if it depends on the
+    schedule alone; otherwise call `skip` or `refuse` with it where the decision is made.
     """
 
     OVERLAP = "overlap_policy_skip", "an earlier run was unfinished"
