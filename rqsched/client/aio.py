@@ -34,9 +34,6 @@ from rqsched.types import AuditRecord, BulkProgress, Page, Synced, TriggerResult
 if TYPE_CHECKING:
     from rqsched import Declaration
 
-if TYPE_CHECKING:
-    from rqsched import Declaration
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -205,7 +202,6 @@ class AsyncClient(operations.AsyncOperations):
     count = _awaited(sync.Client.count)
     batch_delete = _awaited(sync.Client.batch_delete)
     workflows = _awaited(sync.Client.workflows)
-    frozen = _awaited(sync.Client.frozen)
 
     async def _chunks(self, first: Request[BulkProgress]) -> AsyncGenerator[BulkProgress]:
         chunk: Request[BulkProgress] | None = first

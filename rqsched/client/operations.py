@@ -222,6 +222,15 @@ class Operations(Sender):
             )
         )
 
+    def frozen(self) -> Sequence[Freeze]:
+        """Return the current freezes: by whom, why and since when; that of everything first, then the newest.
+
+        Over HTTP, it leaves out the freezes of namespaces that the token does not see.
+
+        Raises DatabaseUnavailableError if SQL does not answer, unless everything is known to be frozen.
+        """
+        return self.send(get(path_of("frozen"), responses.freezes))
+
     def freezes(self, *, everything: bool = False) -> Sequence[Freeze]:
         """Return the current and past freezes of a namespace, or of `everything`, the newest first.
 
@@ -313,6 +322,7 @@ class AsyncOperations:
 
     load = awaited(Operations.load)
     freeze = awaited(Operations.freeze)
+    frozen = awaited(Operations.frozen)
     freezes = awaited(Operations.freezes)
     preview_thaw = awaited(Operations.preview_thaw)
     thaw = awaited(Operations.thaw)

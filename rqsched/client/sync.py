@@ -28,7 +28,6 @@ from rqsched.errors import RqschedError
 from rqsched.types import (
     AuditRecord,
     BulkProgress,
-    Freeze,
     NamespaceData,
     Page,
     RetryRow,
@@ -427,10 +426,6 @@ class Client(operations.Operations):
     def workflows(self) -> Sequence[dict[str, Any]]:
         """List the registered workflows, with their defaults; a token of some namespaces gets those in use here."""
         return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
-
-    def frozen(self) -> Sequence[Freeze]:
-        """Read the current freezes, that of everything first; see `Scheduler.frozen`."""
-        return self.send(get(path_of("frozen"), responses.freezes))
 
     def events(
         self,

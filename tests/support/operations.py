@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rqsched import types
 from rqsched.api.scheduler import Scheduler
-from rqsched.http.native.operation import SCHEDULER, Operation, Parameter, parameters_of, words_of
+from rqsched.http.native.operation import Operation, Parameter, parameters_of, words_of
 from rqsched.http.native.router import OPERATIONS
 from tests.support.processes import BIN
 
@@ -72,14 +72,14 @@ def is_type(word: str) -> bool:
 
 def class_of(operation: Operation) -> str:
     """Return the name of the class that has an operation: that of its group, or that of the client's own."""
-    if operation.owner is not SCHEDULER:
+    if operation.owner.kind is not Scheduler:
         return operation.owner.kind.__name__.replace("Handle", "Operations")
     group, _, _ = operation.calls.rpartition(".")
     return getattr(Scheduler, group).__name__ if group else "Operations"
 
 
 def group(name: str, operations: Sequence[Operation]) -> Iterator[str]:
-    if operations[0].owner is not SCHEDULER:
+    if operations[0].owner.kind is not Scheduler:
         view = name.replace("Operations", "View")
         yield f'\n\nclass {name}({view}):\n    """Operations on what a handle stands for."""\n\n    _client: Sender\n\n'
         yield from map(of_handle, operations)

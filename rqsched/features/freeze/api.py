@@ -55,6 +55,8 @@ class Freezing:
     def frozen(self: Any) -> list[Freeze]:
         """Return the current freezes: by whom, why and since when; that of everything first, then the newest.
 
+        Over HTTP, it leaves out the freezes of namespaces that the token does not see.
+
         Raises DatabaseUnavailableError if SQL does not answer, unless everything is known to be frozen.
         """
         found: list[Freeze] = self.runtime.freezes.find_all()

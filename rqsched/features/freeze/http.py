@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from rqsched.http.dependencies import AdminAlways, AdminHeavy, Read
+from rqsched.api.scheduler import Scheduler
+from rqsched.http.dependencies import AdminAlways, AdminHeavy, Call, Read
 from rqsched.http.errors import TooManyHeavyReadsError
-from rqsched.http.native.operation import Operation, routes, shown
+from rqsched.http.native.operation import Operation, Owner, routes, shown
 from rqsched.http.native.responses import FreezeResponse, FreezesResponse, ThawPreviewResponse, ThawResponse
 from rqsched.http.openapi import Json
-from rqsched.http.request_bodies import StrictRoute
 from rqsched.kernel.decide.freeze import Freeze, Thawed, ThawPreview
+
+
+def _that_it_sees(call: Call, found: list[Freeze]) -> Response:
+    return Json(shown([one for one in found if one.namespace is None or call.principal.sees(one.namespace)]))
+
 
 OPERATIONS = (
     Operation(
         "freeze", "POST", "/freeze/", "freeze", AdminAlways, FreezeResponse, is_repeatable=True,
         example={"reason": "its database moves"},
+    ),
+    Operation(
+        "list_frozen", "GET", "/frozen/", "frozen", Read, FreezesResponse, is_repeatable=True,
+        owner=Owner(Scheduler, answer=_that_it_sees),
     ),
     Operation("list_freezes", "GET", "/freeze/history/", "freezes", Read, FreezesResponse, is_repeatable=True),
     Operation(
@@ -32,15 +40,7 @@ OPERATIONS = (
         example={"missed": "one", "cancel_pending": True},
     ),
 )  # fmt: skip
-router = APIRouter(route_class=StrictRoute)
-router.include_router(routes(OPERATIONS, "freeze"))
-
-
-@router.get("/frozen/", response_model=FreezesResponse, tags=["freeze"])
-def list_frozen(call: Read) -> Response:
-    """List the current freezes: that of everything first, then those of namespaces that the caller may see."""
-    found = call.scheduler.frozen()
-    return Json({"items": [shown(one) for one in found if one.namespace is None or call.principal.sees(one.namespace)]})
+router = routes(OPERATIONS, "freeze")
 
 
 @shown.register
