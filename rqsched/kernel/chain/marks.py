@@ -1,8 +1,8 @@
 """Marks of passes: they show that SQL or Redis went back to an older state, as after a restore from a backup.
 
 Each pass of reconcile commits a mark in SQL, then writes it to Redis. It first compares the newest marks of both sides.
-There is one write to SQL in each interval of reconcile, whatever the number of processes. A finding is written with the
-next mark, in one transaction. Only the process that wrote the finding logs it. The finding is reported for `STANDS`.
+SQL gets one mark in each interval of reconcile, whatever the number of processes. A finding is written with the next
+mark, in one transaction. Only the process that wrote the finding logs it. The finding is reported for `STANDS`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class Told(NamedTuple):
     noticed_at: datetime
     """When a pass noticed it last."""
     to: datetime | None
-    """About the time to which the side went back; for two databases, the time of this database's last mark. None means
-    before the first mark."""
+    """The approximate time to which the side went back, or for two databases the time of this database's last mark.
+    None means before the first mark."""
     is_compared: bool
-    """Whether a full pass has compared everything since. Always True for two databases, where no pass helps."""
+    """Whether a full pass has compared everything since then. Always True for two databases, because no pass helps
+    there."""
 
     @property
     def text(self) -> str:
@@ -119,8 +120,8 @@ class _Sides(NamedTuple):
 def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
     """Compare all marks; write SQL's mark to Redis if it is missing there. None if another process leaves a mark now.
 
-    `is_told` says that SQL's mark was written together with a finding. If its pass died before it reached Redis, there
-    is nothing more to notice, although the mark does not follow the newest mark of Redis.
+    `is_told` means that SQL's mark was written together with a finding. If that pass died before it wrote the mark to
+    Redis, the two newest marks do not fit together, but this is no new finding.
     """
     marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
     went_back, newest = judge(mark, marks), marks[0] if marks else None
@@ -132,10 +133,10 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
 
 
 def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Connection) -> Mark | None:
-    """Write the next mark and the finding, without waiting for a lock: the mark's time would be from before the wait.
+    """Write the next mark and the finding without waiting for a lock: a wait would make the mark's time too early.
 
-    Returns the mark, or None if another process was first. A mark in `tried` may have been written, although the answer
-    was lost.
+    Returns the mark, or None if another process was first. A mark in `tried` may have been committed although no answer
+    came.
     """
     queue = runtime.transport.control.name
     name, replaced = metadata.of_queue(metadata.MARK, queue), None if sides.sql is None else str(sides.sql)

@@ -23,7 +23,7 @@ from rqsched.kernel.store.caller_transaction import CallerTransaction
 from rqsched.kernel.store.database import Connection
 
 Decide = Callable[[Connection, Schedule, str], Change]
-"""Decides about a locked schedule; the text is the operation's uid."""
+"""Decides about a locked schedule. The text is the operation's uid."""
 
 
 def operate(
@@ -40,13 +40,13 @@ def operate(
     """Decide about one incarnation under its lock, write, commit, publish; returns the changed schedule.
 
     Raises ScheduleNotFoundError if the schedule is deleted, and VersionConflictError if `version` is given and differs.
-    If Redis belongs to another database, only an operation that `stops` something is done; any other raises
+    If Redis belongs to another database, only an operation that `stops` something is made. Any other operation raises
     WrongDatabaseError. `after` is the namespace, this schedule's id and the id of its new upstream (see
     `lock_declared`).
 
     `foresee` is `decide` without a lock, for a decision that may take long and depends only on the schedule and its
-    calendars. It is made first, and used under the lock if both have not changed. Raises CalendarBusyError if they
-    change again and again.
+    calendars. This decision is made first, and used under the lock if the schedule and its calendars have not changed.
+    Raises CalendarBusyError if they change again and again.
     """
     if not stops:
         runtime.ownership.require_own_redis()
@@ -112,7 +112,7 @@ def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy
 
 
 def purge(runtime: Runtime, uid: str) -> None:
-    """Delete the row of a deleted schedule with its runs, backfills, audit events and keys; nothing brings it back.
+    """Delete the row of a deleted schedule with its runs, backfills, audit events and keys. This cannot be undone.
 
     The waiting jobs of its runs are removed from their queues: a worker would report them as unknown.
     """

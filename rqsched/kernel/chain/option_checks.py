@@ -1,4 +1,4 @@
-"""Checks of names in options: workflows, targets, connections, queues and the needs of notifications must exist."""
+"""Checks of names in options: of workflows, targets, connections and queues, and of the needs of notifications."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOLD = ("on_failure", "on_recovery")
 
 
 def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
-    """Return the defaults for schedules of a workflow: first the workflow's own, then the settings'.
+    """Return the defaults for schedules of a workflow: those of the workflow, completed by those of the settings.
 
     Raises UnknownWorkflowError as `workflow_defaults` does, unless an external worker executes the workflow.
     """
@@ -188,7 +188,7 @@ def require_connection(runtime: Runtime, name: str | None) -> None:
 def require_queue(runtime: Runtime, name: str | None) -> None:
     """Check that runs do not go to the control queue; raises InvalidInputError.
 
-    Workers of the control queue take every id on that queue for a link, so such a run would never start.
+    Workers of the control queue read every id on that queue as a link, so such a run would never start.
     """
     if name is not None and name == runtime.settings.control_queue:
         reason = "is the control queue, which carries links only; name another, or leave it out for the default one"

@@ -6,8 +6,9 @@ can be claimed costs no additional read.
 
 A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the PostgreSQL server.
 With each call of the scripts LEASE and ARM, a process presents the identity that it read from its own server, and the
-script compares it with the key. Only if they differ, the process asks which server may go on. A promoted server may go
-on at once. An old primary may not go on, and a copy only after no process of the original was seen for `ALIVE_FOR`.
+script compares it with the key. Only if they differ, the process asks Redis which server may use the queue. A promoted
+server may use it at once. An old primary may not. A copy may do so when no process of the original was seen for
+`ALIVE_FOR`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 ALIVE_FOR = timedelta(minutes=5)
 """How long a server counts as alive after the last pass of one of its processes."""
 MAY_GO_ON = frozenset({"first", "same", "promoted", "adopted", "taken"})
-"""The outcomes of a comparison that let a server go on."""
+"""The outcomes of a comparison that let a server use the control queue."""
 REFUSALS = {
     "older": "has gone on without this server: this one ({mine}) is of an earlier timeline, as an old primary is that "
     "comes back after a failover. Set RQSCHED_DATABASE_URL to the new primary",
@@ -50,17 +51,17 @@ REFUSALS = {
     "flushed": "was flushed, and this process was refused before: this server ({mine}) takes over when no process of "
     "the other one comes back within five minutes",
 }
-"""Why a server may not go on, by the outcome of the comparison."""
+"""Why a server may not use the control queue, by the outcome of the comparison."""
 _TOLD = {
     "promoted": (logging.WARNING, {"action": "server_promoted"}),
     "adopted": (logging.WARNING, {"action": "server_adopted"}),
     "taken": (logging.ERROR, {"action": "server_taken_over"}),
 }
 PUT_BACK = timedelta(seconds=5)
-"""After this time a job is offered again that this worker refused because its database does not know the run."""
+"""How long until a job is on its queue again after this worker refused it, because its database lacks the job's run."""
 _AT_ONCE = Patience(total=timedelta(0))
 _ASK_SECONDS = 1.0
-"""How often a copy asks again while it waits until its original is gone."""
+"""How often a copy asks again while it waits for the end of its original."""
 _REMEDY = (
     "Set RQSCHED_DATABASE_URL of this worker to the database of the processes that create its schedules, or let it "
     "listen on other queues (RQSCHED_DEFAULT_QUEUE gives each database queues of its own)."
@@ -102,8 +103,8 @@ class Ownership:
     def claim_server(self, *, waits: bool = False) -> None:
         """Record the server that answers now, if it may have the control queue, and present it from then on.
 
-        With `waits` a copy whose original seems to be gone waits until this is sure. Raises WrongDatabaseError, which
-        says what to do, if another server has the queue. Raises BackendUnavailableError.
+        With `waits`, a copy whose original seems to be gone waits until it is certainly gone. Raises
+        WrongDatabaseError, which says what to do, if another server has the queue. Raises BackendUnavailableError.
         """
         mine = self.database.identify()
         if mine is None:
@@ -127,7 +128,7 @@ class Ownership:
         self._go_on(mine, found)
 
     def adopt_server(self) -> Standing:
-        """Record this process's server in any case; from then on processes of the server before are refused.
+        """Record this process's server in any case. From then on Redis refuses processes of the server recorded before.
 
         Findings that SQL or Redis went back, or that a server took over, are deleted. Raises WrongDatabaseError if the
         control queue belongs to a database with another id.
@@ -219,7 +220,7 @@ class Ownership:
     def require_own_redis(self) -> None:
         """Raise WrongDatabaseError if the control queue belongs to another database, before anything is written.
 
-        Redis is asked once, without patience: if it does not answer, SQL is written all the same and Redis follows.
+        Redis is asked once. If it does not answer, nothing is raised: the caller writes SQL, and Redis follows later.
         """
         try:
             owner, server = self.transport.recorded(attempts=1)
@@ -241,18 +242,18 @@ class Ownership:
         )
 
     def leave_flush_marker(self) -> str | None:
-        """Leave a key in Redis that a flush removes; None if Redis knows this database already.
+        """Write a key to Redis that a flush removes, and return its name; None if Redis knows this database already.
 
         Raises WrongDatabaseError if the control queue belongs to another database.
         """
         return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self._now()))
 
     def record_database_id(self, flush_marker: str) -> bool:
-        """Record this database in Redis, unless another database was first; False if Redis was flushed meanwhile."""
+        """Record this database in Redis, unless a database is recorded; False if Redis was flushed meanwhile."""
         return self.transport.record_database_id(self.database_id(), flush_marker)
 
     def owner_of_queue(self) -> str | None:
-        """Ask Redis which database owns the control queue, for jobs that name no database; None without an answer."""
+        """Ask Redis which database owns the control queue, for jobs that name none; None if Redis does not answer."""
         try:
             return self.transport.database_id()
         except RedisError:
@@ -270,7 +271,7 @@ def explain(
 ) -> RqschedError:
     """Return the error that says why this database does not know a job; `owner` is the database in the job's meta.
 
-    It is a WrongDatabaseError if the job belongs to another database; else the row of the job was deleted.
+    This is a WrongDatabaseError if the job belongs to another database. Otherwise the row of the job was deleted.
     """
     mine = ownership.database_id()
     owner = owner or ownership.owner_of_queue()
@@ -291,8 +292,8 @@ def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, c
 def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
     """Give up a refused job, and wait until the processes of its database have delivered the run again.
 
-    Redis gives a job to the worker that has waited longest. A plain RQ worker blocks for minutes, so without this wait
-    it would get the job again each time, and a worker with the right database never would.
+    Redis gives a job to the worker that has waited longest. A plain RQ worker blocks for minutes. So without this wait
+    this worker would get the job again each time, and a worker with the right database would never get it.
     """
     earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
     give_up(carrier, earlier)
@@ -300,6 +301,6 @@ def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | Del
 
 
 def report_foreign_worker(redis: Redis, owner: str, worker: str | None, *, now: datetime) -> None:
-    """Show in the job's Redis that this worker has another database, for `rqsched doctor` with the right database."""
+    """Record in the job's Redis that this worker has another database, for `rqsched doctor` with the right database."""
     name = f"{socket.gethostname()}{f' ({worker})' if worker else ''}"
     telemetry.record_foreign_worker(redis, owner, name, now=now)

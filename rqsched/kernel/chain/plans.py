@@ -1,4 +1,4 @@
-"""Plans: decisions that are made before anything is locked, because times around excluded days may take long to find.
+"""Plans: decisions made before anything is locked, because it may take long to find times around excluded days.
 
 Under the lock a plan is used if its schedule and its calendars have not changed since the plan was made.
 """
@@ -20,7 +20,7 @@ CalendarsOf: TypeAlias = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
 """Reads the calendars with these names for a namespace; they do not change until the transaction ends."""
 
 MOST_TRIES = 3
-"""How often a plan is made, if its rows change each time before it can be written."""
+"""How often a plan is made if its rows change each time before the plan can be written."""
 
 
 class Plan(NamedTuple):

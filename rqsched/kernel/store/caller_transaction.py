@@ -1,9 +1,10 @@
 """The caller's transaction: our writes that an application commits with its own, and the callbacks after the commit.
 
-We write into the transaction, but never end it, change a setting of its connection, or repeat anything in it. After a
-rollback the callbacks are dropped. After a lost connection they are called, because it may have committed. On a
-Session they wait for the event `after_commit`. SQLAlchemy's event `commit` of a Connection comes before COMMIT is sent,
-so on a Connection they wait for its next transaction or its return to the pool, whichever is first.
+We write into the transaction. We never end it, change a setting of its connection, or repeat anything in it. After a
+rollback the callbacks are dropped. After the loss of the connection they are called, because the transaction may have
+been committed. On a Session they wait for the event `after_commit`. SQLAlchemy's event `commit` of a Connection comes
+before COMMIT is sent, so on a Connection they wait for its next transaction or its return to the pool, whichever is
+first.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Waiting(dict[object, Callable[[], None]]):
         self._connection = weakref.ref(connection)
 
     def call(self) -> None:
-        """Call each callback once; in a thread if the Connection was not closed but collected as garbage.
+        """Call each callback once. If the Connection was not closed but collected as garbage, use a thread.
 
         Garbage collection may interrupt this thread anywhere, also while it holds locks.
         """
@@ -71,7 +72,7 @@ class CallerTransaction(Protocol):
         """Lend the connection of the transaction."""
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Return the callback after the commit under `key`: the one that waits already, else what `make` returns."""
+        """Return the callback after the commit with this `key`; if none waits yet, add the result of `make`."""
 
 
 SessionLike: TypeAlias = (
@@ -264,7 +265,7 @@ def _at_begin(connection: Connection) -> None:
 
 
 def _at_rollback(connection: Connection) -> None:
-    """Forget the waiting callbacks: the writes are undone. A lost connection keeps them, as it may have committed."""
+    """Forget the waiting callbacks, because the writes are undone. Keep them if the connection was lost: see above."""
     if not connection.invalidated:
         connection.info.get(_KEY, {}).clear()
 

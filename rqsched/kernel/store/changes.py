@@ -79,7 +79,10 @@ _Names: TypeAlias = tuple[str, ...]
 
 
 def lock(connection: Connection, uids: Iterable[str], *, skip_locked: bool = False) -> list[Schedule]:
-    """Lock schedule rows in uid order and read them; `skip_locked` leaves out rows that others have locked."""
+    """Lock schedule rows in uid order and read them.
+
+    `skip_locked` leaves out rows that other transactions have locked.
+    """
     wanted = sorted(set(uids))
     if not wanted:
         return []
@@ -113,7 +116,7 @@ def _lock_to_fire(dialect: Dialect, skip_locked: bool) -> sa.Select[Any]:
 
 
 def lock_one(connection: Connection, uid: str, *, skip_locked: bool = False) -> Schedule | None:
-    """Lock and read one schedule; None when there is no such row, or another transaction holds it (`skip_locked`)."""
+    """Lock and read one schedule; None if no row exists or another transaction has locked it (`skip_locked`)."""
     row = connection.execute(_LOCK_FREE if skip_locked else _LOCK, {"uid": uid}).first()
     return None if row is None else to_schedule(connection, row)
 
@@ -266,8 +269,8 @@ def lock_open_runs(
 ) -> dict[str, list[Run]]:
     """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again: a decision will end some.
 
-    With `skip_locked` a schedule is left out if another transaction has locked one of its runs. Never leave out only
-    the run: a decision that does not see the run would take the schedule for idle.
+    With `skip_locked` a schedule is left out if another transaction has locked one of its runs. A schedule must not be
+    returned without a locked run, because a decision would then take the schedule for idle.
     """
     unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
     wanted = sorted(run for uids in unfinished.values() for run in uids)
@@ -298,7 +301,7 @@ def lock_with_schedule(
 ) -> tuple[Schedule, Run] | None:
     """Lock a run after its schedule, in the order that never deadlocks.
 
-    Returns None when there is no such run, or another transaction holds one of the two (`skip_locked`).
+    Returns None if there is no such run, or if another transaction has locked one of the rows (`skip_locked`).
     """
     known = find_run(connection, run_uid)
     schedule = None if known is None else lock_one(connection, known.schedule_uid, skip_locked=skip_locked)
@@ -535,7 +538,7 @@ BELONGINGS = (
 )  # fmt: skip
 """The tables with rows of a schedule. `counted` comes first: without its row no process counts the schedule's runs."""
 _LONGEST = timedelta(minutes=10)
-"""How long one DELETE of a purge may take: a schedule may have any number of rows."""
+"""How long one DELETE of a purge may take, because a schedule may have any number of rows."""
 
 
 def purge_schedule(connection: Connection, uid: str) -> None:

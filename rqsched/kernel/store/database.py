@@ -54,13 +54,13 @@ _OUTAGES = ("08", "25P03", "25P04", "53", "57", "58")
 """Lost connections, transactions that were ended for being idle or too long, insufficient resources (a full disk),
 operator intervention (the server stops or starts), system errors (PostgreSQL, Appendix A)."""
 _READ_ONLY_SERVER = "25006"
-"""A write met a read-only server: a standby, before or after a failover."""
+"""A read-only server refused a write: a standby, before or after a failover."""
 _TAKES_WRITES = "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
 _LACKS_PRIVILEGE = "42501"
 _LACKS_TABLE = ("42P01", "42703", "3F000")
 """A table, a column or a schema that does not exist or is not visible to the user."""
 _PROGRAM_LIMIT = "54000"
-"""A limit of the server itself: for example, it refuses all writes until it is vacuumed."""
+"""A limit of the server itself: for example, the server refuses all writes until it is vacuumed."""
 _WRITES_NOTHING = "UPDATE rqsched_facts SET value = value WHERE 0"
 _ABOUT_THE_STATEMENT = ("53200", "53400", "57014")
 """Out of memory, a configured limit, a cancelled statement: the same statement would fail again."""
@@ -620,7 +620,7 @@ class Database:
         """
         if not self.dialect.has_server:
             return Lacking((), "")
-        from rqsched.kernel.store import privileges  # noqa: PLC0415 - a process whose database refuses nothing never asks
+        from rqsched.kernel.store import privileges  # noqa: PLC0415 - needed only after a refusal of the database
 
         try:
             with self.engine.connect() as connection:
@@ -638,7 +638,7 @@ class Database:
         because host names may not resolve during a failover.
         """
         try:
-            self.engine.connect().close()  # the first connection of an engine asks the server a few things, too
+            self.engine.connect().close()  # the engine's first connection also sends a few queries
         except DBAPIError as error:
             reason = reason_of(error)
             if any(words in reason for words in _REFUSALS):

@@ -52,7 +52,7 @@ _IN_TRANSACTION = settings_of_session(SESSION | FORMATS, is_local=True)
 
 
 class Dialect(ABC):
-    """The capabilities of a database, and the SQL that differs for it."""
+    """The capabilities of a database, and the parts of SQL that differ between databases."""
 
     name: str
     """The name that SQLAlchemy uses."""
@@ -249,7 +249,8 @@ class _Postgres(Dialect):
     snapshot = MappingProxyType({"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
 
     def count_of_tables(self, name: str) -> str:
-        # Not `to_regclass`: called twice in a session, it misses a table that another session made in between.
+        # Do not use `to_regclass`: its second call in a session misses a table that another session created since the
+        # first.
         found = f"SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '{name}'"  # noqa: S608 - ours
         return f"{found} AND pg_catalog.pg_table_is_visible(oid)"
 

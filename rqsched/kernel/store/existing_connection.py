@@ -1,7 +1,7 @@
-"""SQLAlchemy over an existing psycopg connection that has another owner, such as Django: statements only.
+"""SQLAlchemy over an existing psycopg connection of another owner, such as Django. We only execute statements.
 
-The owner begins transactions, ends them, and closes the connection. The current connection is asked for at each use and
-not kept, so no connection crosses a fork.
+The owner begins transactions, ends them, and closes the connection. We get the current connection anew for each use and
+do not keep it, so no connection crosses a fork.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ExistingConnectionDialect(psycopg_dialect):
     supports_statement_cache = True
 
     def on_connect(self) -> Any:
-        """Register nothing at the connection: it was there before us."""
+        """Register nothing at the connection, because we did not open it."""
         return None
 
     def _leave(self, *_: Any, **__: Any) -> None:

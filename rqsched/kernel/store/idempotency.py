@@ -18,7 +18,7 @@ from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import idempotency_keys as table
 
 KEPT = timedelta(days=1)
-"""How long a key returns its first result; after that it counts as new."""
+"""How long a key returns its first result. After that time the key counts as new."""
 _PRUNED_AT_ONCE = 100
 """The most expired keys one create deletes."""
 
@@ -31,7 +31,7 @@ class Key(NamedTuple):
     text: str
     """The key as the caller sent it."""
     digest: str
-    """The digest of the request: a different one under the same key is a conflict."""
+    """The digest of the request. Another digest under the same key is a conflict."""
 
 
 def digest_of(*parts: object) -> str:

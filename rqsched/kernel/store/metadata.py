@@ -25,7 +25,7 @@ DATABASE_ID = "database_id"
 TAKEN_OVER = "taken_over"
 """The name of the record that this database's server took over: from which server, and when."""
 MARK = "mark"
-"""The name of the newest mark of a control queue's reconcile passes; see `of_queue`."""
+"""The name of a control queue's newest mark (see `of_queue`). Marks show whether SQL or Redis lost newer writes."""
 WENT_BACK = "went_back"
 """The prefix of the name of a finding that SQL or Redis went back to an older state. The side (`WentBack`) follows."""
 SESSION_KEY = "session_key"
@@ -33,14 +33,14 @@ SESSION_KEY = "session_key"
 FREEZE = "hold"
 """The name of the freeze of everything, or of a namespace. While it has a value, no claim begins an attempt there."""
 _THAWED = "released"
-"""The name of the last freezes that were thawed. They are shown later, and are never copied back from Redis."""
+"""The name of the freezes that were thawed last. They are still shown, and are never copied back from Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
 MOST_THAWED = 100
 """How many thawed freezes are kept."""
 _ALTERED = "altered"
-"""The name of the last changes of things other than schedules."""
+"""The name of the last changes of things that are not schedules."""
 MOST_ALTERED = 100
 """How many such changes are kept."""
 
@@ -66,7 +66,7 @@ def find_value(connection: Connection, name: str, namespace: str | None = None) 
 
 
 def lock_value(connection: Connection, name: str, namespace: str | None = None) -> str | None:
-    """Return the value of a name, and keep others from changing it until the transaction ends."""
+    """Return the value of a name, and lock the value until the transaction ends."""
     return connection.execute(_value_of(name, namespace).with_for_update()).scalar_one_or_none()
 
 
@@ -77,7 +77,7 @@ def claim_value(connection: Connection, name: str, value: str, namespace: str | 
 
 
 def set_freeze(connection: Connection, freeze: Freeze) -> None:
-    """Store a freeze of everything or of its namespace, unless there is one already or this one was thawed."""
+    """Store a freeze of everything or of its namespace, unless a freeze is stored there or this one was thawed."""
     if freeze.uid not in _lock_thawed(connection, freeze.namespace):
         claim_value(connection, FREEZE, freeze.to_text(), freeze.namespace)
 
@@ -151,12 +151,12 @@ def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
 
 
 def lock_freezes(connection: Connection, namespace: str | None) -> None:
-    """Make others who freeze or thaw wait until the transaction ends."""
+    """Make other transactions that freeze or thaw wait until this transaction ends."""
     _lock_thawed(connection, namespace)
 
 
 def _lock_thawed(connection: Connection, namespace: str | None) -> dict[str, Freeze]:
-    """Read the thawed freezes by uid; others who freeze or thaw wait until the transaction ends."""
+    """Read the thawed freezes by uid. Other transactions that freeze or thaw wait until this transaction ends."""
     claim_value(connection, _THAWED, "", namespace)
     return {one.uid: one for one in _read_thawed(lock_value(connection, _THAWED, namespace) or "")}
 
@@ -174,8 +174,8 @@ def set_value(connection: Connection, name: str, value: str, namespace: str | No
 def lock_of(connection: Connection, what: str, namespace: str) -> None:
     """Lock something of a namespace, by name, until the transaction ends.
 
-    The lock writes a row. So a transaction whose snapshot is older than another's write fails, and does not read stale
-    rows. On SQLite only one transaction writes at a time anyway.
+    The lock writes a row. So a transaction fails, and does not read stale rows, if its snapshot is older than the write
+    of another transaction. On SQLite only one transaction writes at a time anyway.
     """
     if not dialect_of(connection).has_one_writer:
         digest = blake2b(namespace.encode(), digest_size=24).hexdigest()
@@ -219,13 +219,13 @@ _FREE = database_metadata.alias("free")
 
 
 def of_queue(name: str, control_queue: str) -> str:
-    """Return the name of a value of one control queue: each queue has its own marks in its Redis."""
+    """Return the name of a value of one control queue, because each queue has its own marks in its Redis."""
     full = f"{name}:{control_queue}"
     return full if len(full) <= _LONGEST else f"{name}:{blake2b(control_queue.encode(), digest_size=16).hexdigest()}"
 
 
 def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, dict[WentBack, str]]:
-    """Return the newest mark (None before the first), and the record about each side that went back."""
+    """Return the newest mark (None before the first), and the findings about SQL and Redis that went back, by side."""
     names = {of_queue(f"{WENT_BACK}:{which.value}", control_queue): which for which in WentBack}
     mark, statement = of_queue(MARK, control_queue), sa.select(database_metadata.c.name, database_metadata.c.value)
     rows = connection.execute(statement.where(database_metadata.c.name.in_([mark, *names])))
@@ -234,7 +234,7 @@ def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, d
 
 
 def forget_went_back(connection: Connection) -> None:
-    """Delete the records about sides that went back, and about a server that this one took over from."""
+    """Delete the findings that SQL or Redis went back, and the record that this server took over from another."""
     remove_values(connection, [*values_under(connection, f"{WENT_BACK}:"), TAKEN_OVER])
 
 

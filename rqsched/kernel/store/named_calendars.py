@@ -33,7 +33,7 @@ _known: dict[str, Calendar] = {}
 def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedule]:
     """Return schedules with the calendars that they name; at least one schedule must name a calendar.
 
-    The calendars of a deleted schedule, which is only shown, may have been deleted: then they are empty.
+    If a calendar was deleted, it is empty. Only a deleted schedule, which is only shown, can name such a calendar.
     """
     naming = [one for one in found if NAMING in one.definition.spec]
     wanted = {one.uid: parse_spec(one.definition.spec).calendars for one in naming}

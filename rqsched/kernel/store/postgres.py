@@ -42,8 +42,8 @@ _Open = Callable[..., "BoundedConnection"]
 CONNECT_SECONDS = 3
 """How many seconds a connection to one address of the server may take to open; the URL may set another limit."""
 ANSWER_SECONDS = 10.0
-"""After this many seconds without a byte from the server a connection is closed. This is longer than any time limit of
-the server, so a server that is alive always answers first."""
+"""After this many seconds without a byte from the server a connection is closed. Every time limit of the server is
+shorter, so a server that is alive always answers before."""
 _ASK_SECONDS = 2.0
 """How many seconds the server may take to answer an empty query, which needs no lock and no work.
 
@@ -131,7 +131,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters as JSON does, so that a JSON text keeps its meaning."""
+    """Escape characters that cannot be encoded as JSON does, so that a JSON text keeps its meaning."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
@@ -158,13 +158,16 @@ def escape_texts(raw: psycopg.Connection[Any]) -> None:
 
 
 class _PooledConnection(BoundedConnection):
-    """A connection to a pooler in transaction mode. It is never tested: an empty query would wait for a session."""
+    """A connection to a pooler in transaction mode.
+
+    It is never tested, because an empty query would wait for a session.
+    """
 
     quiet_seconds = math.inf
 
 
 class _Description(Sequence[Any]):
-    """The columns of a result: only names and types, built when they are first read.
+    """The columns of a result. They have only names and types, and are built when they are first read.
 
     For a statement that is in its cache, SQLAlchemy only asks whether the result has columns.
     """
@@ -217,7 +220,7 @@ def make_engine(
     """
     engine = sa.create_engine(
         url, pool_size=5, max_overflow=20, pool_pre_ping=False, pool_recycle=1800, hide_parameters=True,
-        use_native_hstore=False,  # else each process asks the server about a type that no table of ours has
+        use_native_hstore=False,  # otherwise each process asks the server for a type that none of our tables has
     )  # fmt: skip
     _require_known_options(engine, named)
     if pools_transactions:

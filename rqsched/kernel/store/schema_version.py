@@ -1,4 +1,4 @@
-"""The schema: a database gets the tables of this version, however many processes ask for them at once.
+"""The schema: create the tables of this version, or upgrade them, even if many processes do so at once.
 
 For a process whose schema is current this costs two short queries; it never loads alembic.
 """
@@ -44,7 +44,8 @@ class SchemaStatus(NamedTuple):
     def is_current(self) -> bool:
         """Whether this code and the database fit: the schema is this code's or, in a rolling deploy, one step newer.
 
-        A migration only adds what the release before does not know. A later migration removes what nobody uses.
+        A migration only adds columns and tables that the release before does not know. A later migration removes unused
+        ones.
         """
         return self.current is not None and int(self.current) in {int(self.head), int(self.head) + 1}
 
@@ -82,7 +83,7 @@ def upgrade(database: Database) -> str | None:
 
 
 def _upgrade(connection: Connection) -> str | None:
-    from alembic import command  # noqa: PLC0415 - alembic costs every process start; few have to migrate
+    from alembic import command  # noqa: PLC0415 - importing alembic takes time, and few processes have to migrate
 
     with without_limits(connection):
         if not dialect_of(connection).has_one_writer:  # else BEGIN IMMEDIATE has held off other upgrades

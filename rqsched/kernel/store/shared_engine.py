@@ -1,8 +1,8 @@
 """A database reached through an application's engine, on our own connections.
 
 We open connections the way the engine does (its URL, credentials, creator and connect events), but take none out of its
-pool. An application's transaction holds one pooled connection while we need another, so if all threads waited for a
-second connection, the pool would deadlock. We set our options only on our own connections.
+pool. An application's transaction holds one pooled connection while we need another. If all threads waited for a second
+connection, the pool would deadlock. We set our options only on our own connections.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ IS_RESTING = schedules.c.status.in_([constant(status) for status in RESTING])
 IS_OVERDUE = schedules.c.overdue_since.is_not(None)
 IS_FAILING = schedules.c.consecutive_failures >= sa.text(str(REPEATEDLY))
 ENDED_BADLY = schedules.c.last_outcome.in_([constant(status) for status in (RunStatus.FAILED, RunStatus.LOST)])
-# An operator looks for exceptions: none of these indexes has a schedule that fires and succeeds.
+# These indexes are for an operator who looks for exceptions. A schedule that fires and succeeds is in none of them.
 for _name, _key, _condition in (
     ("resting", (schedules.c.status, schedules.c.schedule_id), IS_RESTING),
     ("resting_page", (schedules.c.status, schedules.c.created_at), IS_RESTING),
@@ -373,7 +373,7 @@ runs = sa.Table(
     sa.Column("start_by", Instant),
     sa.Column("expired_at", Instant),
     *_place_columns(),
-    # A run with this is stored with the kind `manual`, and read as `after`; see `rows.to_run`.
+    # A run with this value is stored with the kind `manual`, and read with the kind `after`; see `rows.to_run`.
     sa.Column("upstream_run_uid", Uid),
     _text("nominals"),
     sa.UniqueConstraint("schedule_uid", "number"),
@@ -433,7 +433,7 @@ SHOWN_STATUS = sa.case((IS_EXPIRED, sa.literal_column(f"'{EXPIRED}'", sa.String)
 """The status of a run, or `expired` for a run that was cancelled because it did not start in time."""
 IS_BLOCKED = runs.c.blocked_at.is_not(None)
 WAITS_FOR_CODE = IS_BLOCKED & (runs.c.status == constant(RunStatus.PENDING))
-"""Whether a run is shown as blocked. This begins with the condition of the index."""
+"""Whether a run is shown as blocked. The condition of the index comes first."""
 HAS_FAILED = runs.c.status.in_([constant(RunStatus.FAILED), constant(RunStatus.LOST)])
 IS_DEAD_LETTER = runs.c.dead_letter_at.is_not(None)
 HAS_OPEN_TARGETS = runs.c.dispatched_at.is_not(None) & runs.c.ended_at.is_(None)
@@ -496,7 +496,8 @@ audit_events = sa.Table(
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
 IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
-"""Whether an event records who asked for it, or why; a fire has neither. Canonical JSON writes the key exactly so."""
+"""Whether an event records who requested it, or why. The event of a fire has neither. Canonical JSON writes the key
+exactly so."""
 PartialIndex(
     "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
     where=IS_ASKED,
@@ -701,7 +702,8 @@ limit_starts = sa.Table(
     sa.Column("uid", Uid, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""The starts of runs in groups that have a rate, as long as they count. Claims write them, and lock no group."""
+"""The starts of runs in groups with a rate, as long as they count for the rate. Claims write them, and lock no
+group."""
 
 database_metadata = sa.Table(
     "rqsched_facts",

@@ -1,6 +1,6 @@
 """Repairs of attempts: a due attempt without a live job is enqueued, and an attempt without a process ends as lost.
 
-Runs that nobody could start for too long end, too.
+Runs that no worker could start for too long end, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 
 
 def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue pending runs whose delivery is dead, each under the next delivery number, which SQL stores first."""
+    """Enqueue pending runs whose delivery is dead, each under the next delivery number.
+
+    SQL stores this number first.
+    """
     now = runtime.now()
     before = now if everything else now - runtime.settings.repair_grace
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.pending, before=before)):

@@ -44,8 +44,8 @@ def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None =
 def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
     """Make a pass if no worker made one within the interval; a Redis key spreads the passes over the workers.
 
-    Links in a plain `rq worker` call this, which also records the workflows that its application registers. A pass that
-    fails is only logged, because the link itself has done its work.
+    Links in a plain `rq worker` call this. It also records the workflows that the worker's application registers. A
+    pass that fails is only logged, because the link itself has done its work.
     """
     try:
         if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
