@@ -1,7 +1,7 @@
-"""Whether a process is still able to work for a worker after it has executed the application's code.
+"""The check whether a process can execute further jobs after it has executed the application's code.
 
 A run that closes all files, changes the user or lowers a limit leaves a process that fails with every later job. This
-file knows nothing of runs.
+module knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rqsched.features.list import make_runtime
 from rqsched.kernel.store.database import DatabaseError, Patience
 
 _DEPTH = 250
-"""More nested calls above RQ's loop than our own code and its libraries ever need."""
+"""A number of nested calls that is larger than our own code and its libraries ever need above RQ's loop."""
 _MEMORY = 16 << 20
 _AT_ONCE = Patience(total=timedelta(0))
 
@@ -31,7 +31,10 @@ class Condition:
     """The state of a sound process, a descriptor and its user, to compare after the application's code was executed."""
 
     def __init__(self) -> None:
-        """Note the state, and open a descriptor: only code that closes descriptors of others will close it."""
+        """Note the state, and open a descriptor.
+
+        Only code that closes descriptors which it did not open will close this one.
+        """
         self._canary, other = os.pipe()
         os.close(other)
         self._noted = self._look()
@@ -44,7 +47,7 @@ class Condition:
         """Return the damage of this process in words, or None.
 
         This takes some microseconds. With `is_thorough` it also starts a thread and nests calls deeply. A deleted
-        working directory is no damage: the process returns to its first working directory.
+        working directory is no damage, because the process then returns to its first working directory.
         """
         try:
             Path.cwd()

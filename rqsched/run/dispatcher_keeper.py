@@ -27,8 +27,7 @@ from rqsched.run.vital_signs import hold, let_go, require_own, run_folder
 _log = logging.getLogger(__name__)
 
 _PLACES = 2
-"""The most dispatchers on a machine for one user, database, Redis and control queue; the second takes over when the
-first dies."""
+"""The most dispatchers on a machine for one user, database, Redis and control queue. If one dies, the other goes on."""
 _END_SECONDS = 5.0
 """How long a worker that ends waits for its keeper and for its dispatcher, which finishes its batch."""
 
@@ -37,7 +36,7 @@ class KeptDispatcher:
     """Keeps a dispatcher for this process, until `stop` or the end of this process."""
 
     def __init__(self, settings: Settings, *, spawns: bool, log_level: str | int) -> None:
-        """With `spawns`, children start in a new Python instead of a fork; they log to the same standard error."""
+        """With `spawns`, children start in a new Python instead of a fork. They log to the same standard error."""
         self._settings = settings
         self._spawns = spawns
         self._log_level = log_level
@@ -67,7 +66,7 @@ class KeptDispatcher:
         self._life = own
 
     def keep(self) -> None:
-        """Start another keeper if neither the keeper nor its dispatcher lives; called between other work."""
+        """Start another keeper if neither the keeper nor its dispatcher lives. Call this between other work."""
         if self._life is not None:
             if not is_at_end(self._life.fileno()):
                 return
@@ -85,7 +84,7 @@ class KeptDispatcher:
         return {} if self._life is None else {self._life.fileno(): self.keep}
 
     def stop(self) -> None:
-        """End keeper and dispatcher. Both have ended when this returns, unless a backend delays them."""
+        """End keeper and dispatcher. Both have ended when this returns, unless SQL or Redis delays them."""
         if self._life is None:
             return
         with contextlib.suppress(OSError):

@@ -17,8 +17,8 @@ _AWAITED = signal.valid_signals() - _OWN
 def leave_first_process() -> None:
     """If this process is PID 1, continue in a child; PID 1 then forwards signals, reaps, and ends with the child.
 
-    Call this before any import that costs memory or starts a thread: PID 1 keeps both. Its exit status is the child's,
-    or 128 plus the signal's number if a signal ended the child, as in a shell.
+    Call this before any import that costs memory or starts a thread, because PID 1 keeps both. Its exit status is the
+    child's, or 128 plus the signal's number if a signal ended the child, as in a shell.
     """
     if os.getpid() != 1:
         return
@@ -26,7 +26,7 @@ def leave_first_process() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # a terminal's Ctrl-C shall reach only one of the two
+        os.setpgid(0, 0)  # so that a terminal's Ctrl-C reaches only the child
         with contextlib.suppress(OSError):  # without a terminal
             os.tcsetpgrp(0, os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -57,7 +57,7 @@ class WorkerSide:
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that becomes readable when the horse asks; None when it will not ask any more."""
+        """The descriptor that becomes readable when the horse sends a request; None if no more requests come."""
         return None if self._own.fileno() < 0 else self._own.fileno()
 
     def after_fork_in_worker(self) -> None:
@@ -131,7 +131,7 @@ class WorkerSide:
     def _send(self, answer: bytes) -> None:
         try:
             self._own.send(_HEAD.pack(len(answer)) + answer)
-        except OSError:  # the horse is gone, or has not read its last answer
+        except OSError:  # the horse is gone, or has not read the last answer
             self.close()
 
     def _end(self, asked: Mapping[str, Any]) -> End:
@@ -165,7 +165,7 @@ class HorseSide:
         return end
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
-        """Ask the worker and wait for its answer; after one failure the worker is not asked again."""
+        """Send a request to the worker and wait for the answer. After one failure no more requests are sent."""
         if self._is_over or os.getpid() != self._pid:
             raise NotAnsweredError("the worker is not asked any more")
         text = json.dumps(request).encode()

@@ -29,7 +29,7 @@ class Post(NamedTuple):
     """The values that a keeper and its dispatcher hand on to their successors."""
 
     life: int
-    """The descriptor of a pipe that the worker holds open: it is at its end when the worker is gone."""
+    """The descriptor of a pipe that the worker holds open. A read finds the end of the pipe when the worker is gone."""
     worker: int
     """The pid of the worker."""
     log_level: str | int
@@ -44,7 +44,7 @@ class Post(NamedTuple):
 
 
 def is_at_end(descriptor: int, seconds: float = 0.0) -> bool:
-    """Return whether the other end of a pipe is closed, waiting at most `seconds`; nothing is ever sent over it."""
+    """Wait at most `seconds`; return whether the other end of a pipe is closed. No data is ever sent over the pipe."""
     ending = select.poll()
     ending.register(descriptor, select.POLLIN)
     return bool(ending.poll(seconds * 1000))
@@ -59,8 +59,8 @@ def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
 def keep(post: Post, place: int) -> None:
     """Keep a dispatcher until the worker is gone.
 
-    `place` is a descriptor whose lock lasts as long as keeper or dispatcher lives. The keeper answers pings for its
-    worker, which cannot answer while a job executes.
+    `place` is a descriptor with a lock (see `waiting_keeper`), which lasts as long as keeper or dispatcher lives. The
+    keeper answers pings for its worker, which cannot answer while a job executes.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=post.log_level, format=TEXT)
@@ -94,4 +94,4 @@ def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) 
     for descriptor in {post.life, place} - {-1}:
         os.set_inheritable(descriptor, True)
     command = [*post.command, str(place)]
-    os.execv(command[0], command)  # noqa: S606 - it ends all threads and connections of this process
+    os.execv(command[0], command)  # noqa: S606 - exec ends all threads and connections of this process

@@ -1,4 +1,4 @@
-"""Receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
+"""A process that receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
 RQ's worker does both itself, with a thread and a child. A runner (a process that executes run after run) does neither:
 a run may block its interpreter, and a command to stop that run must still be received. So this process notes each
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 1.0
 _KEEP_SECONDS = 15.0
-"""How often it checks RQ's scheduler and the scheduler's lock, and shows RQ that the runners live."""
+"""How often this process checks RQ's scheduler and the scheduler's lock, and shows RQ that the runners live."""
 
 
 class CommandListener:
@@ -48,7 +48,7 @@ class CommandListener:
         *,
         keeps_scheduler: bool = True,
     ) -> None:
-        """Receive over a separate client. RQ's scheduler serves `queues`; a burst does not keep it alive."""
+        """Receive over a separate client. RQ's scheduler serves `queues`. In a burst it is not kept alive."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress
@@ -110,7 +110,7 @@ class CommandListener:
         return process is not None and process.is_alive()
 
     def _show_runners(self) -> None:
-        """Show RQ that its registered runners live: a runner that executes a job cannot do so itself."""
+        """Show RQ that the registered runners live, because a runner that executes a job cannot do so itself."""
         keys = [Worker.redis_worker_namespace_prefix + slot.name for slot in self._slots.values()]
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:

@@ -4,9 +4,9 @@ A horse is the process that RQ forks for a job. RQ's own worker ends at most err
 executing job at its timeout. Its client also waits 415 s for an answer. Here no call waits longer than 6 s. A failed
 call is repeated over a new connection. If that fails too, the call is repeated at the next turn of RQ's loop.
 
-A run of a few milliseconds would spend most of its time on RQ's commands. So the heartbeats and the checks for `rq
-suspend`, three of each for every job, are sent at most once a second, and our own jobs are deleted without a search in
-RQ's registries. Other jobs are treated as RQ treats them.
+A run of a few milliseconds would spend most of its time on RQ's commands. RQ sends a heartbeat and checks for `rq
+suspend` three times for every job; this worker does both at most once a second. It deletes our own jobs without a
+search in RQ's registries. It handles other jobs as RQ does.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class PatientWorker(BaseWorker):
     """A mixin to put before RQ's worker classes."""
 
     max_connection_wait_time = 5.0
-    """RQ's longest pause before it tries an absent Redis again."""
+    """RQ's longest pause before the next try while Redis does not answer."""
     runtime: Runtime | None = None
-    """The runtime that settles runs whose horse this worker sees die; None leaves these runs to reconcile."""
+    """The runtime that settles a run after this worker saw its horse die; None leaves such runs to reconcile."""
     freeze_redis: Redis | None = None
     """The client over which this worker asks whether everything is frozen; None for the runtime's own."""
     _progress: Progress | None = None
@@ -162,10 +162,10 @@ class PatientWorker(BaseWorker):
         return ANSWER_SECONDS
 
     def on_turn(self) -> None:
-        """Check what is due as RQ's loop turns: every few seconds, or every half minute while a job executes.
+        """Make the checks that are due at a turn of RQ's loop: every few seconds, or every half minute during a job.
 
         RQ's scheduler ends with the first error of Redis, or with its worker, and RQ itself checks it only every ten
-        minutes. So this worker soon replaces a scheduler that died, its own or another worker's.
+        minutes. So this worker soon replaces a scheduler that died, also the scheduler of another worker.
         """
         if self._progress is not None:
             self._progress.turn(waits_for_writes=self.waits_for_writes)
@@ -179,7 +179,7 @@ class PatientWorker(BaseWorker):
                 scheduler.acquire_locks(auto_start=True)
 
     def _start_scheduler(self, burst: bool = False, *arguments: Any, **options: Any) -> None:
-        """Start RQ's scheduler. A burst only enqueues the jobs that are due; workers that stay enqueue the others."""
+        """Start RQ's scheduler. A burst only enqueues the jobs that are due. Other workers enqueue later jobs."""
         cast("Any", super())._start_scheduler(burst, *arguments, **options)
         if burst:  # with the locks, this class and RQ's maintenance would both start its process
             cast("Any", self.scheduler).acquire_locks = lambda *_, **__: set()
@@ -221,7 +221,10 @@ class PatientWorker(BaseWorker):
             telemetry.show_worker_version(self.connection, self.key)
 
     def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
-        """Show that the job lives. After an error of Redis the horse must still be killed at its timeout."""
+        """Show that the job lives.
+
+        An error of Redis must not end this, because the horse must still be killed at its timeout.
+        """
         with self._outlived("the heartbeat of its job"):
             super().maintain_heartbeats(*arguments, **options)
 
@@ -243,7 +246,7 @@ class PatientWorker(BaseWorker):
         self._learn_of_freeze()
 
     def _learn_of_freeze(self) -> None:
-        """Ask whether everything is frozen, at most once a second: RQ's loop stands still while it waits for a job."""
+        """Ask whether everything is frozen, at most once a second. RQ's loop cannot ask while it waits for a job."""
         now = time.monotonic()
         if self.runtime is not None and now - self._freeze_asked_at >= HOUSEKEEPING_SECONDS:
             self._freeze_asked_at = now
@@ -255,7 +258,7 @@ class PatientWorker(BaseWorker):
             return super().perform_job(job, *arguments, **options)
 
     def handle_execution_ended(self, job: Job, *arguments: Any, **options: Any) -> None:
-        """Note when a job ended. A succeeded job of ours has no callbacks, so it needs no heartbeat for them."""
+        """Note when a job ended. A succeeded job of ours needs no heartbeat, because no callbacks follow."""
         if is_ours(job) and job.get_status(refresh=False) is not JobStatus.FAILED:
             job.ended_at = now_in_utc()
             return
@@ -311,10 +314,12 @@ class PatientWorker(BaseWorker):
         return found
 
     def _shutdown(self) -> None:
-        """Ask for the end, in a signal handler: a wait for a job is stopped, and any other work is finished first.
+        """Request the end of the loop, in a signal handler.
 
-        RQ itself stops at once when its state is idle. A worker that executes jobs in its own process is idle before
-        the end of the job is written: with RQ's way the job would be recorded as failed, and the worker would continue.
+        A wait for a job is stopped, and any other work is finished first.
+
+        RQ itself stops at once when its state is idle. But a worker that executes jobs in its own process is idle
+        before the end of the job is written. RQ would record that job as failed, and the worker would continue.
         """
         state, self._state = self._state, WorkerStatus.IDLE if self._waits_for_job else WorkerStatus.BUSY
         try:
@@ -323,12 +328,12 @@ class PatientWorker(BaseWorker):
             self._state = state
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Execute a job. If Redis is down when the job ends, continue; if the horse of a run died, settle the run."""
+        """Execute a job. If Redis is down at its end, continue. If the horse of a run died, settle the run."""
         self._horse_status, self._why_died = 0, DIED
         self._deadline.clear()
         self.jobs_done += 1
         try:
-            with ForkGuard():  # a fork meanwhile, as by a callback of RQ's, does not become a second worker
+            with ForkGuard():  # a fork by a callback of RQ, for example, must not become a second worker
                 super().execute_job(job, queue)
         except RedisError as error:
             if not is_transient(error):
@@ -393,7 +398,7 @@ class PatientWorker(BaseWorker):
         super().unsubscribe()  # type: ignore[no-untyped-call]
 
     def kill_horse(self, *arguments: Any, **options: Any) -> None:
-        """Kill the work horse, if there is one: a command to stop a job may come just after its horse has ended.
+        """Kill the work horse, if there is one. A command to stop a job may come just after its horse has ended.
 
         Without a horse RQ would kill process 0, which means this process and its group.
         """
@@ -417,7 +422,10 @@ class PatientWorker(BaseWorker):
 
     @contextlib.contextmanager
     def _outlived(self, what: str) -> Iterator[None]:
-        """Leave a call that Redis does not answer, or refuses for now, to the next turn of the loop."""
+        """Log that Redis does not answer a call in the block, or refuses it for now.
+
+        The next turn of the loop repeats the call.
+        """
         try:
             yield
         except RedisError as error:
@@ -426,7 +434,7 @@ class PatientWorker(BaseWorker):
             self._tell(what, error)
 
     def _keep(self, error: RedisError) -> None:
-        """Record, where other processes see it, that Redis permanently refuses to let this worker take jobs."""
+        """Record for other processes that Redis permanently refuses to give jobs to this worker."""
         if self.runtime is not None:
             keys = self.runtime.transport.keys_of(error, lists=[str(queue.key) for queue in self.queues])
             self.runtime.refusals.note(f"workers of {', '.join(self.queue_names())}", error, keys)
@@ -436,7 +444,7 @@ class PatientWorker(BaseWorker):
 
 
 class WritesForHorse(PatientWorker):
-    """A mixin for worker classes that fork, after our other mixins: the worker writes to SQL for its horses."""
+    """A mixin for worker classes that fork, behind our other mixins. The worker writes to SQL for its horses."""
 
     _for_horse: WorkerSide | None = None
 
@@ -499,7 +507,7 @@ def make_worker(
     exception_handlers: Sequence[Callable[..., Any]] = (),
 ) -> Worker:
     """Make a worker for runs and the user's own jobs."""
-    # Open another client: RQ sets timeouts on it that are not ours.
+    # Open another client, because RQ changes the timeouts of its client.
     redis, serializer = connect(runtime.redis_url), runtime.settings.serializer_for(queues[0])
     found = make_queues(runtime.settings, queues, redis)
     worker = worker_class(
@@ -511,7 +519,7 @@ def make_worker(
 
 
 def make_queues(settings: Settings, names: Sequence[str], redis: Redis) -> list[Queue]:
-    """Return RQ's queues of these names, all with the serializer of the first: a worker of RQ has only one."""
+    """Return RQ's queues of these names. All have the serializer of the first, because a worker of RQ has only one."""
     serializer = settings.serializer_for(names[0])
     return [Queue(name, connection=redis, serializer=serializer) for name in names]
 
@@ -523,12 +531,12 @@ def take_over_name(worker: BaseWorker) -> None:
 
 
 def end_scheduler_with(worker: Any) -> None:
-    """Make RQ's scheduler die with its parent, whose pid `worker` has, instead of keeping its lock as an orphan."""
+    """Let RQ's scheduler die with its parent `worker`. Otherwise it would keep its lock as an orphan."""
     register_after_fork(worker, _die_with_worker)
 
 
 def _die_with_worker(worker: Any) -> None:
-    """Make a process that multiprocessing forks from the worker die with it, but not one that a run forks."""
-    parent = parent_process()  # at the moment of the fork: the worker may have died since
+    """Let a process die with the worker if multiprocessing forked it from the worker, but not if a run forked it."""
+    parent = parent_process()  # the parent at the moment of the fork, because the worker may have died since
     if worker.pid is not None and parent is not None and parent.pid == worker.pid:
         die_with_parent(worker.pid)

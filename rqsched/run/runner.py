@@ -62,13 +62,16 @@ _LONGEST_RESULT = 1_000
 _CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
-"""The most seconds without a turn of an idle runner's loop, which turns every few seconds."""
+"""The most seconds without a turn of the loop of an idle runner. This loop turns every few seconds."""
 _HORSE_SECONDS = 120.0
 """The same while a work horse executes a job: then the loop turns every half minute."""
 
 
 class _InProcess(BaseWorker):
-    """A mixin right before RQ's worker class: our jobs are executed here, other jobs in horses of the starter."""
+    """A mixin right before RQ's worker class.
+
+    It executes our jobs in this process, and other jobs in horses of the starter.
+    """
 
     starter: HorseStarter | None = None
     """Forks the horses; None if each horse is a new Python (RQ's SpawnWorker)."""
@@ -81,7 +84,10 @@ class _InProcess(BaseWorker):
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
-        """Return how long RQ considers the job alive; a job in the runner's own process sends no heartbeat."""
+        """Return how long RQ considers the job alive without a heartbeat.
+
+        A job in the runner's own process sends none.
+        """
         if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
         return super().get_heartbeat_ttl(job, *arguments, **options)
@@ -106,7 +112,7 @@ class _InProcess(BaseWorker):
 
 
 class Runner(PatientWorker):
-    """A mixin for RQ's worker classes that fork, with `_InProcess` between."""
+    """A mixin for RQ's worker classes that fork. `_InProcess` comes between this class and RQ's."""
 
     starter: HorseStarter | None
     run_horse: RunHorse
@@ -114,7 +120,8 @@ class Runner(PatientWorker):
     max_memory: int | None = None
     """The most resident bytes; a runner that has more is replaced."""
     is_worn: bool = False
-    """Whether another runner is to replace it: it has grown beyond `max_memory`, or cannot start a horse any more."""
+    """Whether another runner must replace this one, because it has grown beyond `max_memory` or cannot start horses any
+    more."""
     condition: Condition
     _turned_at = 0.0
     _failed_claims: frozenset[str] = frozenset()
@@ -125,7 +132,7 @@ class Runner(PatientWorker):
         super().on_turn()
 
     def on_end(self, attempt_result: AttemptResult | None) -> None:
-        """End this process if the application's code has damaged it; its successor does the rest."""
+        """End this process if the application's code has damaged it. The next runner writes the end of the attempt."""
         try:
             damage = self.condition.find_damage()
         except BaseException:  # noqa: BLE001 - without memory Python may raise any exception
@@ -136,9 +143,9 @@ class Runner(PatientWorker):
     def on_trouble(self, error: BaseException, attempt_result: AttemptResult | None) -> None:
         """Find out whether a claim or an end failed because this process is damaged; if so, end the process.
 
-        If a server does not answer this process, the server may be down. The supervisor asks it from another process,
-        and kills this one if the server answers there. Three failed claims of different runs in a row also count as
-        damage.
+        If a server does not answer this process, the server may be down. The supervisor asks the server from another
+        process, and kills this one if the server answers there. Three failed claims of different runs in a row also
+        count as damage.
         """
         try:
             job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
@@ -186,7 +193,7 @@ class Runner(PatientWorker):
             self._note(end=(outcome, result, error, attempt_result.is_final, types))
 
     def subscribe(self) -> None:
-        """Start no thread for RQ's commands: a separate process receives them for all runners."""
+        """Start no thread for RQ's commands, because a separate process receives them for all runners."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
         """Note the job in the slot, execute it, and clean up after it."""
@@ -230,7 +237,10 @@ class Runner(PatientWorker):
 
     @contextmanager
     def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
-        """Note the deadline of the application's code in the slot; after it the supervisor kills this process."""
+        """Note the deadline of the application's code in the slot.
+
+        After the deadline the supervisor kills this process.
+        """
         del lose  # the next runner settles the run
         job, pid = self.slot.job, os.getpid()
         self._failed_claims = frozenset()
@@ -247,7 +257,7 @@ class Runner(PatientWorker):
         self._note(horse_pid=self.horse_pid or None)
 
     def wait_for_horse(self) -> tuple[int | None, int | None, Any]:
-        """Wait for the end of the horse; the supervisor kills it when a person stops its job."""
+        """Wait for the end of the horse. The supervisor kills the horse when a person stops its job."""
         ended = super().wait_for_horse()
         job, cause = self.slot.job, self.slot.cause
         if job is not None and cause is not None and cause.is_stopped and cause.job_id == job.id:
@@ -256,7 +266,7 @@ class Runner(PatientWorker):
 
     @property
     def forks_horses_itself(self) -> bool:
-        """Whether work horses are children of this process: otherwise a child of it forks them."""
+        """Whether work horses are children of this process. Otherwise a child of this process forks them."""
         return self.starter is None
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
@@ -264,7 +274,7 @@ class Runner(PatientWorker):
         return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())
 
     def set_shutdown_requested_date(self) -> None:
-        """Send nothing: this is called in a signal handler, in the middle of a run."""
+        """Send nothing, because this is called in a signal handler, in the middle of a run."""
 
     def request_force_stop(self, signum: int, frame: Any) -> None:
         """End at once; the next runner settles the run that executes."""
@@ -321,7 +331,7 @@ class Runner(PatientWorker):
         )  # fmt: skip
         try:
             settle_run(runtime, run_uid, ended, fence=lambda one: one.is_held_by(token))
-        except Exception:  # noqa: BLE001 - the boundary of a link: otherwise this slot could take no job any more
+        except Exception:  # noqa: BLE001 - an error here would end every runner of this slot
             _log.exception("the end of run %s is lost", run_uid, extra={"action": "completion_lost"})
 
     def _find_job(self, job_id: str) -> RqJob:
@@ -352,7 +362,10 @@ class Runner(PatientWorker):
         super(PatientWorker, self).handle_job_failure(rq_job, **how)
 
     def stands_still(self) -> bool:
-        """Return whether the loop has not turned for too long; an executing run of ours has its own deadline."""
+        """Return whether the loop has not turned for too long.
+
+        A run of ours that executes has its own deadline instead.
+        """
         job = self.slot.job
         if job is not None and job.is_ours:
             return False
@@ -364,7 +377,7 @@ class Runner(PatientWorker):
             self.slot.job = job._replace(**changes)
 
     def _tidy(self) -> None:
-        """Undo changes of the last run to this process that the next run would see."""
+        """Undo changes to this process that the last run made and the next run would see."""
         close_old_connections()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM, signal.SIGINT, signal.SIGTERM})
         stop = self.request_force_stop if self._stop_requested else self.request_stop
@@ -387,7 +400,7 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
     """Show the supervisor from a thread that this process lives, even while a run occupies the main thread.
 
     The thread uses neither SQL nor Redis and takes no lock, so a fork beside it is safe. If the supervisor is gone, the
-    runner finishes its run, and the thread ends the process if that run passes its deadline.
+    runner finishes its run. If that run passes its deadline, the thread ends the process.
     """
 
     def pulse() -> None:

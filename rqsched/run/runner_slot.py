@@ -1,9 +1,9 @@
 """The slot of one runner, in memory that forks share, and the supervisor's watch over the runner in it.
 
 A slot holds the runner's job, the commands for that job, and why the runner was killed. It outlives the runner, so that
-the next runner knows which attempt died. The supervisor kills a runner that takes too long or whose job a person stops;
-for this it waits for neither Redis nor SQL. A runner goes from one job to the next by itself. So before it is killed
-for a job, it is stopped (SIGSTOP) and its slot is read again: the kill never hits the next job.
+the next runner knows which attempt died. The supervisor kills a runner that takes too long or whose job a person stops,
+without waiting for Redis or SQL. A runner goes from one job to the next by itself. So before the supervisor kills a
+runner for a job, it stops the runner (SIGSTOP) and reads the slot again. Otherwise the kill might hit the next job.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SIZE = 4096
 _HEAD = struct.Struct("QI")
 _READS = 3
 _STOP_SECONDS = 1.0
-"""How long a process may take to stop; a process that waits for a disk takes long."""
+"""How long a process may take to stop. A process that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
 _TEST_SECONDS = 10.0
-"""How long an answer of the servers to a fork of the supervisor is valid; a fork asks four times as often."""
+"""How long an answer of the servers to a fork of the supervisor is valid. A fork asks four times in this time."""
 DAMAGED = 5
 """The exit status that a damaged runner counts as, so that its restarts are delayed longer each time."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -79,7 +79,7 @@ class RunnerJob(NamedTuple):
     is_ours: bool
     """Whether it is executed in the runner's own process, not in a work horse."""
     kill_at: float | None = None
-    """Its deadline, by the host's monotonic clock; None if it has none, or if RQ watches it."""
+    """The deadline, by the host's monotonic clock; None if the job has none, or if RQ checks it."""
     execution_id: str | None = None
     """RQ's id of this execution."""
     token: str | None = None
@@ -107,7 +107,7 @@ class Cause(NamedTuple):
     is_stopped: bool = False
     """Whether a person stopped the job by RQ's command."""
     is_damage: bool = False
-    """Whether the runner could not do its work any more: its job is put back on the queue."""
+    """Whether the runner could not work any more. Then its job is put back on the queue."""
 
     def is_of(self, job: RunnerJob) -> bool:
         """Return whether this cause ended `job`: a runner may outlive a work horse that was killed for another job."""
@@ -124,7 +124,7 @@ class Trouble(NamedTuple):
     why: str
     """The fault in words."""
     is_certain: bool
-    """Whether the runner is certainly damaged; if not, the servers may be down, and a sound process asks them."""
+    """Whether the runner is certainly damaged. If not, the servers may be down, and a sound process asks them."""
 
 
 class Slot:
@@ -180,7 +180,7 @@ class Slot:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the supervisor ends: then the next runner only settles the job of the last one."""
+        """Whether the supervisor ends. Then the next runner only settles the job of the last one."""
         return self._flags[0] == 1
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class RunnerWatch(Watch):
     """Watches the runner of one slot."""
 
     def __init__(self, slot: Slot, test: Callable[[], None] = lambda: None) -> None:
-        """`test` is called in a fork of this process; it ends the fork with status 0 if the servers answer."""
+        """`test` is called in a fork of this process, and ends the fork with status 0 if the servers answer."""
         self._slot = slot
         self._test = test
         self._obeyed: int | None = None
@@ -216,7 +216,10 @@ class RunnerWatch(Watch):
             self._end_job(pid, job.id, OVERRUN, only_overrun=True)
 
     def kill(self, pid: int, why: str) -> None:
-        """Kill the runner and what its run has started; the work horse of another job continues, as RQ's does."""
+        """Kill the runner and the processes that its run has started.
+
+        A work horse of another job continues, as in RQ.
+        """
         self._note_cause(pid, why)
         _kill_group(pid)
 
@@ -246,13 +249,13 @@ class RunnerWatch(Watch):
         return status
 
     def prepares_last(self) -> bool:
-        """Return whether the runner died with a run of ours, which a last runner then settles."""
+        """Return whether the runner died during a run of ours. A last runner then settles the run."""
         job = self._slot.job
         self._slot.close()
         return job is not None and job.is_ours
 
     def _judge(self, pid: int, trouble: Trouble) -> None:
-        """Kill a runner that is damaged, or that does not reach a server which a fork of this process reaches."""
+        """Kill a runner that is damaged, or that cannot reach a server although a fork of this process can."""
         now = time.monotonic()
         if self._tester is not None and not self._tester.is_alive():
             if self._tester.exitcode == 0:

@@ -1,6 +1,7 @@
 """The supervisor: keeps the child processes that do the work alive, and replaces a child that ends or stands still.
 
-It does not know what its children do. They are forks of it; docs/adr/0010 draws the whole tree of processes.
+It does not know what its children do. They are forks of the supervisor. docs/adr/0010 draws the whole tree of
+processes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ _WAITS_FOR_WRITES, _IS_FROZEN = 1, 2
 
 
 class Progress:
-    """Shows another process that a loop turns, or why it begins nothing: two numbers in memory that forks share."""
+    """Shows another process that a loop turns, or why it begins nothing.
+
+    It is two numbers in memory that forks share.
+    """
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 16)
@@ -110,7 +114,7 @@ class Watch:
         return status
 
     def prepares_last(self) -> bool:
-        """Return whether, at shutdown, one more child must clean up after the last; that child ends by itself."""
+        """Return whether one more child must clean up after the last one at shutdown. That child ends by itself."""
         return False
 
 
@@ -132,7 +136,7 @@ class ChildRole:
     finishes: bool = False
     """Whether the supervisor ends when all children with this flag have ended with `DONE`."""
     is_last: bool = False
-    """Whether the other children need it: at shutdown it is asked to end after they have ended."""
+    """Whether the other children need this one. At shutdown it is asked to end after the others have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class Child:
     role: str
     """The name of its role."""
     pid: int
-    """The pid of the running process, or of the last one if the next has not started yet."""
+    """The pid of the running process, or of the last one if none runs now."""
     restarts: int
     """How often it was started again."""
     has_begun: bool
@@ -181,7 +185,7 @@ class Supervisor:
         must hold no open SQL connection, because SQLite loses track of its locks in a fork.
 
         They end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this process
-        and its children end with that owner, and signals do not ask this process to end.
+        and its children end with that owner, and ignore signals to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
@@ -205,7 +209,7 @@ class Supervisor:
     def run(self, on_turn: Callable[[], None] | None = None) -> int:
         """Run until SIGTERM, SIGINT or `stop`, and then let the children finish. Each turn calls `on_turn`.
 
-        A second signal ends executing runs, too (RQ's cold shutdown); a third one kills the children. An error in
+        A second signal also ends executing runs (RQ's cold shutdown). A third one kills the children. An error in
         `on_turn` ends the children and is raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -227,7 +231,7 @@ class Supervisor:
         return 0
 
     def stop(self) -> None:
-        """Ask to end; asking again is more urgent, see `run`."""
+        """Request the end. A repeated request is more urgent, see `run`."""
         self._asked += 1
 
     def _turn(self, on_turn: Callable[[], None]) -> None:
@@ -261,7 +265,7 @@ def restart_delay(last: float, *, status: int | None, lived: float) -> float:
 
 @dataclass
 class Silence:
-    """The time for which the loop of a child has not turned, added up over the turns of the supervisor."""
+    """How long the loop of a child has not turned, added up over the turns of the supervisor."""
 
     turns: int = 0
     """The child's turns at the last look."""
@@ -426,7 +430,7 @@ def _run_child(role: ChildRole, orders: _Orders, progress: Progress) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process with its parent (Linux); elsewhere a thread watches for it."""
+    """Let the kernel end this process with its parent (Linux); on other systems a thread watches the parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     else:
@@ -456,6 +460,6 @@ def python(module: str, call: str) -> list[str]:
 
 
 def show_name(name: str) -> None:
-    """Let `ps` and `top` tell the children apart (Linux shows 15 characters)."""
+    """Set the name of this process for `ps` and `top` (Linux shows 15 characters)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15])

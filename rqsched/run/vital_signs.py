@@ -1,7 +1,7 @@
 """The vital signs of a supervisor for its machine: it notifies systemd, and answers `rqsched ping`.
 
-Pings are answered from the supervisor's loop, over a socket in a folder that only its user can open. No server is
-asked: a worker that waits for Redis or SQL is alive, and nobody should restart it for that.
+Pings are answered from the supervisor's loop, over a socket in a folder that only its user can open. The answer does
+not depend on SQL or Redis, because a worker that waits for them is alive and must not be restarted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RUN_DIR = "RQSCHED_RUN_DIR"
-"""The variable with the folder of the sockets; it is read here too, because a ping loads no settings."""
+"""The environment variable with the folder of the sockets. A ping reads it without loading the settings."""
 _LONGEST = 107 if sys.platform == "linux" else 103
 """The most bytes of the path of a socket."""
 _MAX_ANSWER = 65_536
@@ -34,7 +34,7 @@ _held: set[socket.socket] = set()
 
 
 def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, parent: int | None = None) -> int:
-    """Run a supervisor to its end with pings answered and systemd notified; return its exit code.
+    """Run a supervisor to its end, answer pings and notify systemd meanwhile; return the exit code.
 
     `run_dir` is the setting of that name. `parent` is the pid of an RQ worker whose end also ends the supervisor. With
     it, pings are answered in the worker's name, and systemd is not notified, because it started the worker, not this
@@ -90,7 +90,10 @@ def _answering(
 
 
 def hold(one: socket.socket) -> None:
-    """Keep a socket that shows that this process lives. A fork closes its copy at once, because it may live longer."""
+    """Keep a socket that shows that this process lives.
+
+    A fork closes its copy at once, because the fork may live longer.
+    """
     _held.add(one)
 
 
@@ -197,7 +200,7 @@ class Answer(NamedTuple):
 
 
 def ask_all(folder: Path, seconds: float) -> Iterator[Answer]:
-    """Ask every supervisor of the folder, except killed ones. Raises OSError as `require_own`."""
+    """Ask every supervisor of the folder, except killed ones. Raises the errors of `require_own`."""
     require_own(folder)
     for path in sorted(folder.glob("*.sock")):
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:

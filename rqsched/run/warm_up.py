@@ -38,9 +38,9 @@ _THEN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def warm_up(runtime: Runtime) -> None:
-    """Rehearse a run, close the connection, and make the garbage collector ignore all existing objects.
+    """Execute the statements of a run, close the connection, and let the garbage collector ignore existing objects.
 
-    If the database is down or has another schema, each run prepares itself.
+    If the database is down or has another schema, each work horse does this work itself.
     """
     import_attribute(EXECUTE)  # RQ imports it by name, 2 ms in each work horse
     # Fill the isinstance caches that a horse's first log line and first result would fill, 0.5 ms in each.
@@ -65,7 +65,7 @@ def _rehearse(features: Features, connection: Connection) -> None:
     changes.find(connection, schedule.uid)
     for feature in features.listed:
         feature.rehearse(connection, run.uid, _THEN)
-    # A first success writes other columns than a later one, and so does a success with a result.
+    # A first success, a later success and a success with a result each write other columns.
     for second, result in enumerate((None, "1"), start=1):
         success, now = AttemptResult(AttemptOutcome.SUCCEEDED, result=result), _THEN + timedelta(seconds=second)
         ended = decide_settle(schedule, [run], run, success, now=now)

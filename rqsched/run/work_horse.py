@@ -2,9 +2,9 @@
 settle its run if it died.
 
 A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a separate
-child of the runner forks its horses, which only jobs get that are not rqsched's. The runner starts that child before it
-opens anything, and the child executes nothing itself (`HorseStarter`). The child prepares at its first horse; until
-then it shares nearly all of its memory with the runner.
+child of the runner forks its horses. Only jobs that are not rqsched's get such a horse. The runner starts that child
+before it opens anything, and the child executes nothing itself (`HorseStarter`). The child prepares at its first horse;
+until then it shares nearly all of its memory with the runner.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ def horse_died(
     token: str | None = None,
     is_stopped: bool = False,
 ) -> None:
-    """Settle at once a run or target whose process was seen to die; do nothing if it has ended already.
+    """Settle a run or target at once after its process died; do nothing if the run or target has ended already.
 
     With a `token`, only the attempt that was claimed with that token is settled. If a person stopped the job by RQ's
-    command, the run is terminated. If SQL is down, the run is left to reconcile: an error here would end RQ's worker.
+    command, the run is terminated. If SQL is down, the run is left to reconcile, because an error here would end RQ's
+    worker.
     """
     died = parse_run_job_id(job.id) or parse_target_job_id(job.id)
     try:
@@ -89,7 +90,7 @@ class Deadline:
                 self.clear()
 
     def clear(self) -> None:
-        """Remove the deadline: another horse begins, or the code has ended."""
+        """Remove the deadline, because another horse begins or the code has ended."""
         self._set(0.0)
 
     @property
@@ -149,7 +150,7 @@ def _has_ended(pid: int) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Block the alarm signal with which RQ's worker checks its horse: its handler raises in any code."""
+    """Block the alarm signal with which RQ's worker checks its horse, because the handler raises in any code."""
     left = signal.alarm(0)
     try:
         yield
@@ -177,11 +178,11 @@ class HorseStarter:
 
     @property
     def has_died(self) -> bool:
-        """Whether the process is gone, and with it every further horse."""
+        """Whether the process is gone, so that no horse can be started any more."""
         return not self._horse_pid and self._own.poll()
 
     def start(self, job_id: str, queue: str, execution_id: str) -> int:
-        """Start a work horse; returns its pid, 0 when there is none because the process has died."""
+        """Start a work horse; returns its pid, or 0 if the process that forks horses has died."""
         self.wait()  # for a horse that RQ no longer waits for
         try:
             self._own.send((job_id, queue, execution_id))

@@ -63,16 +63,16 @@ _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
 """After this many jobs a runner is replaced, unless another number is given: its runs may have leaked memory."""
 RUNNER_BYTES = 512 << 20
-"""Resident bytes beyond which a runner is replaced, unless it began with more than half of them."""
+"""A runner is replaced if it has more resident bytes, unless it began with more than half of them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How an `rqsched worker` executes; `check` refuses what does not go together."""
+    """How an `rqsched worker` executes. `check` refuses options that do not go together."""
 
     concurrency: int | None = None
-    """How many processes execute at once, each run after run; None for one that forks for every run."""
+    """How many processes execute at once, each of them run after run; None for one process that forks for every run."""
     isolate: bool = False
     """Whether each of these processes forks for every run."""
     burst: bool = False
@@ -110,7 +110,7 @@ class WorkerOptions:
 
     @property
     def most_jobs(self) -> int | None:
-        """After how many jobs each process that takes them ends, and is replaced; None for never."""
+        """After how many jobs each process that takes jobs ends and is replaced; None for never."""
         return RUNNER_JOBS if self.max_jobs is None and self.has_runners else self.max_jobs
 
     def most_memory(self, at_start: int) -> int:
@@ -297,7 +297,7 @@ def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
 
 
 def _may_be_alive(worker: BaseWorker) -> bool:
-    """Return whether a registered worker may be alive; RQ itself would believe so for minutes."""
+    """Return whether a registered worker may be alive; RQ itself takes it for alive for minutes."""
     if worker.death_date is not None or worker.last_heartbeat is None:
         return False
     if worker.hostname == socket.gethostname() and worker.pid is not None and not _is_running(worker.pid):
@@ -384,7 +384,7 @@ def _run_dispatcher(progress: Progress, *, recover: bool) -> None:
 
 
 def _forking_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[ChildRole]:
-    """Return the role of a worker that forks for every run, or of several."""
+    """Return the roles of one worker that forks for every run, or of several such workers."""
     return [
         ChildRole(
             "runs" if options.concurrency is None else f"runs-{number}",
