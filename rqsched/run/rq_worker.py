@@ -414,8 +414,8 @@ class PatientWorker(BaseWorker):
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """Keep RQ's command thread alive after every temporary error, as RQ does after a lost connection.
 
-        Nothing starts that thread again: if it ended on a full disk of Redis, the worker would receive no more
-        commands.
+        If that thread ended, for example on a full disk of Redis, nothing would start it again, and the worker would
+        receive no more commands.
         """
         error = RedisConnectionError(str(exc)) if is_transient(exc) else exc
         super()._pubsub_exception_handler(error, pubsub, pubsub_thread)

@@ -1,7 +1,7 @@
 """Audit events: the history of one schedule, and the events of all schedules in the order in which they were recorded.
 
-A position is the instant, the schedule and the sequence of an event. Transactions commit in another order than they
-read the clock, so an event may appear before a position that was already read, but only within `SETTLING`.
+A position is the instant, the schedule and the sequence of an event. Transactions read the clock in one order and
+commit in another. So an event may appear before a position that was already read, but only within `SETTLING`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def to_record(row: sa.Row[Any]) -> AuditRecord:
 def newest_events(
     connection: Connection, schedule_uid: str, before: int | None, limit: int, among: int
 ) -> list[AuditRecord]:
-    """Read audit events of a schedule newest first, those before a sequence when one is given.
+    """Read audit events of a schedule, newest first; with `before`, only events before that sequence.
 
-    Events of the runs of backfills are left out; of the rest those are read that are among the `among` newest.
+    Only the newest `among` of these events are searched. Events of backfilled runs are left out.
     """
     statement = _newest_of(schedule_uid)
     if before is not None:
@@ -84,7 +84,7 @@ def newest_events(
 
 
 def newest_stops(connection: Connection, schedule_uids: Sequence[str], among: int) -> dict[str, AuditRecord]:
-    """Read which event, of the `among` newest of each schedule, paused or ended it, by the schedule's uid."""
+    """Read the event that paused or ended each schedule, by the schedule's uid, among its `among` newest events."""
     each = []
     for uid in schedule_uids:
         events = _newest_of(uid).limit(among).subquery()
@@ -247,8 +247,8 @@ def read_after(
 ) -> Page[FoundEvent]:
     """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`).
 
-    Events of a `principal` (a part of the name) are looked for among MOST_LOOKED_AT events of requests, along their
-    index: the page may be short, or empty, though another one follows.
+    With a `principal` (a part of the name), the page searches MOST_LOOKED_AT events of requests along their index. Then
+    it may be short or empty although another page follows.
     """
     namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # SQLite would begin with all its schedules
     statement = (
@@ -312,7 +312,7 @@ class FoundEvents(NamedTuple):
     following: Position | None
     """The place before which the next page begins; None after the last one."""
     is_cut: bool
-    """Whether the page has searched the most events allowed and more may match: then it may be short, or empty."""
+    """Whether the page stopped after the most events that a page may search. Then it may be short or empty."""
 
 
 def search_asked(
@@ -340,7 +340,7 @@ def search_asked(
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
-        # Read the schedules' uids first and compare without an index: by the index of uids all fires would be read.
+        # Read the schedules' uids first and compare without an index. Along the index of uids all fires would be read.
         uids = [*connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars()]
         wanted = [dialect_of(connection).one_of(events.schedule_uid.concat(""), uids), *wanted[1:]]
     columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))

@@ -40,7 +40,7 @@ from rqsched.kernel.store.tables import (
 
 
 def has_schedules(connection: Connection) -> bool:
-    """Return whether any schedule is stored, deleted ones included: without one a pass has nothing to repair."""
+    """Return whether any schedule, deleted or not, is stored. Without schedules a pass has nothing to repair."""
     return connection.execute(sa.select(schedules.c.uid).limit(1)).first() is not None
 
 
@@ -63,7 +63,7 @@ def due_links(
 def without_next_time(connection: Connection, after: str | None, limit: int) -> tuple[list[str], str | None]:
     """Read active schedules without a next time, unless they wait for a run that has not ended.
 
-    Schedules that have an upstream are left out: they never have a next time.
+    Schedules with an upstream are left out, because they never have a next time.
     """
     awaited = sa.select(runs.c.uid).where(runs.c.uid == schedules.c.awaiting_run_uid, IS_UNFINISHED)
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
@@ -83,7 +83,7 @@ def resuming(connection: Connection, until: datetime, after: str | None, limit: 
 def overdue(
     connection: Connection, until: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read schedules that should have had a success by `until` and had none, and for which this is not reported yet."""
+    """Read schedules without a success that they should have had by `until`, if this is not reported yet."""
     is_meant = IS_WATCHED, schedules.c.overdue_at <= until, *is_outside(frozen)
     return _uids(connection, sa.select(schedules.c.uid).where(*is_meant), after, limit)
 
@@ -134,7 +134,7 @@ def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[s
 def blocked(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
-    """Read pending runs that are blocked since `before` and not in line: no worker can take a run in line."""
+    """Read pending runs that are blocked since `before` and not in line (no worker can take a run in line)."""
     found = WAITS_FOR_CODE, HAS_JOB, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
     return _runs(connection, found, after, limit)
 
@@ -164,7 +164,7 @@ def _runs(
 def expected_to_end(
     connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[tuple[str, datetime, str]], str | None]:
-    """Read running live runs whose schedule expects a duration, and that are not reported to take longer yet.
+    """Read running live runs whose schedule expects a duration, unless they are already reported to take longer.
 
     Returns the uid of each run, when its attempt began, and the notifications of its schedule.
     """

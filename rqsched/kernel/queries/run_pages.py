@@ -2,8 +2,8 @@
 
 A page is read along an index that has its order: of the uids (the order of creation), of the failed runs, of the runs
 that have not ended, or of the numbers of one schedule's runs. No index holds a workflow, a success or the text of an
-error: each fire would write to it. So a page ends after `most_looked_at` searched runs, whatever is stored. It has the
-matches among them, and the cursor where the next page begins.
+error, because each fire would write to such an index. So a page ends after `most_looked_at` searched runs, whatever is
+stored. It has the matches among them, and the cursor where the next page begins.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FoundRuns(NamedTuple):
     following: str | None
     """The cursor of the next page; None after the last one."""
     is_cut: bool
-    """Whether the page has searched the most runs allowed and more may match: then it may be short, or empty."""
+    """Whether the page stopped after the most runs that a page may search. Then it may be short or empty."""
 
 
 def fill_runs(
@@ -183,7 +183,7 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
 
 
 def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk, last: Sequence[Any]) -> bool:
-    """Return whether no run beyond the last searched run can match."""
+    """Return whether no run after the last searched run can match."""
     bound = {"created": filters.until, "-created": filters.since}.get(sort)
     if bound is None:
         return False
@@ -249,7 +249,7 @@ class _Walk(NamedTuple):
 
 
 def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
-    """Yield the walks of a page, one after another; no walk for a text that no row can have and drivers refuse."""
+    """Yield the walks of a page, one after another; none for a filter whose text no row can have and drivers refuse."""
     if sort not in SORTS:
         raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
     if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
@@ -284,7 +284,7 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
     walk = _Walk(within, (runs.c.uid,), is_descending)
     within.extend([] if filters.since is None else [runs.c.uid >= first_uid_at(filters.since)])
     if filters.until is not None:
-        # The first ten characters of a uid are its millisecond: this is the highest uid of that millisecond.
+        # The first ten characters of a uid are its millisecond. This is the highest uid of the millisecond of `until`.
         within.append(runs.c.uid <= first_uid_at(filters.until)[:10].ljust(26, "Z"))
     if cursor is not None:
         if not is_uid(cursor):
@@ -296,7 +296,7 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
 def _by_number(
     connection: Connection, filters: RunFilters, cursor: str | None, *, is_descending: bool
 ) -> Iterator[_Walk]:
-    """Walk through the runs of each incarnation of an id: one was deleted before the next was created."""
+    """Walk through the runs of each incarnation of an id. Incarnations never overlap in time."""
     uid, _, number = (cursor or "").partition(".")
     if cursor is not None and not (is_uid(uid) and number.isascii() and number.isdigit() and len(number) <= 18):
         raise malformed_cursor()
@@ -311,7 +311,7 @@ def _by_number(
 
 
 def _incarnations(connection: Connection, filters: RunFilters, start: str, *, is_descending: bool) -> list[str]:
-    """Read the uids of an id's incarnations from one on, one more than a page looks at."""
+    """Read the uids of an id's incarnations from `start` on, one more than a page searches."""
     named = schedules.c.namespace == filters.namespace, schedules.c.schedule_id == filters.schedule_id
     bound = [schedules.c.uid <= start if is_descending else schedules.c.uid >= start] if start else []
     keys = schedules.c.created_at, schedules.c.uid

@@ -106,7 +106,7 @@ def to_show(connection: Connection, found: list[Run]) -> list[Run]:
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, with their places in line; if no run is in line, nothing is read.
+    """Return runs with their places in line. If no run is in line, nothing is read.
 
     The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` runs are ahead.
     """
@@ -212,7 +212,7 @@ class FailureMark(NamedTuple):
     uid: str
     """Its uid."""
     error: str
-    """The beginning of its error; for a traceback, which has the error at its end, `Traceback` and the end."""
+    """The beginning of its error. For a traceback, whose error is at the end, it is `Traceback` and the end."""
 
 
 def failed_since(
@@ -268,9 +268,9 @@ def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, Failed
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
     """Read the newest runs of a namespace, newest first, each with the id of its schedule.
 
-    The runs of a busy namespace are among the newest of all; only for a quiet one its schedules are read.
+    The runs of a busy namespace are among the newest runs of all. Only for other namespaces their schedules are read.
     """
-    newest = runs.c.uid.desc()  # uids begin with the time: the primary key is in order of creation
+    newest = runs.c.uid.desc()  # uids begin with the time, so the primary key is in the order of creation
     statement = _SELECT_NAMED.where(schedules.c.namespace == namespace).order_by(newest).limit(limit)
     of_all = sa.select(runs.c.uid).order_by(newest).limit(_LOOKED_AT)
     found = connection.execute(statement.where(runs.c.uid.in_(of_all))).all()
@@ -322,7 +322,7 @@ class Streak(NamedTuple):
     since: datetime | None = None
     """When the first of them ended; None if it is not kept."""
     succeeded_at: datetime | None = None
-    """When the newest live run before them that succeeded ended; None if none is kept among the last ones before."""
+    """When the newest successful live run before them ended; None if the searched runs before have none."""
 
 
 def streaks(connection: Connection, found: Iterable[Schedule]) -> dict[str, Streak]:
@@ -377,7 +377,7 @@ class RunOutline(NamedTuple):
 
     @property
     def waited(self) -> timedelta | None:
-        """How long after it was due its first attempt began; None if that is not known."""
+        """The time from the due time to the begin of the first attempt; None if that is not known."""
         is_known = self.due_at is not None and self.started_at is not None and self.attempt == 1
         return max(self.started_at - self.due_at, timedelta(0)) if is_known else None  # type: ignore[operator]
 
@@ -471,7 +471,7 @@ class Outcome(NamedTuple):
     is_backfilled: bool
     """Whether a backfill asked for the runs."""
     status: str
-    """Their final status, `expired` for runs that were not started in time, or their current one."""
+    """The final status (`expired` for runs that were not started in time) or the current status."""
     runs: int
     """How many."""
     late: list[int]

@@ -196,7 +196,7 @@ class Found(NamedTuple):
     following: Position | None
     """The place after which the next page begins; None after the last one."""
     is_cut: bool
-    """Whether the page has searched the most schedules allowed and more may match: then it may be short, or empty."""
+    """Whether the page stopped after the most schedules that a page may search. Then it may be short or empty."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -314,7 +314,7 @@ class _Way(Enum):
     """How a page is read. SQLite gets hints; PostgreSQL uses its statistics."""
 
     ANY = auto()
-    """The plan of the database: an index has the matching rows in the order."""
+    """The plan of the database, because an index has the matching rows in the order."""
     WALKED = auto()
     """Along the index of the order, past schedules that do not match."""
     SORTED = auto()
@@ -386,7 +386,7 @@ def _page(
 
 
 _page_once = lru_cache(maxsize=256)(_page)
-"""The same for repeated queries: to build one takes as long as to run it."""
+"""The same for repeated queries, because building a statement takes as long as executing it."""
 
 
 def _direction(sort: str, order: Sequence[sa.ColumnElement[Any]]) -> list[sa.ColumnElement[Any]]:
@@ -403,7 +403,7 @@ def _has_place(sort: str, filters: Filters) -> list[sa.ColumnElement[bool]]:
 
 
 def _plan(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> _Plan:
-    """Decide how to read a page: if few schedules can match, they are sorted; if many can, they are searched in order.
+    """Decide how to read a page. If few schedules can match, they are sorted; otherwise they are searched in the order.
 
     SQLite, without statistics, would expect few schedules in a namespace and sort them all by their next fires.
     """
@@ -561,7 +561,7 @@ def count_active(connection: Connection, namespace: str | None, most: int) -> in
 
 
 _LOOKED_AT = 5
-"""This many times the counted schedules are searched: that is all of them unless another status has as many."""
+"""This many times the counted schedules are searched. These are all schedules, unless another status has as many."""
 
 
 def _count_up_to(
@@ -589,7 +589,7 @@ def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list
 
 
 def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
-    """Read the newest incarnation of an id, deleted ones too: its history stays readable."""
+    """Read the newest incarnation of an id, deleted or not, because its history stays readable."""
     newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
     named = SELECT_SCHEDULES.where(schedules.c.namespace == namespace, schedules.c.schedule_id == schedule_id)
     for is_indexed in (IS_LIVE, IS_DELETED):
@@ -600,7 +600,7 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
 
 
 def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Schedule | None:
-    """Read the incarnation of a schedule's id that was created last up to an instant, before the schedule itself."""
+    """Read the newest incarnation of a schedule's id that was created before the schedule, and up to an instant."""
     is_before = schedules.c.created_at <= at, schedules.c.uid < schedule.uid, IS_DELETED
     same = schedules.c.namespace == schedule.namespace, schedules.c.schedule_id == schedule.schedule_id
     newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
@@ -631,7 +631,7 @@ def late(
 def count_late(
     connection: Connection, namespace: str | None, since: datetime, most: int, frozen: Collection[str] = ()
 ) -> int:
-    """Count these schedules, up to `most`, the earliest first: without an order, a plan could read all schedules."""
+    """Count these schedules, up to `most`, the earliest first. Without an order, a plan could read all schedules."""
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
     is_meant = IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen)
     return _count_up_to(connection, most, *is_meant, order=(schedules.c.due_at, schedules.c.uid))
@@ -716,7 +716,10 @@ def excluding_without_next(connection: Connection, namespace: str | None, limit:
 
 
 def namespaces(connection: Connection, most: int) -> list[str]:
-    """Return the namespaces that have schedules, in order; each costs one step in an index, however large it is."""
+    """Return the namespaces that have schedules, in order.
+
+    Each namespace costs one step in an index, whatever its size.
+    """
     found: list[str] = []
     while len(found) < most:
         least = sa.select(sa.func.min(schedules.c.namespace))

@@ -1,8 +1,8 @@
-"""The breaker: while Redis does not answer, it lets each call fail at once, in processes that must not wait.
+"""The breaker: lets each call fail at once while Redis does not answer, in processes that must not wait.
 
 A web process stores an operation in SQL and answers, even if Redis gets the links later. So the first call that gets no
 connection, or no answer in time, opens the breaker. While the breaker is open, all calls fail without waiting, and a
-thread asks Redis until it answers again. Workers have no breaker: they can only wait.
+thread asks Redis until it answers again. Workers have no breaker, because they can only wait.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class RedisAwayError(RedisConnectionError):
 
 
 class Breaker:
-    """The breaker of one Redis. It is closed until a call gets no answer; in a forked process it is closed again."""
+    """The breaker of one Redis. It is closed until a call gets no answer. In a forked process it begins closed."""
 
     def __init__(self, url: str, timeout: timedelta, on_close: Callable[[], None]) -> None:
-        """Take how long a call may wait, and a function that the breaker's thread calls when Redis answers again."""
+        """Take the longest wait of a call, and a function that the breaker's thread calls when Redis answers again."""
         self._timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), timeout.total_seconds())
         self._url = url
         self._on_close = on_close
@@ -108,7 +108,7 @@ class Breaker:
 
 
 class Breakers:
-    """Opens the Redis clients of one process. With a `timeout` each client has a breaker, without one it waits."""
+    """Opens the Redis clients of one process. With a `timeout` each client has a breaker. Without it clients wait."""
 
     def __init__(self, timeout: timedelta | None) -> None:
         self.on_back: Callable[[], None] = lambda: None

@@ -1,8 +1,8 @@
-"""Clients of Redis that never wait for ever: a failed command is tried once more over a new connection.
+"""Clients of Redis that never wait for ever. A failed command is tried once more over a new connection.
 
-A dead connection may take commands without an error: only the missing answer shows that it is dead. Then the idle
-connections, which are as old, are closed too, or each of them would cost the same wait. A subscriber only listens. So
-it pings a server that has been quiet, and raises an error if the server does not answer.
+A dead connection may take commands without an error, so that only the missing answer shows it. Then the idle
+connections, which are as old, are closed too. Otherwise each of them would cost the same wait. A subscriber only
+listens. So it pings a server that has been quiet, and raises an error if the server does not answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ the promised 15 s.
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
 """Both limits, as options of redis-py."""
 QUIET_SECONDS = 4.0
-"""After this many seconds of silence a subscriber pings the server; after as many without an answer it gives up."""
+"""After this many seconds of silence a subscriber pings the server. After as many seconds without an answer it gives
+up."""
 
 
 def connect(url: str) -> Redis:
-    """Open a client that never hangs: an unreachable Redis is an error after seconds."""
+    """Open a client that never hangs. An unreachable Redis causes an error after some seconds."""
     redis = open_client(url, timeouts=TIMEOUTS)
     limit_waiting(redis)
     return redis
@@ -98,14 +99,14 @@ def limit_waiting(redis: Redis) -> None:
 def for_rq(redis: Redis) -> Redis:
     """Return a client for RQ that shares the connections of this one, but not the options of its pool.
 
-    RQ's `Worker` sets a timeout of minutes in the pool that it is given. RQ makes a `Worker` even of each worker that
-    it lists.
+    RQ's `Worker` sets a timeout of minutes in the pool that it is given. RQ also makes such a `Worker` for each worker
+    that it lists.
     """
     return Redis(connection_pool=cast(ConnectionPool, _LentPool(redis.connection_pool)))
 
 
 class _LentPool:
-    """A pool with options of its own, which lends the connections of another one."""
+    """A pool with separate options that uses the connections of another pool."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -149,7 +150,7 @@ class _Retry(Retry):
 
 
 class AskingPubSub(PubSub):
-    """A subscription, such as of RQ's workers to commands, that notices a dead connection in twice QUIET_SECONDS."""
+    """A subscription, such as RQ's to commands, that notices a dead connection within twice QUIET_SECONDS."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._heard_at = self._asked_at = monotonic()

@@ -1,6 +1,6 @@
 """The label that RQ's own tools show for the job of a run or a target: names, never arguments.
 
-Nothing here decides anything: a job without a label is executed as well, because its id says everything.
+A label decides nothing. A job without a label is executed in the same way, because the job's id names the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from rqsched.kernel.decide.ids import iso_utc
 
 WORKFLOW = "rqsched.jobs.workflow"
-"""The prefix of the functions of run and target jobs; `rqsched.jobs` answers to every name below it."""
+"""The prefix of the function names of run and target jobs. The module `rqsched.jobs` has a function for every name
+below."""
 DATABASE = "database"
 """The key in a job's meta for the id of the database that the job belongs to."""
 SERVER = "server"
@@ -38,7 +39,7 @@ class JobLabel(NamedTuple):
     attempt: int | None = None
     """The attempt of the run."""
     traceparent: str | None = None
-    """The span that asked for the run, under the name that instrumentations of RQ look for."""
+    """The span of the request for the run. The field has the name that instrumentations of RQ look for."""
 
     @property
     def description(self) -> str:

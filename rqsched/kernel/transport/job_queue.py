@@ -29,7 +29,7 @@ class JobSpec(NamedTuple):
     """One job to put on a queue."""
 
     id: str
-    """The id of the RQ job; deterministic, so that the same job is never there twice."""
+    """The id of the RQ job. It is deterministic, so that the same job is never there twice."""
     timeout: int
     """Seconds RQ lets it run."""
     due_at: datetime | None = None
@@ -44,8 +44,8 @@ class JobKind(NamedTuple):
     """The properties that the jobs of one queue share."""
 
     func: str
-    """Dotted path of the function that RQ calls without arguments: the job's id says everything. A job with a label
-    has the path of its workflow instead."""
+    """Dotted path of the function that RQ calls without arguments, because the job's id names the run or the link. A
+    job with a label has the path of its workflow instead."""
     result_ttl: int
     """Seconds RQ keeps a job that succeeded."""
     failure_ttl: int
@@ -96,7 +96,7 @@ class JobQueue:
         """The scheduled set, where future jobs wait."""
         self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
-        # Missing keys are left out: Redis would refuse an empty name to a user with rights to certain keys only.
+        # Leave out missing keys. Redis would refuse an empty name to a user with rights to certain keys only.
         more = [key for key in (server_key, wake_key) if key]
         self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *more]
         self._has_server = bool(server_key)
@@ -126,7 +126,7 @@ class JobQueue:
             return sum(sum(answers) for answers in pipe.execute())
 
     def live(self, jobs: Sequence[tuple[str, datetime | None]], *, now: datetime) -> list[bool]:
-        """Return for each job whether it is live. A job is given as its id and its due time, None for now."""
+        """Return for each job whether it is live. A job is given by its id and its due time; None means now."""
         with self.redis.pipeline(transaction=False) as pipe:
             for chunk in chunks(jobs, CHUNK):
                 flat = [text for name, due_at in chunk for text in (name, due_at.timestamp() if due_at else "")]

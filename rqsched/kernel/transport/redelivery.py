@@ -27,12 +27,12 @@ from rqsched.kernel.transport.job_queue import rq_time
 _log = logging.getLogger(__name__)
 
 REMEMBERED = timedelta(minutes=10)
-"""How long a refusal is remembered: a job that comes again in this time is not put back on its queue."""
+"""How long a refusal is remembered. A job that comes again in this time is not put back on its queue."""
 _MARK = "rqsched_failed"
 
 
 def record_refusal(redis: Redis, name: str) -> bool:
-    """Remember that a job was refused, under a name that all its deliveries share; returns if it was refused before."""
+    """Remember a refused job by a name that all its deliveries share; returns whether it was refused before."""
     key = redis_keys.refused(name)
     try:
         is_first = bool(redis.set(key, 1, ex=REMEMBERED, nx=True))
@@ -47,7 +47,7 @@ def record_refusal(redis: Redis, name: str) -> bool:
 def give_up(job: Job, earlier: str | None) -> None:
     """Show a job as failed before its worker does, so that processes of the right database deliver the run again now.
 
-    An earlier delivery that failed in the same way is removed: one entry in RQ's registry is enough.
+    An earlier delivery that failed in the same way is removed, because one entry in RQ's registry is enough.
     """
     try:
         job.set_status(JobStatus.FAILED)
@@ -61,7 +61,10 @@ def give_up(job: Job, earlier: str | None) -> None:
 
 
 def mark_failed(job: Job) -> None:
-    """Mark the job of a run that has finally failed. While Redis is away it gets no mark, and cannot be requeued."""
+    """Mark the job of a run that has finally failed.
+
+    While Redis is away the job gets no mark, and cannot be requeued.
+    """
     enqueued_at = _enqueued_at(job)
     if enqueued_at is None:
         return

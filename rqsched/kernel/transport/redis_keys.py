@@ -52,7 +52,7 @@ def reconcile_interval(queue: str) -> str:
 
 
 def marks(queue: str, database_id: str) -> str:
-    """Return the key of the list of a database's newest marks, which show that it or this Redis has gone back."""
+    """Return the key of the list of a database's newest marks, which show whether the database or Redis went back."""
     return f"rqsched:marks:{queue}:{database_id}"
 
 
@@ -72,7 +72,7 @@ def dispatcher(queue: str, name: str) -> str:
 
 
 def dispatcher_waits(queue: str, name: str) -> str:
-    """Return the key that says what one dispatcher waits for; it exists while it does."""
+    """Return the key with the error for which one dispatcher waits. It exists while the dispatcher waits."""
     return f"rqsched:dispatcher-waits:{queue}:{name}"
 
 
@@ -92,7 +92,7 @@ def refused(job: str) -> str:
 
 
 def passes(queue: str) -> str:
-    """Return the key of the hash that adds up what reconcile passes did."""
+    """Return the key of the hash with the sums over all reconcile passes."""
     return f"rqsched:tally:{queue}"
 
 

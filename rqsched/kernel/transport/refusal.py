@@ -1,4 +1,4 @@
-"""Refusals: errors with which Redis answers. This file knows what they mean, whether they pass, and what to do.
+"""Refusals: errors that Redis returns. This file knows their meaning, whether they pass by themselves, and the remedy.
 
 redis-py removes the first word of some errors and keeps it in others, and a script or a pipeline puts text around an
 error. Only this file knows that.
@@ -40,7 +40,7 @@ _PASSING = frozenset(
     {"READONLY", "NOREPLICAS", "OOM", "MISCONF", "MASTERDOWN", "LOADING", "BUSY", "CLUSTERDOWN", "NOSCRIPT", "TRYAGAIN"}
     | {"UNBLOCKED"}
 )
-"""The first words of errors that pass: Redis cannot execute the command now, but may later.
+"""The first words of errors that pass by themselves: Redis cannot execute the command now, but may later.
 
 UNBLOCKED ends a wait for a job when the server becomes a replica.
 """
@@ -70,7 +70,7 @@ _OF_SCRIPT = re.compile(r"\.? script: (?:\w+, )?on @user_script.*$")
 
 
 def word_of(error: BaseException) -> str:
-    """Return the first word of Redis's refusal, such as READONLY; empty if it did not answer."""
+    """Return the first word of Redis's refusal, such as READONLY; empty if Redis did not answer."""
     if isinstance(error, RedisConnectionError) and isinstance(error.__cause__, RedisError):
         return word_of(error.__cause__)  # a breaker is open because of this refusal
     text = _text_of(error)
@@ -97,7 +97,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def told(error: RedisError) -> str:
-    """Return an error as a sentence without a full stop: Redis refuses, with its own words, or does not answer."""
+    """Return an error as a sentence without a full stop.
+
+    It quotes Redis's refusal, or states that Redis does not answer.
+    """
     word, text = word_of(error), _OF_SCRIPT.sub("", " ".join(_text_of(error).split())).rstrip(".")
     if text.startswith("Redis "):  # the message of a RedisAwayError is such a sentence
         return text

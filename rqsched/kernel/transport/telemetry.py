@@ -1,8 +1,8 @@
 """Telemetry: the state of processes in Redis, only for operators. Nothing else depends on it.
 
 A worker adds our version to its RQ hash. A set names the dispatchers of a control queue, and one key per dispatcher
-expires soon after its last heartbeat. A hash per control queue sums what the reconcile passes and the prunings of all
-processes did. After a flush of Redis all this begins again at zero. The formats are API: metrics, dashboards and
+expires soon after its last heartbeat. A hash per control queue has the sums over the reconcile passes and prunings of
+all processes. After a flush of Redis the sums begin again at zero. The formats are API: metrics, dashboards and
 `rqsched doctor` read them.
 """
 
@@ -41,7 +41,7 @@ _RQ_WORKERS = "rq:workers"
 WORKER_VERSION = "rqsched_version"
 """The field of RQ's hash of a worker that holds our version."""
 _EVERY = timedelta(seconds=15)
-"""The longest time between two signs of life of a worker of ours that executes no job in a process of its own."""
+"""The longest time between two signs of life of a worker of ours, except while it executes a job in its own process."""
 _RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)
 """The time from a worker's next sign of life until RQ lets the worker's key expire, and the whole life of the key while
 the worker executes no job."""
@@ -97,7 +97,7 @@ class DispatcherHeartbeat:
         return self._sent_at is not None
 
     def send(self) -> None:
-        """Count as alive for another `EXPIRY`. Nothing is sent within `INTERVAL` unless `waits_for` has changed."""
+        """Send a heartbeat, which is valid for `EXPIRY`; within `INTERVAL` only if `waits_for` has changed."""
         now, waits_for = self._now(), self.waits_for
         if self._sent_at is not None and abs(now - self._sent_at) < INTERVAL and waits_for == self._told:
             return
@@ -113,7 +113,7 @@ class DispatcherHeartbeat:
         self._sent_at, self._told = now, waits_for
 
     def stop(self) -> None:
-        """Count as gone at once, until `send` is called again."""
+        """Remove the heartbeat, so that the dispatcher counts as gone until `send` is called again."""
         with self._redis.pipeline() as pipe:
             pipe.srem(self._names_key, self._name)
             pipe.delete(self._key, self._waits_key)
@@ -130,7 +130,7 @@ def _version() -> str:
 
 
 def show_worker_version(redis: Redis, key: str) -> None:
-    """Add our version to the hash `key` of RQ's worker; it is removed with the worker.
+    """Add our version to the hash `key` of RQ's worker. RQ removes the hash with the worker.
 
     While Redis is away nothing is added, which does no harm.
     """
@@ -150,7 +150,7 @@ class LiveRqWorker(NamedTuple):
     version: str
     """The version of rqsched; empty for a worker of plain RQ."""
     is_silent: bool
-    """Whether its next sign of life is overdue: it was killed, it is stopped, or it does not reach Redis."""
+    """Whether the next sign of life is overdue: the worker was killed, is stopped, or does not reach Redis."""
 
 
 def registered_workers(redis: Redis) -> list[LiveRqWorker]:
@@ -181,7 +181,7 @@ def _is_silent(now: datetime, beat: str, left: timedelta, *, is_ours: bool) -> b
     """Return whether a sign of life is overdue.
 
     RQ lets the key of a worker live a minute longer than the next sign may take: up to 405 seconds while the worker
-    waits for a job. A worker of ours does not wait so long, although its key lives as long.
+    waits for a job. A worker of ours sends signs of life more often, although its key lives as long.
     """
     if left < timedelta(0) or not beat:
         return False

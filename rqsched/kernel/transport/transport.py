@@ -1,7 +1,7 @@
 """The transport: stores links (RQ jobs that fire schedules) and run jobs in Redis, in RQ's own format. It knows no SQL.
 
-Every write here may be lost or done twice without harm, because SQL decides. One script writes a job's hash together
-with its place (list or scheduled set), so no reader finds an id without its hash.
+Every write here may be lost or repeated without harm, because SQL decides what is executed. One script writes a job's
+hash together with its place (list or scheduled set), so no reader finds an id without its hash.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ REDIS_TIMER = 0.1
 _WAKE_SLICE = 0.01
 """Seconds between two looks for a wake in the last moments before a link is due."""
 FIRST_LOOK_LIFE = 1_000
-"""Milliseconds for which a dispatcher stays first after it asks; an idle dispatcher asks five times in this time."""
+"""How many milliseconds a dispatcher stays the first after it asked. An idle dispatcher asks five times in this
+time."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
-"""Milliseconds that a full pass may take. After them the flush marker expires, even if the pass was killed."""
+"""How many milliseconds a full pass may take. Then the flush marker expires, even if the pass was killed."""
 _PROBE_LIFE = 60_000
 """Milliseconds after which the key of `try_write` expires."""
 MARKS_KEPT = 1_001
@@ -74,7 +75,7 @@ _MARKS_LIFE = 90 * 24 * 60 * 60
 """Seconds after which the marks of a database that nobody uses any more expire."""
 _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
-"""Seconds after which a call is not repeated any more: the client itself has repeated a call that timed out."""
+"""Seconds after which a call is not repeated any more. The client itself repeats a call that timed out."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
 """How long a link that RQ started counts as live. A link takes milliseconds. If it takes longer than this, another link
 may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
@@ -118,12 +119,12 @@ class Standing(NamedTuple):
 
 
 class NextLook(NamedTuple):
-    """When a dispatcher is to look for due links again."""
+    """When a dispatcher should look for due links again."""
 
     due_at: float | None
     """When the earliest link is due, in Unix seconds; None when there is none."""
     is_first: bool
-    """Whether this dispatcher looks first, so that not all of them compete for one link. The others look soon after."""
+    """Whether this dispatcher looks first. The others look soon after, so that they do not all compete for one link."""
 
 
 class Transport:
@@ -144,7 +145,7 @@ class Transport:
         self.server = ""
         """The identity of this process's database server; empty while it is not known, and on SQLite."""
         self.claim: Callable[[], object] | None = None
-        """Called when another server is recorded: raises WrongDatabaseError, or changes `server` or the record."""
+        """Called if another server is recorded. It raises WrongDatabaseError, or changes `server` or the record."""
         self.on_refused: Callable[[str, RedisError, str], object] = _do_nothing
         """Called after a refusal that does not pass: with what was refused, the error, and a text about its keys."""
         self.on_accepted: Callable[[str], object] = _do_nothing
@@ -253,7 +254,7 @@ class Transport:
             self.on_refused(what, error, self.keys_of(error, job_queue))
 
     def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
-        """Return a text about the keys that an error may mean, because Redis names none; it may be empty.
+        """Return a text, perhaps empty, about the keys that an error may be about. Redis names no keys in errors.
 
         For an error about rights these are the keys of the queue. For an error about types these are the keys of a
         wrong type: of the queue, of the control queue, and of `lists`.
@@ -317,7 +318,7 @@ class Transport:
         return written
 
     def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
-        """Put jobs on a queue. If its connection is not configured, log that and put none: other queues go on."""
+        """Put jobs on a queue. If the connection of the queue is not configured, log that and put none."""
         if job_queue is None:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
@@ -427,7 +428,7 @@ class Transport:
             )
 
     def lease(self, *, now: datetime, lease: timedelta, limit: int) -> list[str]:
-        """Lease due links and the entries of the list; they become due again by themselves when the lease ends.
+        """Lease due links and the entries of the list. At the end of the lease they become due again by themselves.
 
         While everything is frozen, nothing is leased, and `is_all_frozen` is True.
         """
@@ -452,7 +453,10 @@ class Transport:
         return freeze, frozen
 
     def tell_frozen(self, told: str | None) -> None:
-        """Announce a change of the frozen namespaces in SQL: `told` names them all, None says that there are none."""
+        """Announce a change of the frozen namespaces in SQL.
+
+        `told` names all of them; None means that none is frozen.
+        """
         if told is None:
             self._patiently(lambda: self.redis.hdel(self.freeze_key, "*:frozen"))
         else:
@@ -500,7 +504,7 @@ class Transport:
             self._patiently(self.redis.zadd, self.scheduled_key, scores, xx=True)
 
     def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
-        """Read when the earliest link is due, and whether the `dispatcher` with this name is to look for it first.
+        """Read when the earliest link is due, and whether the `dispatcher` with this name should look for it first.
 
         The first dispatcher stays first while it asks. When it is silent for `FIRST_LOOK_LIFE`, the next dispatcher
         that asks takes over. A woken dispatcher becomes first at once, because only it knows of the earlier link.
@@ -512,8 +516,9 @@ class Transport:
     def wait_for_wake(self, seconds: float) -> bool:
         """Block until a link becomes the earliest (True), or about `seconds` have passed (False).
 
-        A wait of more than `REDIS_TIMER` may end that much earlier: Redis ends blocked waits by a timer that runs ten
-        times a second. The last tenth of a second is waited here, by looking for a wake every few milliseconds.
+        Redis ends blocked waits by a timer that runs ten times a second, so they may last `REDIS_TIMER` too long. So a
+        longer wait is made that much shorter, and may end early. A wait of at most `REDIS_TIMER` is made in this
+        process, which looks for a wake every few milliseconds.
         """
         if seconds > REDIS_TIMER:
             return self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER) is not None
