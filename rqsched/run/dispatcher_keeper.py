@@ -2,8 +2,8 @@
 
 Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself. While a job executes, the loop of
 the worker turns only every half minute, and the loop of a SimpleWorker does not turn at all. A thread does not survive
-RQ's forks. Two dispatchers are enough for a machine: the keepers of other workers wait for a place (`waiting_keeper`).
-docs/adr/0010 has the whole tree.
+RQ's forks. Two dispatchers are enough for a machine, so the keepers of other workers wait for a place
+(`waiting_keeper`). docs/adr/0010 has the whole tree.
 """
 
 from __future__ import annotations

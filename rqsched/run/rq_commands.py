@@ -1,7 +1,7 @@
 """A process that receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
-RQ's worker does both itself, with a thread and a child. A runner (a process that executes run after run) does neither:
-a run may block its interpreter, and a command to stop that run must still be received. So this process notes each
+RQ's worker does both itself, with a thread and a child. A runner (a process that executes run after run) does neither,
+because a command to stop a run must be received even if that run blocks the interpreter. So this process notes each
 command in the runner's slot, which is shared memory, and the supervisor obeys it.
 """
 

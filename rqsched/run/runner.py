@@ -64,7 +64,7 @@ _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
 """The most seconds without a turn of the loop of an idle runner. This loop turns every few seconds."""
 _HORSE_SECONDS = 120.0
-"""The same while a work horse executes a job: then the loop turns every half minute."""
+"""The same while a work horse executes a job. Then the loop turns every half minute."""
 
 
 class _InProcess(BaseWorker):

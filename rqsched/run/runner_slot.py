@@ -40,7 +40,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Note:
-    """A small JSON object in memory that forks share: one process writes it, others read it whole or not at all."""
+    """A small JSON object in memory that forks share. One process writes it, and others read it whole or not at all."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _SIZE)
@@ -110,7 +110,7 @@ class Cause(NamedTuple):
     """Whether the runner could not work any more. Then its job is put back on the queue."""
 
     def is_of(self, job: RunnerJob) -> bool:
-        """Return whether this cause ended `job`: a runner may outlive a work horse that was killed for another job."""
+        """Return whether this cause ended `job`. A runner may outlive a work horse that was killed for another job."""
         return self.pid == job.pid and self.job_id == job.id
 
 

@@ -38,7 +38,7 @@ _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
 """A child that lived this many seconds is restarted at once, however often it failed before."""
 _START_SECONDS = 120.0
-"""How long a child may take until its loop turns first: before that it connects, and may create a schema."""
+"""How long a child may take until its loop turns first. Before that it connects, and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
 """The most seconds of silence that one turn of the supervisor adds. If it stood still itself, it saw no turns."""
@@ -50,7 +50,7 @@ _ORPHAN_SECONDS = 4.0
 DISPATCHER_SILENCE = 30.0
 """Seconds without a turn of its loop after which a dispatcher is replaced. No call of a dispatcher waits that long."""
 DONE = 3
-"""The exit status of a child that has nothing more to do: it is not started again."""
+"""The exit status of a child that has nothing more to do. The child is not started again."""
 RENEW = 4
 """The exit status of a child that asks for a successor at once."""
 

@@ -37,8 +37,8 @@ def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, pare
     """Run a supervisor to its end, answer pings and notify systemd meanwhile; return the exit code.
 
     `run_dir` is the setting of that name. `parent` is the pid of an RQ worker whose end also ends the supervisor. With
-    it, pings are answered in the worker's name, and systemd is not notified, because it started the worker, not this
-    process.
+    it, pings are answered in the worker's name. Systemd is not notified, because systemd started the worker and not
+    this process.
     """
     systemd = Systemd() if parent is None else None
     with _answering(supervisor, kind, run_dir, parent) as answer:

@@ -13,7 +13,7 @@ import sys
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
 """A place, except the first one, is taken only if this many looks in a row find it free. Meanwhile a starting worker
-may take it: the dispatcher of that worker is a fork and needs half of the memory."""
+may take it, because the dispatcher of that worker is a fork and needs half of the memory."""
 
 
 def take(places: list[int]) -> int | None:

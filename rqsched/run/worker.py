@@ -61,7 +61,8 @@ from rqsched.run.work_horse import HorseStarter, RunHorse
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
-"""After this many jobs a runner is replaced, unless another number is given: its runs may have leaked memory."""
+"""After this many jobs a runner is replaced, unless another number is given, because its runs may have leaked
+memory."""
 RUNNER_BYTES = 512 << 20
 """A runner is replaced if it has more resident bytes, unless it began with more than half of them."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -184,7 +185,7 @@ RUNS_SILENCE = 120.0
 """
 RUNNER_SILENCE = 60.0
 """The same for a runner. Its pulse, a thread, beats every second unless a run holds the interpreter. The time is at
-least four intervals of reconcile: after three of them reconcile ends such a run as lost."""
+least four intervals of reconcile, because after three of them reconcile ends such a run as lost."""
 _RQ_LOG_LEVEL = "WARNING"
 _NAME_SECONDS = 90.0
 """After this many seconds without a sign of life a registered worker counts as dead; RQ shows one every half minute."""

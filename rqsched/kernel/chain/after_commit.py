@@ -115,7 +115,7 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
         if now is not None:
             pairs[uid] = _pair(before, now)
     events = [event for one in touched for event in _committed(connection, one)]
-    # The same object before and after: such a Change moves nothing, so that publishing it only repeats the link.
+    # A Change with the same object before and after moves nothing, so that publishing it only repeats the link.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
     return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
 

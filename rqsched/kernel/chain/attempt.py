@@ -85,7 +85,10 @@ def process_name() -> str:
 
 
 class NotAnsweredError(Exception):
-    """The parent did not write the claim or the end, or its answer was lost: this process writes it itself."""
+    """The parent did not write the claim or the end, or its answer was lost.
+
+    This process then does the write itself.
+    """
 
 
 class ParentWorker(Protocol):

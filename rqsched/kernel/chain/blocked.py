@@ -32,7 +32,10 @@ def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) ->
 
 
 def unblock_run(runtime: Runtime, run: Run) -> None:
-    """Record that a run is no longer blocked: its workflow is found. If SQL is away, the end of the run does this."""
+    """Record that a run is no longer blocked, because its workflow was found.
+
+    If SQL is away, the end of the run does this.
+    """
     try:
         runtime.database.transact(lambda connection: claims.unblock_run(connection, run.uid, run.token))
     except BackendUnavailableError as error:

@@ -59,8 +59,8 @@ def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None 
     """Decide and write in a transaction of ours, and publish nothing.
 
     This is repeated after transient failures. `creates` is the number of schedules that the decision may create.
-    Another process may create each of them first, so this is also repeated that often: the next try finds the schedule.
-    On PostgreSQL `alone` is tried first, without BEGIN and COMMIT.
+    Another process may create each of them first. So this is also repeated that often, and the next try finds the
+    schedule. On PostgreSQL `alone` is tried first, without BEGIN and COMMIT.
     """
     attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
     by_itself = None if alone is None else partial(_alone, attempts, alone)

@@ -180,7 +180,7 @@ class Decided(NamedTuple, Generic[R]):
     """The values of the features' columns (`Sees`), if a single statement wrote the decision; else empty."""
 
     def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is still as this decision wrote it: no other operation or fire has written it since."""
+        """Return whether a row is as this decision wrote it, and no operation or fire has written it since."""
         if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]

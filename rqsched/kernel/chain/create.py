@@ -1,6 +1,7 @@
 """Creates and upserts: schedules are created, or changed to what is declared; many upserts share one transaction.
 
-A plan around excluded days may take long to make. So it is made before anything is locked, and used if nothing changed.
+A plan around excluded days may take long to make. The plan is made before anything is locked, and used if nothing has
+changed since.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ScheduleRequest(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit event; None records neither."""
     keep_next: bool = False
-    """Keep the next time even if the timing changed (for the HTTP API of Waymark)."""
+    """Keep the next time even if the timing changed, as Waymark's registration of a schedule does."""
     must_have_future: bool = True
     """Refuse a new schedule that would never fire."""
     starts_past: bool = False

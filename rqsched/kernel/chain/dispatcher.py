@@ -30,13 +30,13 @@ from rqsched.kernel.transport.transport import NextLook
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 0.2
-"""After this many seconds a waiting dispatcher looks for due links, even if nothing woke it: the dispatcher that was
-woken may have died."""
+"""After this many seconds a waiting dispatcher looks for due links, even if nothing woke it, because the dispatcher
+that was woken may have died."""
 LATER_LOOK = 0.01
 """Seconds after a due time at which the other dispatchers look. The first has leased the link by then, or died.
 """
 SQLITE_BATCH = 50
-"""The most links of one batch on SQLite: while a batch is written, no other process can write."""
+"""The most links of one batch on SQLite. While a batch is written, no other process can write."""
 HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
 """How often one dispatcher of a control queue makes the housekeeping (`Stage.HOUSEKEEPING`)."""
 _ASK_SECONDS = 30
@@ -121,7 +121,7 @@ class Dispatcher:
         with contextlib.suppress(RedisError):
             if self._heartbeat.was_sent:
                 self._heartbeat.stop()
-        time.sleep(_FOREIGN_SECONDS)  # do not take from the wake list: wakes are for the other server's dispatchers
+        time.sleep(_FOREIGN_SECONDS)  # do not take wakes from Redis, which are for the other server's dispatchers
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
         """Log the reason to wait, at once and then only once a minute: more logs would make a full disk worse."""
@@ -174,7 +174,7 @@ class Dispatcher:
         fired = fire.fire(self._runtime, ids, skip_locked=True)
         self._has_written()
         self._on_turn()
-        # Links of a frozen namespace are dropped, not taken again and again: a pass arms them after the thaw.
+        # Drop the links of a frozen namespace instead of taking them again and again. A pass arms them after the thaw.
         again = {one.id: one.again_at for one in fired if one.again_at is not None and one.outcome != "frozen"}
         transport.put_back(again)
         transport.drop([one.id for one in fired if one.id not in again])

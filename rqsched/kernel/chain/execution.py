@@ -253,13 +253,16 @@ def _beat(runtime: Runtime, claim: Claim) -> bool:
 
 
 def recorded(result: Any) -> Any:
-    """Return a workflow's result as the JSON-native value that SQL stores: every serializer of RQ can write it."""
+    """Return a workflow's result as the JSON-native value that SQL stores.
+
+    Every serializer of RQ can write such a value.
+    """
     text = _dump_result(result)
     return None if text is None else json.loads(text)
 
 
 def _dump_result(result: Any) -> str | None:
-    """Return a workflow's result as JSON, or its `repr` as JSON: no result may fail a run that has succeeded."""
+    """Return a workflow's result as JSON, or else its `repr` as JSON. No result may fail a run that has succeeded."""
     if result is None:
         return None
     text = dumps(f"<{type(result).__name__}>")
@@ -276,7 +279,7 @@ def _complete(runtime: Runtime, claim: Claim, attempt_result: AttemptResult) -> 
     """Record how this process's attempt ended; None if another process had ended it before.
 
     During an outage this is tried again for `completion_outage`. A database that refuses writes also counts as an
-    outage: it is read-only or full, or its user lacks a privilege.
+    outage, for example if it is read-only or full, or its user lacks a privilege.
     """
     at, is_repeated = None, False
     runtime.on_end(attempt_result)

@@ -33,7 +33,7 @@ Call: TypeAlias = Callable[[Callable[[], None]], Any]
 
 
 OwnJobId: TypeAlias = TargetJobId | BatchJobId | DeliveryJobId
-"""The id of an RQ job that is neither a link nor the job of a run: a feature performs it."""
+"""The id of an RQ job that a feature performs. It is neither a link nor the job of a run."""
 
 
 class Pass(NamedTuple):
@@ -55,7 +55,7 @@ class Stage(Enum):
     REST = auto()
     """Long work that Redis does not need, after the pass has recorded that Redis is complete again."""
     HOUSEKEEPING = auto()
-    """Deletions. They are in no pass: a dispatcher makes them every quarter of an hour when it has nothing else to
+    """Deletions. They belong to no pass. A dispatcher makes them every quarter of an hour when it has nothing else to
     do."""
 
 
@@ -72,7 +72,7 @@ class Feature(Protocol):
     """A part of rqsched beside the kernel. It overrides the points at which it does something."""
 
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
-    """Columns of a schedule and their defaults: the feature is involved if a value differs from its default."""
+    """Columns of a schedule and their defaults. The feature is involved if a value differs from its default."""
     run_columns: ClassVar[Sequence[tuple[Callable[[Run], object], object]]] = ()
     """Columns of a run and their defaults, in the same way. A run may keep a value that its schedule no longer has."""
     options: ClassVar[Sequence[tuple[Callable[[Policies | Workflow], object], object]]] = ()

@@ -69,18 +69,19 @@ class Fired(NamedTuple):
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
 """The links of one delivery, by the uid of their schedule. Each schedule has at most one main (not retry) link. The
-order of the delivery is kept: the schedule that was due first fires first, and its run is first on its queue."""
+order of the delivery is kept, so that the schedule that was due first fires first, and its run is first on its
+queue."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
     """Fire delivered links: decide about each under its schedule's lock, commit, and only then update Redis.
 
     A link may be delivered twice, late, early or after its schedule changed without harm. If the decision about a
-    schedule raises, each schedule of the batch is fired alone, and the failure is recorded on its schedule. So it harms
-    no other schedule. A schedule of a newer release is left to processes of that release, which take its link when it
-    comes again. While everything or a namespace is frozen, its links are not decided about and come again. Raises
-    BackendUnavailableError if SQL does not answer. `must_follow` is for links that are delivered again after an error:
-    then this error is also raised if Redis does not answer.
+    schedule raises, each schedule of the batch is fired alone, and the failure is recorded on its schedule. Other
+    schedules are not affected. A schedule of a newer release is left to processes of that release, which take its link
+    when it comes again. While everything or a namespace is frozen, its links are not decided about and come again.
+    Raises BackendUnavailableError if SQL does not answer. Also raises it with `must_follow` if Redis does not answer.
+    Use `must_follow` for links that are delivered again after an error.
     """
     if runtime.freezes.is_all_frozen:
         return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]

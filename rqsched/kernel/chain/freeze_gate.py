@@ -1,11 +1,10 @@
 """The freeze gate: code asks it before a link fires, a run is claimed or something is started by hand.
 
 A freeze of everything is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks.
-One of the two is enough to freeze, and a pass of reconcile copies the freeze to the other. A process remembers the last
-answers, so an outage of one server does not end or begin a freeze. A process whose own settings freeze it asks neither
-server.
+A freeze in one of them is enough. A pass of reconcile copies it to the other. A process remembers the last answers, so
+an outage of one server does not end or begin a freeze. A process whose own settings freeze it asks neither server.
 
-Only SQL stores the freeze of a namespace: fires and claims ask in their own statements. Redis only says that these
+Only SQL stores the freeze of a namespace. Fires and claims check it in their own statements. Redis only says that these
 freezes have changed. Then an operation that starts something by hand first asks SQL again.
 """
 
@@ -77,7 +76,7 @@ class FreezeGate:
         return _joined([self.kept, self._own])
 
     def require_none(self, namespace: str | None = None) -> None:
-        """Raise FrozenError while everything is frozen: work that is started by hand is refused instead of waiting.
+        """Raise FrozenError while everything is frozen, because work that is started by hand must not wait.
 
         Raise it also while the namespace is frozen. A caller that does not know the namespace yet calls
         `require_thawed` later.
@@ -132,7 +131,7 @@ class FreezeGate:
     def ask_redis_now(self, redis: Redis | None) -> None:
         """Ask Redis, over another client if one is given. The loop of a worker calls this from time to time.
 
-        From then on `look` does not ask, neither here nor in forked processes: a claim looks in SQL itself.
+        From then on `look` does not ask, neither here nor in forked processes, because a claim checks SQL itself.
         """
         self._has_asker = True
         if self._own is None:

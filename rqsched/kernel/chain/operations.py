@@ -114,7 +114,7 @@ def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy
 def purge(runtime: Runtime, uid: str) -> None:
     """Delete the row of a deleted schedule with its runs, backfills, audit events and keys. This cannot be undone.
 
-    The waiting jobs of its runs are removed from their queues: a worker would report them as unknown.
+    The waiting jobs of its runs are removed from their queues, because a worker would report them as unknown.
     """
 
     def decide(connection: Connection, tried: Decided[list[Run]] | None) -> Decided[list[Run]]:

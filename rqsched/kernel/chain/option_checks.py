@@ -44,7 +44,7 @@ _TOLD = ("on_failure", "on_recovery")
 
 
 def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> dict[str, Any]:
-    """Return the defaults for schedules of a workflow: those of the workflow, completed by those of the settings.
+    """Return the defaults for schedules of a workflow: the defaults of the settings, replaced by the workflow's own.
 
     Raises UnknownWorkflowError as `workflow_defaults` does, unless an external worker executes the workflow.
     """

@@ -151,7 +151,7 @@ class Ownership:
     def require_server(self, presented: str | None) -> None:
         """Raise WrongDatabaseError if `presented` is another server, and this process's server may not go on.
 
-        While PostgreSQL does not answer, nothing is raised: the next statement raises the error.
+        While PostgreSQL does not answer, this raises nothing. The next statement raises the error.
         """
         if presented is None or presented == self.transport.server or not self.database.dialect.has_server:
             return
@@ -220,7 +220,8 @@ class Ownership:
     def require_own_redis(self) -> None:
         """Raise WrongDatabaseError if the control queue belongs to another database, before anything is written.
 
-        Redis is asked once. If it does not answer, nothing is raised: the caller writes SQL, and Redis follows later.
+        Redis is asked once. If it does not answer, this raises nothing: the caller writes to SQL, and Redis follows
+        later.
         """
         try:
             owner, server = self.transport.recorded(attempts=1)
@@ -231,7 +232,7 @@ class Ownership:
             return
 
     def _require_owner(self, owner: str) -> None:
-        # The id that was read before may have changed since: a database can be replaced by a copy.
+        # Read the id again, because it may have changed: a database can be replaced by a copy.
         if owner == self._known or owner == (mine := self.database_id()):
             return
         raise WrongDatabaseError(

@@ -50,7 +50,7 @@ def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[d
     fired: list[Fired] = []
     for chunk in chunks(ids, _CHUNK):
         fired += fire.fire(frozen, chunk, skip_locked=True, must_follow=False)
-    # Schedules that another process has locked come last: if that process stalls, the wait delays nothing else.
+    # Schedules that another process has locked come last. If that process stalls, the wait delays nothing else.
     while left := [result.id for result in fired if result.outcome in _LEFT]:
         fired = [result for result in fired if result.outcome not in _LEFT]
         fired += fire.fire(frozen, left, must_follow=False)

@@ -39,7 +39,7 @@ class WriteGate:
     def is_open(self) -> bool:
         """Return whether the database takes writes. The database is asked at the first call, and while it takes none.
 
-        A database that does not answer does not close the gate: the next statement waits for the end of the outage.
+        A database that does not answer does not close the gate. The next statement waits for the end of the outage.
         """
         if self._database.refuses_writes is False and not self.is_closed:
             return True

@@ -2,9 +2,9 @@
 
 We write into the transaction. We never end it, change a setting of its connection, or repeat anything in it. After a
 rollback the callbacks are dropped. After the loss of the connection they are called, because the transaction may have
-been committed. On a Session they wait for the event `after_commit`. SQLAlchemy's event `commit` of a Connection comes
-before COMMIT is sent, so on a Connection they wait for its next transaction or its return to the pool, whichever is
-first.
+been committed. On a Session they wait for the event `after_commit`. On a Connection, SQLAlchemy's event `commit` comes
+before COMMIT is sent. So there they wait for the next transaction of the Connection or its return to the pool,
+whichever is first.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ def perform(
     is_writing: bool = True,
     creates: int = 0,
 ) -> T:
-    """Run `work` in the caller's transaction, whole or not at all: a failure leaves nothing behind.
+    """Run `work` in the caller's transaction, whole or not at all. A failure leaves no writes behind.
 
     Raises WrongDatabaseError, before anything is written, if the transaction belongs to another database than
     `database_id`. Raises TransactionConflictError if another transaction wrote first. `creates` is the number of
-    schedules that `work` may create. Another transaction may create each of them first, so `work` is repeated up to
-    `creates` times: the next try finds the schedule.
+    schedules that `work` may create. Another transaction may create each of them first. So `work` is repeated up to
+    `creates` times, and the next try finds the schedule.
     """
     try:
         if is_writing and dialect_of(connection).has_one_writer:

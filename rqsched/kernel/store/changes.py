@@ -482,8 +482,8 @@ _MOST_PENDING = 100
 def write(connection: Connection, changes: Sequence[Change]) -> None:
     """Write Changes about locked (or new) schedules: rows, runs and audit events, in few statements.
 
-    Only the columns that some Change modifies are sent: a fire modifies a dozen of a hundred. A single Change is one
-    statement if possible (PostgreSQL).
+    Only the columns that some Change modifies are sent. A fire modifies a dozen of a hundred columns. A single Change
+    is one statement if possible (PostgreSQL).
     """
     if len(changes) == 1 and dialect_of(connection).joins_writes and write_one(connection, changes[0]):
         return
@@ -536,7 +536,8 @@ _DROPPED = "dropped: the schedule ended before it could start"
 BELONGINGS = (
     counted, uncounted, hours, runs, targets, backfills, deliveries, audit_events, idempotency_keys, upstream_ends,
 )  # fmt: skip
-"""The tables with rows of a schedule. `counted` comes first: without its row no process counts the schedule's runs."""
+"""The tables with rows of a schedule. `counted` comes first, because no process counts the schedule's runs without this
+row."""
 _LONGEST = timedelta(minutes=10)
 """How long one DELETE of a purge may take, because a schedule may have any number of rows."""
 
@@ -553,7 +554,8 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
     """Give pending runs whose delivery is dead the next delivery number; returns the runs that are still pending.
 
-    A run that another transaction has locked is left out: a worker is claiming it, or the process with the lock stalls.
+    A run that another transaction has locked is left out, because a worker is claiming it or the process with the lock
+    stalls.
     """
     deliveries = {run.uid: (run.attempt, run.delivery) for run in dead}
     locked = _lock_runs(connection, sorted(deliveries), skip_locked=True)
@@ -569,8 +571,8 @@ def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
 def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
     """Read a schedule without locking it, if it has no waiting run and no unfinished live run.
 
-    Returns the schedule and the version of its row. While the row has this version, the schedule has no such run: each
-    write that adds or reopens a run also writes this row.
+    Returns the schedule and the version of its row. While the row has this version, the schedule has no such run,
+    because each write that adds or reopens a run also writes this row.
     """
     row = connection.execute(_READ_IDLE, {"uid": uid}).first()
     if row is None:
@@ -605,7 +607,7 @@ _READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
     ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
 )
 _MOST_EVENTS = 3
-"""The most audit events that one statement takes: few, so that few different statements are prepared."""
+"""The most audit events that one statement takes. They are few, so that few different statements are prepared."""
 
 
 def is_one_of_each(change: Change) -> bool:

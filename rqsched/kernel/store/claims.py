@@ -79,10 +79,10 @@ def start_run(
     same `start["token"]`, and then returns the same run.
 
     `started_at` identifies the attempt, so it is later than the start of the attempt before, whatever the clocks say.
-    It is never before `granted_at`, even if the clock of the process that granted the place is ahead: the rate of a
-    group depends on this order.
+    It is never before `granted_at`, even if the clock of the process that granted the place is ahead, because the rate
+    of a group depends on this order.
 
-    `alone` (PostgreSQL) are conditions for a claim without BEGIN and COMMIT. Such a claim waits for no lock: it skips a
+    `alone` (PostgreSQL) are conditions for a claim without BEGIN and COMMIT. This claim waits for no lock. It skips a
     run that another transaction has locked or that does not meet the conditions.
     """
     given = {"b_uid": run_uid, "b_attempt": attempt, "b_delivery": delivery}
@@ -284,7 +284,7 @@ def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str
 def record_external_heartbeats(
     connection: Connection, locked: Sequence[str], *, now: datetime, held_until: datetime
 ) -> None:
-    """Record a heartbeat for locked runs: their worker holds them until `held_until`."""
+    """Record a heartbeat for locked runs, so that their worker holds them until `held_until`."""
     values = {"heartbeat_at": now, "held_until": held_until}
     connection.execute(sa.update(runs).where(dialect_of(connection).one_of(runs.c.uid, locked)).values(**values))
 

@@ -445,8 +445,8 @@ class Database:
     def identify(self, *, patience: Patience | None = None) -> ServerIdentity | None:
         """Read the identity of the server that answers now. Raises the errors of `read`.
 
-        Behind a pooler an open connection may reach another server than before. A server on an earlier timeline than
-        the server of the newest connection is refused: it is an old primary.
+        With a pooler an open connection may reach another server than before. A server on an earlier timeline than the
+        server of the newest connection is an old primary, and is refused.
         """
         if not self.dialect.has_server:
             return None
@@ -509,7 +509,7 @@ class Database:
             connection = self._kept
             is_newest = connection is None or connection.info.get(_IDENTITY) == self.identity
             if connection is not None and not is_newest and self._has_left(connection.info):
-                self._give_back()  # the newest connection has reached another server: the pool replaces this one
+                self._give_back()  # the newest connection is to another server, so the pool replaces this one
                 connection = None
             if connection is None:
                 connection = self._kept = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -634,7 +634,7 @@ class Database:
     def require_accepted(self) -> None:
         """Raise ConfigError if the database refuses this process or its host has no address.
 
-        An outage raises nothing. Call this only when the process starts: later the same refusal counts as an outage,
+        An outage raises nothing. Call this only when the process starts. Later the same refusal counts as an outage,
         because host names may not resolve during a failover.
         """
         try:
@@ -717,7 +717,7 @@ class Database:
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
 """The size of a block whose allocation makes malloc sort the memory that the closed connections freed. In a child this
-sorting would copy the memory: a quarter of what a work horse (RQ's process for one job) copies."""
+sorting would copy the memory, a quarter of what a work horse (RQ's process for one job) copies."""
 
 
 def _close_sqlite_before_fork() -> None:

@@ -123,7 +123,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def unindexed(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        """Return a column in a form for which SQLite uses no index: without statistics it would take the wrong one."""
+        """Return a column in a form for which SQLite uses no index.
+
+        Without statistics SQLite would take the wrong index.
+        """
 
     @abstractmethod
     def text_size(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -327,7 +330,7 @@ class _Postgres(Dialect):
 
 
 def _is_likely(find: Any, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Skip most rows without parsing them: canonical JSON writes a member with a text always in the same way."""
+    """Skip most rows without parsing them. Canonical JSON always writes a member with a text in the same way."""
     found: sa.ColumnElement[int] = find(column, dumps({name: value})[1:-1])
     return found > 0 if isinstance(value, str) else sa.true()
 
@@ -342,5 +345,5 @@ def dialect_of(connection: Connection | Engine) -> Dialect:
 
 
 def limit_transaction(connection: Connection) -> None:
-    """Set SESSION and FORMATS only for the open transaction: a pooler may give its session to another client next."""
+    """Set SESSION and FORMATS only for the open transaction. A pooler may give the session to another client next."""
     connection.exec_driver_sql(_IN_TRANSACTION)

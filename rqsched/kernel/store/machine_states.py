@@ -81,7 +81,10 @@ def replace(
 
 
 def lock(connection: Connection, machine: str, instance_ids: Collection[str]) -> None:
-    """Lock these instances, if they exist. Read the clock for `entered_at` afterwards: the lock may take a while."""
+    """Lock these instances, if they exist.
+
+    Read the clock for `entered_at` after this call, which may wait for the lock.
+    """
     mine = table.c.machine == machine, dialect_of(connection).one_of(table.c.instance_id, sorted(instance_ids))
     connection.execute(sa.select(table.c.version).where(*mine).order_by(table.c.instance_id).with_for_update())
 

@@ -1,7 +1,7 @@
 """Privileges: what the user of the database may do with each table of rqsched, and which GRANT is missing (PostgreSQL).
 
 The system catalogs answer for every table at once, whatever the language of the server's messages is. SQLite has files
-instead of users: there nothing is ever missing.
+instead of users, so no privilege is ever missing there.
 """
 
 from __future__ import annotations

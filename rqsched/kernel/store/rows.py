@@ -1,9 +1,9 @@
 """How state is stored in rows: the order of the columns, and how a batch of fires writes many rows in one statement.
 
 Only this module knows the order of the columns. Many rows are passed as columns. If a column has the same value in all
-rows, this value is sent once: in a batch of fires most columns have. PostgreSQL gets each other column as one array.
-SQLite gets the other columns of many new rows as one JSON document. It gets few new rows, and all changed rows, one by
-one through one prepared statement.
+rows, this value is sent once. In a batch of fires this is true of most columns. PostgreSQL gets each other column as
+one array. SQLite gets the other columns of many new rows as one JSON document. It gets few new rows, and all changed
+rows, one by one through one prepared statement.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def to_runs_and_schedules(connection: Connection, rows: Iterable[Sequence[Any]])
 
 
 def _made(kind: type[_State], values: Iterable[tuple[str, Any]], **more: Any) -> _State:
-    """Return a state with these fields, in half the time of `__init__`: every fire and run reads some states."""
+    """Return a state with these fields, in half the time of `__init__`. Every fire and run reads some states."""
     state = object.__new__(kind)
     state.__dict__.update(values, **more)
     return state
@@ -189,7 +189,7 @@ def state_columns(found: Sequence[object], names: Sequence[str]) -> dict[str, Se
 
 @lru_cache(maxsize=1024)
 def _reader(names: tuple[str, ...], is_of_schedule: bool) -> Callable[[object], tuple[Any, ...]]:
-    """Return a function that reads these fields of an object in one step: there may be fifty.
+    """Return a function that reads these fields of an object in one step, because there may be fifty.
 
     The fields of a schedule's definition are columns of the schedule.
     """
@@ -221,7 +221,7 @@ def event_columns(changes: Sequence[Change]) -> Columns:
 
 
 def event_rows(change: Change, texts: dict[int, str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a Change's events, numbered without gaps: the counter is in the schedule's locked row.
+    """Return the rows of a Change's events, numbered without gaps. The counter is in the schedule's locked row.
 
     `texts` has the texts of payloads that were written before, by the identity of the payload.
     """
@@ -247,7 +247,8 @@ def columns_of(rows: Sequence[Row]) -> Columns:
 
 
 DOCUMENT_CHARACTERS = 8 * 1024 * 1024
-"""The approximate size of one statement: payloads may be large, and a batch is in memory several times."""
+"""The approximate size of one statement. It is limited because payloads may be large, and a batch is in memory several
+times."""
 _SEPARATOR = "\x1f"
 _MANY = 100
 """From this number of rows on SQLite gets a document. For fewer rows, parsing its new statement costs more time."""
@@ -277,7 +278,7 @@ def _insert_documents(connection: Connection, table: sa.Table, columns: Columns,
 
     Otherwise half of the time would go to binding sixty values for each row.
 
-    Numbers must be whole and fit into 64 bits: SQLite would make a float of a larger number.
+    Numbers must be whole and fit into 64 bits, because SQLite would make a float of a larger number.
     """
     shared, own = _split(columns)
     text = _document_insert(table, tuple(own), tuple(shared), or_ignore)

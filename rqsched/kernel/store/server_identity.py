@@ -44,7 +44,7 @@ class ServerIdentity(NamedTuple):
         return " ".join(self)
 
     def is_same(self, other: ServerIdentity) -> bool:
-        """Return whether both may be one server: an OPEN part equals everything, so a replica may be its primary."""
+        """Return whether both may be one server. An OPEN part equals everything, so a replica may be its primary."""
         return all(OPEN in {mine, theirs} or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def is_before(self, other: ServerIdentity) -> bool:

@@ -1,7 +1,7 @@
 """The tables, with the constraints and indexes that make the invariants true on SQLite and PostgreSQL alike.
 
-Columns have the names of the fields in `kernel.decide.model`. JSON is canonical text on both databases: it is copied
-far more often than read, and the same bytes come back. Instants are aware UTC at microsecond precision.
+Columns have the names of the fields in `kernel.decide.model`. JSON is canonical text on both databases, because it is
+copied far more often than read. The same bytes come back. Instants are aware UTC at microsecond precision.
 """
 
 from __future__ import annotations
@@ -127,12 +127,15 @@ def _place_columns() -> list[sa.Column[Any]]:
 
 
 def constant(word: StrEnum) -> sa.ColumnClause[str]:
-    """Return a word as a literal of the SQL text: a plan made without values can still use a partial index."""
+    """Return a word as a literal of the SQL text, so that a plan made without values can still use a partial index."""
     return sa.literal_column(f"'{word.value}'", sa.String)
 
 
 def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa.ColumnElement[bool]:
-    """Return the condition that an attempt runs under a token: only the token's holder may continue or end it."""
+    """Return the condition that an attempt runs under a token.
+
+    Only the token's holder may continue or end the attempt.
+    """
     return (table.c.status == constant(RunStatus.RUNNING)) & (table.c.token == token)
 
 
@@ -354,8 +357,8 @@ runs = sa.Table(
     _text("error"),
     sa.Column("idempotency_key", Name),
     sa.Column("backfill_uid", Uid),
-    # Not part of `kernel.decide.model.Run`: written by heartbeats and by reconcile only, so a decision never overwrites
-    # them.
+    # These columns are not part of `kernel.decide.model.Run`. Only heartbeats and reconcile write them, so no decision
+    # overwrites them.
     _count("beat"),
     sa.Column("seen_beat", sa.BigInteger),
     sa.Column("sightings", sa.Integer, nullable=False, server_default="0"),
@@ -388,7 +391,7 @@ IS_OCCURRENCE = runs.c.kind != constant(RunKind.MANUAL)
 IS_UNFINISHED = runs.c.status.in_(_UNFINISHED)
 IS_OPEN = runs.c.status.in_([*_UNFINISHED, constant(RunStatus.BUFFERED)])
 IS_OPEN_UNFINISHED = IS_OPEN & (runs.c.status != constant(RunStatus.BUFFERED))
-"""`IS_UNFINISHED` for given schedules: it keeps a plan from reading the unfinished runs of all schedules."""
+"""`IS_UNFINISHED` for given schedules. It keeps a plan from reading the unfinished runs of all schedules."""
 IS_BACKFILLED = runs.c.kind == constant(RunKind.BACKFILL)
 """Whether a backfill asked for the run."""
 IS_OPEN_LIVE = IS_OPEN_UNFINISHED & ~IS_BACKFILLED
@@ -406,8 +409,8 @@ with this condition instead of a smaller index that names a status."""
 IS_IN_LINE = _is_in_line(runs)
 """Whether `Run.is_in_line`."""
 HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
-"""Whether `Run.takes_place`, or the run was passed over. These few runs have their own index: a plan without fresh
-statistics would look for them among all unfinished runs."""
+"""Whether `Run.takes_place`, or the run was passed over. These few runs have their own index. Without it, a plan
+without fresh statistics would search all unfinished runs."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Whether a pending run has a job, because it is not in line."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
@@ -481,7 +484,7 @@ uncounted = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""Runs up to the number in `counted` that are not counted in the hours yet: they were open, or are run again."""
+"""Runs up to the number in `counted` that are not counted in the hours yet, because they were open or are run again."""
 
 audit_events = sa.Table(
     "rqsched_audit_events",

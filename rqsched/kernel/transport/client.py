@@ -2,7 +2,7 @@
 
 A dead connection may take commands without an error, so that only the missing answer shows it. Then the idle
 connections, which are as old, are closed too. Otherwise each of them would cost the same wait. A subscriber only
-listens. So it pings a server that has been quiet, and raises an error if the server does not answer.
+listens. To notice a dead server, it pings a server that has been quiet, and raises an error if no answer comes.
 """
 
 from __future__ import annotations

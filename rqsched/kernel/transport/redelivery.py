@@ -1,13 +1,13 @@
 """Recognise a job that comes again because a worker with another database refused it or a person requeued it.
 
-A refusal is remembered in Redis. RQ's own count of retries is not enough: if no RQ scheduler puts the job back on its
+A refusal is remembered in Redis. RQ's own count of retries is not enough. If no RQ scheduler puts the job back on its
 queue, reconcile delivers a new job, and RQ's count starts again.
 
 When a run has finally failed, its job's `meta` gets a mark: the time at which the job was put on its queue. Requeueing
 (`rq requeue`, rq-dashboard) keeps the mark and puts the job on the queue at another time. A job may also come again
-because it was on its list twice, or because its worker comes back. Such a job has no mark, or its time equals the mark.
-Without the mark, any tool that puts a job on its queue again would look like a person, and code that may run only once
-would run twice.
+because it was on its list twice, or because its worker comes back. In that case the job has no mark, or its time equals
+the mark. Without the mark, any tool that puts a job on its queue again would look like a person, and code that may run
+only once would run twice.
 """
 
 from __future__ import annotations

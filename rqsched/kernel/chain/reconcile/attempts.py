@@ -87,7 +87,10 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 
 def expire(runtime: Runtime) -> Iterator[Recovered]:
-    """End pending runs that may not start any more and that no worker takes: a worker would end them itself."""
+    """End pending runs that may not start any more and that no worker takes.
+
+    A worker that takes such a run ends it itself.
+    """
     for rows in pages(runtime, partial(reconcile_queries.late_to_start, now=runtime.now())):
         repairs = {run.uid: partial(expire_run, runtime, run, skip_locked=True) for run in rows}
         expired, failed = repair_each(repairs, _UNSETTLED)
@@ -95,7 +98,10 @@ def expire(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
-    """Fail runs that were blocked for too long and that no worker takes: a worker would fail them itself."""
+    """Fail runs that were blocked for too long and that no worker takes.
+
+    A worker that takes such a run fails it itself.
+    """
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.blocked, before=before)):
         repairs = {run.uid: partial(blocked.fail_blocked, runtime, run) for run in rows}

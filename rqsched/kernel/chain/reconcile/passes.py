@@ -65,8 +65,8 @@ def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = 
 
     Without `fires_between`, a backfill pauses between its chunks, so that others can fire.
 
-    If a section fails, this is logged and the next section is made: while Redis is away, repairs that need only SQL are
-    made. Raises BackendUnavailableError if SQL is away, and ConfigError if Redis belongs to another database.
+    If a section fails, this is logged and the next section is made. So repairs that need only SQL are made while Redis
+    is away. Raises BackendUnavailableError if SQL is away, and ConfigError if Redis belongs to another database.
     """
     total, began = Recovered(), time.monotonic()
     for batch in _iter_sections(runtime, deep=deep, fires_between=fires_between):
