@@ -286,7 +286,7 @@ class RunnerWatch(Watch):
         with _stopped(pid):
             job = self._slot.job
             if job is None or job.id != job_id or job.pid != pid:
-                _log.info("%s is not executed here, or not any more", job_id, extra={"action": "runner_command_late"})
+                _log.info("%s does not execute here, or has ended", job_id, extra={"action": "runner_command_late"})
                 return
             if only_overrun and not job.is_overrun:
                 return  # the application's code has ended

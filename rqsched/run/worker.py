@@ -105,7 +105,7 @@ class WorkerOptions:
                 "A process that is forked for one run ends with it anyway."
             )
         if self.burst and self.max_idle_time is not None:
-            raise ConfigError("--burst ends when the queues are empty, so --max-idle-time says nothing; leave one out.")
+            raise ConfigError("--burst ends when the queues are empty, so --max-idle-time has no use; leave one out.")
         self.find_worker_class()
         self.find_exception_handlers()
 

@@ -219,7 +219,7 @@ class FreezeGate:
 
     def _came_back(self, freeze: Freeze, place: str) -> None:
         """Log that a thawed freeze had come back and was ended again, and read the current freeze."""
-        text = "a freeze that had been thawed was back in %s, which has gone back, and is ended again: %s"
+        text = "%s went back to an older state and had a freeze that was thawed; this freeze is ended again: %s"
         _log.warning(text, place, freeze, extra={"action": "freeze_over"})
         self._read_redis()
         self._read_sql()

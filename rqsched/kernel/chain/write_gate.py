@@ -69,7 +69,7 @@ class WriteGate:
             grants = self._database.lacking.text
             why = "its user lacks privileges" if grants else "a standby, or read-only"
             until = f"somebody has run: {grants}" if grants else "it was promoted; RQSCHED_DATABASE_URL names it"
-            text = "the database takes no writes (%s): nothing fires, starts or is repaired from here until %s"
+            text = "the database takes no writes (%s): this process fires, starts and repairs nothing until %s"
             _log.warning(text, why, until, extra={"action": "database_read_only"})
         elif was_closed and takes_writes:
             self._tell_at = 0.0

@@ -328,9 +328,8 @@ def _opener(usual: type[BoundedConnection]) -> _Open:
                     raise
                 is_limited = False
                 _log.warning(
-                    "a pooler refuses start-up options (%s): set RQSCHED_DATABASE_POOLER=transaction if it pools "
-                    "transactions, else %s for the role, or what a frozen process has locked stays locked until it "
-                    "wakes",
+                    "a pooler refuses start-up options (%s), so the locks of a stalled process last until it goes on. "
+                    "If the pooler pools transactions, set RQSCHED_DATABASE_POOLER=transaction, else %s for the role",
                     str(error).partition("\n")[0],
                     ", ".join(SESSION),
                     extra={"action": "session_unlimited"},
