@@ -1,8 +1,9 @@
 """Before a commit, `write` writes Changes to SQL; after the commit, `publish` updates Redis and calls the features.
 
-Redis *follows* a Change when it has the links and jobs that the Change needs. Only this module writes Changes and makes
-Redis follow them. The caller locks, reads and decides before. `Attempts` combines a decision with `write`, and finds
-out after a lost answer whether the commit was made.
+A Change is all that one decision writes: a schedule, its runs and its audit events. Redis *follows* a Change when it
+has the links and jobs that the Change needs. Other code writes Changes, and makes Redis follow them, only through this
+module. The caller locks, reads and decides before. `Attempts` combines a decision with `write`, and finds out after a
+lost answer whether the commit was made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Firing: lock the schedules of delivered links, decide, write the Changes, and publish them.
 
-A single link is a batch of one (docs/architecture.md, Fire).
+A link is the RQ job that fires a schedule at its next time. A retry link starts the next attempt of a run. A single
+link is a batch of one (docs/architecture.md, Fire).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Ownership:
         """Record the server that answers now, if it may have the control queue, and present it from then on.
 
         With `waits`, a copy whose original seems to be gone waits until it is certainly gone. Raises
-        WrongDatabaseError, which says what to do, if another server has the queue. Raises BackendUnavailableError.
+        WrongDatabaseError, which says what to do, if another server has the queue. Also raises BackendUnavailableError.
         """
         mine = self.database.identify()
         if mine is None:

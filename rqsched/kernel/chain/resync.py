@@ -1,4 +1,7 @@
-"""Update a Redis that was away, in a process with a breaker. Other processes leave this to reconcile."""
+"""Update a Redis that was away, in a process with a breaker (see `transport.breaker`).
+
+Other processes leave this to reconcile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tick: fire what is due in this process, and report it in the rows of the Durable Workflow document."""
+"""A tick: fire what is due now, in this process, and report it in the format of the Durable Workflow document."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Queries that list, count and find runs, and dead letters: failed runs that are kept to be listed.
 
-Every query is bounded, whatever is stored.
+Every query is bounded, whatever is stored. A *live* run is a run that no backfill started. A *slim* run or schedule is
+read without its large columns, such as the arguments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads under the lock for decisions, writes of Changes, and the purge of a schedule.
 
-Only this module writes Changes. Every function works inside the caller's transaction (`Database.transact`). Lock
+Only this module writes Changes to SQL. Every function works inside the caller's transaction (`Database.transact`). Lock
 order: schedules by uid, then runs by uid. Transactions that keep this order never deadlock.
 
 On PostgreSQL each statement is a round trip, so a change of one schedule takes one statement if possible (`write_one`,
@@ -161,8 +161,8 @@ def _named(
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Return the condition that a schedule of the namespace `named_in` is not deleted and has one of the ids `among`.
 
-    PostgreSQL looks up each id by the index. With a list of ids it may guess that the namespace has few rows, read them
-    all, and compare each row with every id. It guesses so without statistics, or if it made the plan without the ids.
+    Each id is looked up by the index. For one list of ids PostgreSQL might read all rows of the namespace and compare
+    each with every id, because it expects few rows: it has no statistics, or made the plan without the ids.
     """
     named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
     if not dialect.has_statistics:
@@ -269,8 +269,8 @@ def lock_open_runs(
 ) -> dict[str, list[Run]]:
     """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again: a decision will end some.
 
-    With `skip_locked` a schedule is left out if another transaction has locked one of its runs. A schedule must not be
-    returned without a locked run, because a decision would then take the schedule for idle.
+    With `skip_locked` a schedule is left out if another transaction has locked one of its runs. The whole schedule is
+    left out, and not only the run, because a decision without the run would take the schedule for idle.
     """
     unfinished = {uid: [run.uid for run in listed if run.is_unfinished] for uid, listed in found.items()}
     wanted = sorted(run for uids in unfinished.values() for run in uids)
@@ -583,7 +583,7 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 
 
 def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
-    """Write a Change that only moves a schedule, starts a run and records events; returns False for any other Change.
+    """Write a Change that only updates a schedule, starts a run and records events; returns False for any other Change.
 
     The caller has locked the schedule, or gives the `version` of its row that it has read. Nothing is written, and
     False is returned, if the row has another version now or another transaction has locked it.
@@ -653,7 +653,7 @@ def is_followed(
     namespace: sa.ColumnElement[str] = schedules.c.namespace,
     schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a schedule, not deleted, comes after this id. The id outlives its schedule."""
+    """Return the condition that a schedule comes after this id, whether or not a schedule has the id now."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
     is_live = other.c.status != constant(ScheduleStatus.DELETED)
@@ -709,7 +709,7 @@ Seen: TypeAlias = Mapping[str, Any]
 def end_alone(connection: Connection, sees: Sees = NOTHING, *, change: Change, token: str, version: str) -> Seen | None:
     """Write a Change of one schedule and one running run, if the schedule's row still has this `version`.
 
-    The `token` must still hold the run, too. Returns the values of the columns that it `sees`, or None if nothing was
+    The run must also still have this `token`. Returns the values of the columns that it `sees`, or None if nothing was
     written. This is one statement, which locks the schedule before the run, as every decision does. PostgreSQL only.
     """
     ((before, after),) = change.changed_runs

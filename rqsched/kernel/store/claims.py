@@ -79,8 +79,8 @@ def start_run(
     same `start["token"]`, and then returns the same run.
 
     `started_at` identifies the attempt, so it is later than the start of the attempt before, whatever the clocks say.
-    It is never before `granted_at`, even if the clock of the process that granted the place is ahead, because the rate
-    of a group depends on this order.
+    It is also never before `granted_at`, the time at which the run got a place in its group (option `limit`), because
+    the rate of the group depends on this order. The clock of the process that granted the place may be ahead.
 
     `alone` (PostgreSQL) are conditions for a claim without BEGIN and COMMIT. This claim waits for no lock. It skips a
     run that another transaction has locked or that does not meet the conditions.
@@ -269,7 +269,7 @@ def external_held_by(connection: Connection, token: str) -> list[tuple[Run, Sche
 
 
 def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str, namespace: str) -> list[str]:
-    """Lock the given runs that a worker still holds, so that the heartbeat's time is read after the wait.
+    """Lock the given runs that a worker still holds. Read the time of the heartbeat after this call, which may wait.
 
     A run that was claimed without the name of a worker belongs to the first worker that names it.
     """

@@ -1,4 +1,4 @@
-"""One RQ queue in one Redis, which takes many jobs in one call, in the format that RQ itself reads."""
+"""One RQ queue in one Redis. It takes many jobs in one call, in the format that RQ itself reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The transport: stores links (RQ jobs that fire schedules) and run jobs in Redis, in RQ's own format. It knows no SQL.
 
-Every write here may be lost or repeated without harm, because SQL decides what is executed. One script writes a job's
-hash together with its place (list or scheduled set), so no reader finds an id without its hash.
+To arm a link is to write its job to Redis. Every write here may be lost or repeated without harm, because SQL decides
+what is executed. One script writes a job's hash together with its place (list or scheduled set), so no reader finds an
+id without its hash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passes: the repairs in their order, in batches between which a dispatcher can fire. `recover` is one full pass."""
+"""Passes: all repairs in their order, in batches between which a dispatcher can fire. `recover` is one full pass."""
 
 from __future__ import annotations
 
