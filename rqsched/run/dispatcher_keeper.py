@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _PLACES = 2
 """The most dispatchers on a machine for one user, database, Redis and control queue. If one dies, the other goes on."""
 _END_SECONDS = 5.0
-"""How long a worker that ends waits for its keeper and for its dispatcher, which finishes its batch."""
+"""How long a worker that ends waits for its keeper and dispatcher. The dispatcher finishes its batch."""
 
 
 class KeptDispatcher:
@@ -44,7 +44,10 @@ class KeptDispatcher:
         self._waiting: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start a keeper. If it gets a place, it starts a dispatcher, which begins with a pass of reconcile."""
+        """Start a keeper.
+
+        If the keeper gets a place, it starts a dispatcher. The dispatcher begins with a pass of reconcile.
+        """
         own, life = socket.socketpair()
         places = _open_places(self._settings)
         run_dir = self._settings.run_dir

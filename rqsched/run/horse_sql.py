@@ -30,7 +30,7 @@ from rqsched.run.work_horse import undisturbed
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
-"""How long a horse waits for its worker before it does the write itself."""
+"""How long a horse waits for its worker. After that time the horse does the write itself."""
 LONGEST = 1 << 16
 """The most bytes of a message: it fits into the socket's buffer, so neither side ever waits to send."""
 _BUFFER = 4 * LONGEST

@@ -71,7 +71,7 @@ def keep(post: Post, place: int) -> None:
 
 
 def _run_dispatcher(progress: Progress, *, post: Post, place: int, keeper: int) -> None:
-    """Run the dispatcher to its end; if its keeper has died, become the keeper."""
+    """Run the dispatcher to its end. If the keeper has died, this process becomes the keeper."""
     from rqsched.config import export  # noqa: PLC0415 - the keeper does not need it
     from rqsched.run.worker import dispatch, open_runtime  # noqa: PLC0415
 

@@ -70,7 +70,7 @@ class _GuardedJob(Job):
         return None if function is None else update_wrapper(partial(self._call, function), function)
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.__class__ = type(self).__mro__[2]  # the function sees its job as its application made it
+        self.__class__ = type(self).__mro__[2]  # the function gets its job with the class that the application chose
         return call_in_this_process(function, *args, **kwargs)
 
 
@@ -78,7 +78,7 @@ class _GuardedJob(Job):
 def _guarded(job: Job) -> Iterator[None]:
     """Guard the function of a job against forks, and delete a job of ours in the pipeline that records its end.
 
-    RQ would read the status of a succeeded job and each of its executions before it deletes the job: eight round trips.
+    Before RQ deletes a succeeded job, RQ reads the job's status and each of its executions, in eight round trips.
     """
     own_class: type[Job] = type(job)
     job.__class__ = type(own_class.__name__, (_GuardedJob, own_class), {})
@@ -164,8 +164,8 @@ class PatientWorker(BaseWorker):
     def on_turn(self) -> None:
         """Make the checks that are due at a turn of RQ's loop: every few seconds, or every half minute during a job.
 
-        RQ's scheduler ends with the first error of Redis, or with its worker, and RQ itself checks it only every ten
-        minutes. So this worker soon replaces a scheduler that died, also the scheduler of another worker.
+        RQ's scheduler ends at the first error of Redis, or with its worker. RQ itself checks the scheduler only every
+        ten minutes. So this worker soon replaces a scheduler that died, also the scheduler of another worker.
         """
         if self._progress is not None:
             self._progress.turn(waits_for_writes=self.waits_for_writes)
@@ -390,7 +390,8 @@ class PatientWorker(BaseWorker):
     def unsubscribe(self) -> None:
         """End the thread that listens for commands: mark it as ended before the message that wakes it.
 
-        RQ sends the message first. A thread that reads it too early waits again, and RQ's worker waits a second for it.
+        RQ sends the message first. A thread that reads the message too early waits again, and RQ's worker waits a
+        second for the thread.
         """
         thread: Any = self.pubsub_thread
         if thread is not None:
@@ -531,7 +532,7 @@ def take_over_name(worker: BaseWorker) -> None:
 
 
 def end_scheduler_with(worker: Any) -> None:
-    """Let RQ's scheduler die with its parent `worker`. Otherwise it would keep its lock as an orphan."""
+    """Let RQ's scheduler die with its parent `worker`. Otherwise the scheduler would keep its lock as an orphan."""
     register_after_fork(worker, _die_with_worker)
 
 

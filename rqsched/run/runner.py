@@ -51,8 +51,8 @@ from rqsched.run.work_horse import HorseStarter, RunHorse, horse_died
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
-"""Seconds after RQ's timeout of a job until its runner is killed. Meanwhile the runner may record the job's end. The
-application's code has a deadline of its own."""
+"""Seconds after RQ's timeout of a job until its runner is killed. Meanwhile the runner may record the job's end. For
+the application's code there is another, earlier deadline."""
 _MOST_FAILED_CLAIMS = 3
 """A runner counts as damaged after this many failed claims of runs in a row, whatever the reason."""
 _JUDGEMENT_SECONDS = 12.0
@@ -196,7 +196,7 @@ class Runner(PatientWorker):
         """Start no thread for RQ's commands, because a separate process receives them for all runners."""
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
-        """Note the job in the slot, execute it, and clean up after it."""
+        """Note the job in the slot, execute the job, and clean up."""
         is_run = is_ours(job)
         if not is_run and self.starter is not None and self.starter.has_died:
             self._leave_to_successor(job, queue)

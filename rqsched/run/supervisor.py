@@ -41,7 +41,8 @@ _START_SECONDS = 120.0
 """How long a child may take until its loop turns first. Before that it connects, and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most seconds of silence that one turn of the supervisor adds. If it stood still itself, it saw no turns."""
+"""The most seconds of silence that one turn of the supervisor adds. A supervisor that stood still saw no turns
+meanwhile."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""
@@ -136,7 +137,7 @@ class ChildRole:
     finishes: bool = False
     """Whether the supervisor ends when all children with this flag have ended with `DONE`."""
     is_last: bool = False
-    """Whether the other children need this one. At shutdown it is asked to end after the others have ended."""
+    """Whether the other children need this one. Then the supervisor ends it after the others at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,8 @@ class Supervisor:
         """Prepare the children.
 
         They write to `output`, a file, instead of this process's terminal, and have `environment` in addition to this
-        process's. They are forks of this process, which spares each a second of imports. While `run` runs, this process
-        must hold no open SQL connection, because SQLite loses track of its locks in a fork.
+        process's. They are forks of this process, so each needs no time for imports (one second). While `run` runs,
+        this process must hold no open SQL connection, because SQLite loses track of its locks in a fork.
 
         They end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this process
         and its children end with that owner, and ignore signals to end.

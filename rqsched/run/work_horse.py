@@ -112,8 +112,8 @@ def wait_for_end(
 ) -> None:
     """Wait until a process has ended, without reaping it; `look` is called each second.
 
-    Return at once if `is_child` is set and the process is no child of this one. `beside` returns the descriptors to
-    watch meanwhile, each with the function to call when it is readable; it is called before each wait.
+    Return at once if `is_child` is set and the process is no child of this one. `beside` is called before each wait. It
+    returns the descriptors to watch, each with the function to call when the descriptor is readable.
     """
     if is_child and _has_ended(pid):
         return
@@ -160,10 +160,10 @@ def undisturbed() -> Iterator[None]:
 
 
 class HorseStarter:
-    """The runner's side of the process that forks its horses and ends with it."""
+    """The runner's side of the process that forks the runner's horses and ends with the runner."""
 
     def __init__(self, prepare: Callable[[], RunHorse]) -> None:
-        """Start the process; it calls `prepare` before its first horse."""
+        """Start the process. The process calls `prepare` before its first horse."""
         self._own, asked = FORK.Pipe()
         self._horse_pid = 0
         self._ended: tuple[int | None, int | None, Any] = _KILLED

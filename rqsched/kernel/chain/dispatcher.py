@@ -2,8 +2,8 @@
 
 Between batches it reconciles and deletes old rows. Any number of dispatchers run side by side without a leader. When a
 link is due, one dispatcher looks first, so that they do not all compete for the link. The others look a little later,
-in case the first one has died. If a dispatcher is killed, its leased links wait for the rest of the lease. Other
-dispatchers take all other links.
+because the first dispatcher may have died. If a dispatcher is killed, its leased links wait for the rest of the lease.
+Other dispatchers take all other links.
 """
 
 from __future__ import annotations

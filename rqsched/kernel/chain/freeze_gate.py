@@ -2,7 +2,8 @@
 
 A freeze of everything is stored in Redis, where the script LEASE looks, and in SQL, where the UPDATE of a claim looks.
 A freeze in one of them is enough. A pass of reconcile copies it to the other. A process remembers the last answers, so
-an outage of one server does not end or begin a freeze. A process whose own settings freeze it asks neither server.
+an outage of one server does not end or begin a freeze. A process that is frozen by its own settings asks neither
+server.
 
 Only SQL stores the freeze of a namespace. Fires and claims check it in their own statements. Redis only says that these
 freezes have changed. Then an operation that starts something by hand first asks SQL again.

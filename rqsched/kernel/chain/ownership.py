@@ -111,7 +111,7 @@ class Ownership:
             return
         found = self._compare(mine, "claim")
         if found.outcome not in MAY_GO_ON:
-            self.database.close()  # its connections may lead to a server that all other processes have left
+            self.database.close()  # this process's connections may lead to a server that all other processes have left
             mine = self.database.identify() or mine
             found = self._compare(mine, "claim")
         while waits and found.outcome == "waits":

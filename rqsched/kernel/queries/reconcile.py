@@ -98,7 +98,7 @@ def waiting(
 ) -> tuple[list[str], str | None]:
     """Read schedules with waiting runs that may start: active ones, deleted ones, and any with a waiting backfill.
 
-    A deleted schedule has waiting runs only if it keeps its runs.
+    A deleted schedule has waiting runs only if its runs were kept.
     """
     can_start = IS_ACTIVE | ~IS_LIVE | (schedules.c.backfill_waiting > 0)
     is_meant = HAS_WAITING, can_start, *is_outside(frozen)
@@ -227,9 +227,9 @@ def silent(
 ) -> tuple[list[tuple[Run, int]], str | None]:
     """Read external runs whose worker's time is over, each with its heartbeat number.
 
-    A worker holds its run until `held_until`. If the column is not written, it holds the run for the `usual` time after
-    its last heartbeat. A release that does not know the column may have claimed the attempt, so a value older than the
-    heartbeat belongs to another attempt and does not count.
+    A worker holds its run until `held_until`. If that column is not written, the worker holds the run for the `usual`
+    time after the last heartbeat. A release that does not know the column may have claimed the attempt, so a value
+    older than the heartbeat belongs to another attempt and does not count.
     """
     heard_at = sa.func.coalesce(runs.c.heartbeat_at, runs.c.started_at)
     is_known = sa.and_(runs.c.held_until.is_not(None), runs.c.held_until >= heard_at)

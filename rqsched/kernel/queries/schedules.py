@@ -1,8 +1,8 @@
 """Pages of schedules in an order, and other queries that count and find schedules.
 
 No index holds a workflow, a label or a part of an id, because each fire would write to it. A page with such a filter is
-read along the index of its order. It ends after `most_looked_at` schedules, with the matches so far and the place where
-the next page begins. Cursors are keyset cursors: a page costs the same at any depth.
+read along the index of its order. The page ends after `most_looked_at` schedules, with the matches so far and the place
+where the next page begins. Cursors are keyset cursors: a page costs the same at any depth.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Filters:
     text: str | None = None
     """A part of the id, in upper or lower case."""
     overdue: bool | None = None
-    """Whether it has been without a success for as long as it allows."""
+    """Whether the schedule has been without a success for as long as it allows (overdue)."""
     failing: bool = False
     """Only active ones whose newest runs all failed (`REPEATEDLY`)."""
     created_since: datetime | None = None
@@ -247,7 +247,7 @@ def fill_page(
     most: int | None = None,
     is_short_enough: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules in as many bounded transactions as it takes: only the last page is short.
+    """Read a page of schedules in as many bounded transactions as necessary. Only the last page is short.
 
     With `is_short_enough` a page may end after one schedule, as it may if `most` bounds its characters.
     """
@@ -355,7 +355,8 @@ def _page(
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Build the statements that read a page and its sizes.
 
-    `places` says whether it begins after `after_at` and `after_uid`, and whether it ends at `end_at` and `end_uid`.
+    `places` has two flags: whether the page begins after `after_at` and `after_uid`, and whether it ends at `end_at`
+    and `end_uid`.
     """
     is_continued, is_ended = places
     is_walked = way is _Way.WALKED

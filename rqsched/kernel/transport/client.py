@@ -2,7 +2,7 @@
 
 A dead connection may take commands without an error, so that only the missing answer shows it. Then the idle
 connections, which are as old, are closed too. Otherwise each of them would cost the same wait. A subscriber only
-listens. To notice a dead server, it pings a server that has been quiet, and raises an error if no answer comes.
+listens. Therefore a subscriber pings a server that has been quiet, and raises an error if no answer comes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 6
 """After this many seconds without an answer a connection is given up. No call blocks on purpose for longer.
 
-A work horse (the process that RQ forks for a job) may wait so long, and after it its worker. Together this is less than
-the promised 15 s.
+A work horse (the process that RQ forks for a job) may wait so long, and then its worker may wait so long again.
+Together this is less than the promised 15 s.
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
 """Both limits, as options of redis-py."""
@@ -53,7 +53,7 @@ def connect(url: str) -> Redis:
 def own_client(redis: Redis) -> Redis:
     """Return a client of the same server that never hangs, with its own connections. The given client is not changed.
 
-    RQ's worker waits for minutes, and writes that timeout into the pool of the client that it is given.
+    RQ's worker waits for minutes, and sets this timeout in the pool of its client.
     """
     own = _copy(redis)
     limit_waiting(own)

@@ -35,7 +35,7 @@ INTERVAL = timedelta(seconds=5)
 EXPIRY = timedelta(seconds=15)
 """How long a dispatcher counts as alive after its last heartbeat."""
 FOREIGN_FOR = timedelta(minutes=5)
-"""How long a worker with another database is shown after it got its last job."""
+"""How long a worker with another database is shown after its last job of this database."""
 _RQ_WORKERS = "rq:workers"
 """RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"

@@ -78,8 +78,8 @@ _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
 """Seconds after which a call is not repeated any more. The client itself repeats a call that timed out."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
-"""How long a link that RQ started counts as live. A link takes milliseconds. If it takes longer than this, another link
-may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
+"""How long a link that RQ started counts as live. A link takes milliseconds. If a link takes longer than this, another
+link may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
 """The longest time that RQ waits before it repeats a link that raised. Besides this, only a lease puts a link off."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
@@ -152,7 +152,7 @@ class Transport:
         self.on_accepted: Callable[[str], object] = _do_nothing
         """Called with what Redis has accepted, while `refused` is not empty."""
         self.refused: Collection[str] = ()
-        """The queues and processes that Redis has refused, until it accepts them again."""
+        """The queues and processes that Redis refuses at present."""
         self.redis = redis
         self.connections = dict(connections or {})
         ttl = int(settings.rq_failure_ttl.total_seconds())
@@ -198,7 +198,7 @@ class Transport:
 
     @property
     def control(self) -> Queue:
-        """The control queue as RQ knows it. RQ reads other things over its `connection`, too."""
+        """The control queue as RQ knows it. Code that reads RQ's other keys uses the `connection` of this queue."""
         return self._links.queue
 
     def follow(self, changes: Sequence[Change], *, now: datetime) -> None:
@@ -507,8 +507,9 @@ class Transport:
     def next_look(self, dispatcher: str, *, is_woken: bool = False) -> NextLook:
         """Read when the earliest link is due, and whether the `dispatcher` with this name should look for it first.
 
-        The first dispatcher stays first while it asks. When it is silent for `FIRST_LOOK_LIFE`, the next dispatcher
-        that asks takes over. A woken dispatcher becomes first at once, because only it knows of the earlier link.
+        The first dispatcher stays first while it asks. When the first dispatcher is silent for `FIRST_LOOK_LIFE`, the
+        next dispatcher that asks takes over. A woken dispatcher becomes first at once, because only it knows of the
+        earlier link.
         """
         keys, args = [self.scheduled_key, self.first_look_key], [dispatcher, FIRST_LOOK_LIFE, int(is_woken)]
         is_first, *due = self._patiently(self._next_look_script, keys=keys, args=args)
