@@ -103,9 +103,9 @@ def fill_runs(
     most: int | None = None,
     is_slim: bool = False,
 ) -> Page[tuple[str, Run]]:
-    """Read a page of runs in as many bounded transactions as it takes: only the last page is short.
+    """Read a page of runs in as many bounded transactions as necessary. Only the last page is short.
 
-    If `most` bounds a page, it may be short, too. The default order is `-created`, or `-ended` with an `error` filter.
+    A page that `most` bounds may also be short. The default order is `-created`, or `-ended` with an `error` filter.
     """
     found: list[tuple[str, Run]] = []
     sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT

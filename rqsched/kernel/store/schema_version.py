@@ -72,10 +72,10 @@ def require_current(database: Database, *, patience: Patience | None = None) -> 
 def upgrade(database: Database) -> str | None:
     """Bring the database to the newest schema; returns its revision, or None when there was nothing to do.
 
-    Atomic and idempotent. Any number of processes may call it at once. One of them upgrades, and the others wait and
-    then have nothing to do. Existing tables that match are kept with their rows. Raises SchemaError, and changes
-    nothing, if tables of another application have these names, if the schema is newer than this code or older than
-    release 0.1, or if an empty database has an encoding other than UTF8.
+    Atomic and idempotent. Any number of processes may call it at once. One process upgrades, and the others wait and
+    then have nothing to do. Existing tables that match are kept with their rows. Raises SchemaError in four cases, and
+    then changes nothing: tables of another application have these names, the schema is newer than this code, it is
+    older than release 0.1, or an empty database has an encoding other than UTF8.
     """
     if status(database).is_current:
         return None
