@@ -1,4 +1,4 @@
-"""Backfills of all schedules: `scheduler.backfills` lists them and stops one. A handle begins and continues them."""
+"""`scheduler.backfills` lists and stops the backfills of all schedules. A schedule's handle starts one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Backfills(Group):
         namespace: str | None = None,
         context: CommandContext | None = None,
     ) -> BackfillProgress:
-        """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
+        """Stop a backfill. Its started runs continue; the rest of its range does not fire. Idempotent.
 
         Args:
             uid: The uid of the backfill.

@@ -1,7 +1,7 @@
 """Backfills: fire the occurrences of a past range on request, in chunks of one transaction each.
 
-The row of a backfill in `rqsched_backfills` holds its cursor and progress. A chunk moves the cursor in the transaction
-that writes its runs. So a process that continues after a crash starts exactly where the last commit ended, and no
+The row of a backfill in `rqsched_backfills` holds its cursor and progress. The transaction that writes the runs of a
+chunk also moves the cursor. So a process that continues after a crash starts where the last commit ended, and no
 occurrence gets a second run.
 """
 
@@ -54,10 +54,10 @@ DEFAULT_BOUND = 10_000
 PAUSE = timedelta(milliseconds=110)
 """The pause between two chunks, in which other processes can take the lock of the schedule.
 
-It is longer than the time between two tries of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a
-dispatcher that skipped the locked schedule. Without the pause, a backfill could delay live fires until its end."""
+Without the pause, a backfill could delay live fires until its end. The pause is longer than the time between two tries
+of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a dispatcher that skipped the locked schedule."""
 Pause = Callable[[], object]
-"""A function that is called between two chunks, when nothing is locked."""
+"""A function that is called between two chunks, while no row is locked."""
 _CONTINUING = threading.BoundedSemaphore(2)
 """The most backfills that this process continues at once in the background; further ones wait."""
 _TICK = timedelta(microseconds=1)
@@ -83,23 +83,23 @@ class BackfillRange(NamedTuple):
     start_at: datetime
     """The start of the range, inclusive."""
     end_at: datetime
-    """The end of the range, exclusive; an end in the future is replaced by now."""
+    """The end of the range, exclusive. An end in the future is replaced by now."""
     overlap: OverlapPolicy | None = None
     """The overlap policy of the backfill; None means the schedule's policy."""
     bound: int = DEFAULT_BOUND
     """The most occurrences that the range may have; a range with more is refused."""
     context: CommandContext | None = None
-    """The actor and the reason, for the audit events; None records neither."""
+    """The actor and the reason, for the audit events; None without both."""
     rerun: Rerun | None = None
-    """The occurrences that are run again, although they already have a run; None is none of them."""
+    """Which occurrences with a run are run again; None means that none is."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
     """Check a range and write the backfill's row.
 
-    If it raises, nothing was written: InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if
-    the schedule is deleted, WrongDatabaseError if Redis belongs to another database, and FrozenError while
-    everything, or the namespace, is frozen.
+    Raises InvalidInputError or InvalidLimitError for the range, ScheduleNotFoundError if the schedule is deleted,
+    WrongDatabaseError if Redis belongs to another database, and FrozenError while everything or the namespace is
+    frozen. Then nothing is written.
     """
     runtime.ownership.require_own_redis()
     runtime.freezes.require_none(schedule.namespace)
@@ -165,7 +165,7 @@ def pause_between_chunks() -> None:
 
 
 def no_pause() -> None:
-    """Do nothing. A dispatcher passes this, because it fires due schedules itself between two chunks."""
+    """Do nothing. A dispatcher uses this as the pause, because it fires due schedules itself between two chunks."""
 
 
 def iterate(
@@ -192,7 +192,7 @@ _Fired = tuple[Backfill, list[BackfillRow]]
 def _chunk(
     runtime: Runtime, uid: str, connection: Connection, tried: Decided[_Fired | None] | None, *, skip_locked: bool
 ) -> Decided[_Fired | None]:
-    """Decide about the next chunk; the result is None if another transaction holds the schedule or one of its runs."""
+    """Decide about the next chunk. Return None if another transaction holds the schedule or one of its runs."""
     known = backfills.find(connection, uid)
     schedule = None
     if known is not None:
@@ -218,7 +218,7 @@ def _fire_chunk(
     spec = schedule.declared
     nominals = list(islice(spec.between(backfill.cursor, backfill.end_at), CHUNK))
     overlap = OverlapPolicy(backfill.overlap) if backfill.overlap else None
-    # Read only the runs and occurrences of this chunk. Otherwise its work would grow with the whole backfill.
+    # Read only the runs and occurrences of this chunk. Otherwise each chunk would take longer than the one before.
     policy = for_backfill(overlap or schedule.policies.overlap)
     sees_backfill = policy is not OverlapPolicy.ALLOW_ALL
     until = nominals[-1] + _TICK if nominals else backfill.cursor
@@ -254,14 +254,20 @@ def _fire_chunk(
 
 
 def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, end_at: datetime) -> frozenset[datetime]:
-    """Return the nominal instants that have a run; empty for a timing that moves no instant."""
+    """Return the nominal instants of the range that have a run, even a run on another day.
+
+    They are needed only for a spec that moves excluded occurrences to other days. For other specs, return none.
+    """
     if not schedule.declared.can_move:
         return frozenset()
     return changes.nominals_run(connection, schedule, start_at - REACH, end_at + REACH)
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
-    """Return the newest pruned occurrence: it and earlier ones count as run. Return None if they are to run again."""
+    """Return the newest pruned occurrence. Up to it, occurrences are assumed to have run.
+
+    Return None if no history was pruned, or if such occurrences are to run again.
+    """
     return None if rerun == Rerun.ALL else changes.read_pruned_to(connection, schedule.uid)
 
 
@@ -318,7 +324,7 @@ def _preview(
 
 
 def cancel(runtime: Runtime, uid: str, *, reason: str | None = None, context: CommandContext | None = None) -> Backfill:
-    """Stop a backfill between two chunks; an ended backfill stays as it is. Raises BackfillNotFoundError.
+    """Stop a backfill between two chunks. A backfill that has ended does not change. Raises BackfillNotFoundError.
 
     The event BackfillStopped records the `context` and the `reason`.
     """
@@ -372,7 +378,7 @@ def resume(
 
 
 def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
-    """Continue backfills whose process died before their end; each chunk is a batch of the pass."""
+    """Continue backfills whose process died. Each chunk is one step of the pass; between steps due schedules fire."""
     before = runtime.now() - runtime.settings.repair_grace
     for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:
@@ -399,7 +405,7 @@ def continue_later(runtime: Runtime, uid: str) -> None:
 
 
 def _continue(runtime: Runtime, uid: str) -> None:
-    """Fire the rest of a backfill; if that fails, reconcile continues it from its row."""
+    """Fire the rest of a backfill. If this fails, reconcile continues the backfill from its row."""
     try:
         with _CONTINUING:
             for _ in resume(runtime, uid):

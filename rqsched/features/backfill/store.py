@@ -22,7 +22,7 @@ class Backfill:
     """One backfill as stored in its row."""
 
     uid: str
-    """The uid. The caller makes it, so that a repeated request finds the same row."""
+    """The uid. The caller generates it, so that a repeated request finds the same row."""
     schedule_uid: str
     """The uid of the schedule that it fires."""
     start_at: datetime
@@ -42,25 +42,25 @@ class Backfill:
     updated_at: datetime
     """When the last chunk was committed; reconcile continues a running backfill without recent progress."""
     attempted: int = 0
-    """Occurrences processed so far."""
+    """The number of occurrences processed so far."""
     started: int = 0
     """Runs made pending."""
     buffered: int = 0
-    """Runs that wait for the run ahead of them."""
+    """The number of runs that were added as waiting for another run."""
     skipped: int = 0
-    """Occurrences that started no run."""
+    """The number of occurrences that started no run."""
     already_run: int = 0
-    """Occurrences that had a run before."""
+    """The number of occurrences that had a run before."""
     reason: str | None = None
     """Why the backfill stopped; None if it did not."""
     context: str | None = None
     """The CommandContext as JSON; None if none was given."""
     rerun: str | None = None
-    """A `Rerun`: the occurrences that are run again, although they already have a run; None is none of them."""
+    """A `Rerun`: which occurrences with a run are run again; None means that none is."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the backfill has ended."""
         return self.status != "running"
 
 
@@ -92,7 +92,7 @@ def page(
     limit: int,
     cursor: str | None,
 ) -> Page[Backfill]:
-    """Read a page of a namespace's backfills, newest first: their uids begin with the time."""
+    """Read a page of a namespace's backfills, newest first, in the order of their uids, which begin with the time."""
     statement, of = sa.select(*_COLUMNS), ("backfills", namespace, schedule_id)
     if schedule_id is not None:
         # If only one schedule had this id, deleted ones included, an index has the order of its backfills.

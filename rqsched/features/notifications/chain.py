@@ -1,12 +1,13 @@
-"""Delivering: a process claims a notification, delivers it, and records whether it arrived.
+"""Deliver notifications: a process claims a delivery, sends its message, and records whether it arrived.
 
-It happens in a job of its own, on a worker: never in the dispatcher, and never in the job of the run that it is about.
-A failed attempt is repeated after a backoff. After the last attempt the delivery is given up, which health checks show.
-A message may arrive twice, if its process died after sending it; both have the same `id`.
+A delivery has a separate job on a worker. It is never sent by the dispatcher, nor in the job of the run that it is
+about. A failed attempt is repeated after a backoff. After the last attempt the delivery is given up, which health
+checks show. If the process dies after it has sent a message, the message may arrive twice, with the same `id`.
 
-The ping of a start is delivered during the attempt, by the process that executes it: a separate job would wait for a
-second worker, and would come too late if there is none. The ping is a row like every notification. If this process does
-not deliver it, because it dies or the receiver does not answer, reconcile enqueues it.
+The ping about the start of an attempt is an exception. The process of the attempt sends it during the attempt, because
+a separate job would wait for a second worker, and would come too late without one. The ping has a row like every
+delivery. If the process does not send it, because the process dies or the receiver does not answer, reconcile enqueues
+a job.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 ORDER_SECONDS = 2.0
-"""How long the end of a short run waits for the ping of its start, so that the receiver gets both in order."""
+"""How long the end of a short run waits for the ping of its start, so that the receiver gets the two in order."""
 MOST_THREADS = 4
 """The most pings that one process delivers at once; more pings are enqueued like other notifications."""
 _THREAD = "rqsched-start-pings"
@@ -58,7 +59,7 @@ class Parts(outbox.Parts, Protocol):
 
 
 class Notifications(Feature):
-    """Notifications are written with the Change or the claim that owes them, and delivered after its commit."""
+    """Write deliveries in the transaction of their Change or claim, and send them after the commit."""
 
     columns = ((attrgetter("definition.notifications"), "{}"), (attrgetter("definition.defaults"), "{}"))
     claims_alone = deliveries.HAS_NO_RECEIVER
@@ -70,19 +71,19 @@ class Notifications(Feature):
         self.writes_every_start = self._outbox.tells_every_start
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write the deliveries that Changes owe."""
+        """Write the deliveries of Changes."""
         self._outbox.record(connection, changes)
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether a Change owes a delivery."""
+        """Return whether a Change has a delivery."""
         return bool(self._outbox.owed([change]))
 
     def enqueue(self, decided: Sequence[Change]) -> None:
-        """Put the deliveries that were written on their queues."""
+        """Put the deliveries of committed Changes on their queues."""
         self._outbox.dispatch(self._outbox.owed(decided), self._parts.now())
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:
-        """Write the pings that the starts of runs owe."""
+        """Write the pings about the starts of runs."""
         owed: list[str] = []
         for run, schedule in started:
             # If this process does not know the workflow, it may give the run back, and then the run has not started.
@@ -91,28 +92,28 @@ class Notifications(Feature):
         return owed
 
     def attempt(self, schedule: Schedule, run: Run, owed: Sequence[str]) -> AbstractContextManager[object]:
-        """Deliver the pings of a start beside the attempt."""
-        if not owed and self._parts.workflows.get(run.workflow) is None:  # the claim could not know what it owes
+        """Send the pings about a start during the attempt."""
+        if not owed and self._parts.workflows.get(run.workflow) is None:  # the claim could not compute the pings
             owed = write_start(self._parts, schedule, run)
         return start_told(self._parts, owed) if owed else nullcontext()
 
-    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at all that is due in any pass
-        """Report what is overdue or takes long, and put the deliveries that are due on their queues."""
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass handles everything that is due
+        """Report overdue schedules and long runs, and put due deliveries on their queues."""
         parts = self._parts
         reports = [unless_all_frozen(parts, find_overdue(parts)), unless_all_frozen(parts, find_long(parts))]
         return [Section(Stage.RUNS, batches) for batches in [*reports, redeliver_notifications(parts)]]
 
     def perform(self, job: OwnJobId) -> bool:
-        """Attempt a delivery; a ping that has arrived has no row left."""
+        """Attempt a delivery. A ping that has arrived has no row any more, so its job is over."""
         return isinstance(job, DeliveryJobId) and execute(self._parts, job) is not None
 
 
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
     """Attempt one delivery from claim to recorded end; return None if there was nothing to do.
 
-    With `is_beside`, the attempt is made in a thread beside a run, where only the time limit of HTTP holds. The error
-    of an application's workflow is recorded and raised again, so that RQ's exception handlers see it too. If a receiver
-    does not answer, that is recorded and logged.
+    With `is_beside`, the attempt is made in a thread during a run, with only the time limit of HTTP. An error of the
+    application's workflow is recorded and raised again, so that RQ's exception handlers see it, too. If a receiver does
+    not answer, this is recorded and logged.
     """
     token = new_uid(parts.now())
     delivery = parts.database.transact(partial(_claim, parts, job=job, token=token))
@@ -121,7 +122,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
         return None
     try:
         seconds = Outbox(parts).seconds(delivery)
-        # If the process dies here, nothing is recorded: the delivery is attempted again when its lease is over.
+        # If the process dies here, nothing is recorded, and the delivery is attempted again when its lease is over.
         with nullcontext() if is_beside else time_limit(parts.watch, seconds, lambda: None):
             _send(parts, delivery, seconds)
     except OutOfTimeError as error:
@@ -132,7 +133,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
     except sender.SendingError as error:
         return _fail(parts, delivery, token, str(error))
     except BaseException as error:
-        is_final = isinstance(error, NotExecutedError)  # the next attempt would return the same
+        is_final = isinstance(error, NotExecutedError)  # it was refused before its code ran; a retry would be, too
         _fail(parts, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
         raise
     parts.database.transact(partial(_succeed, parts, delivery, token))
@@ -140,7 +141,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
 
 
 def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
-    """Claim a delivery unless a later one supersedes it; while its receiver does not answer, put it off with others."""
+    """Claim a delivery, unless a later delivery replaces it. Put it off while its receiver does not answer others."""
     found = deliveries.find(connection, job.uid, locks=True)
     now = parts.now()
     if found is None or not parts.settings.notify:
@@ -174,7 +175,7 @@ def _succeed(parts: Parts, delivery: Delivery, token: str, connection: Connectio
 
 
 def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final: bool = False) -> DeliveryStatus:
-    """Record that an attempt failed, and tell operators; the last one is an error."""
+    """Record and log that an attempt failed: as an error after the last attempt, else as a warning."""
     error = storable(error)[:MAX_ERROR]
 
     def fail(connection: Connection) -> datetime | None:
@@ -198,7 +199,7 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
-    """Write the pings of a start if its claim could not, because the workflow was imported only afterwards."""
+    """Write the pings about a start after its claim, if the workflow was imported only after the claim."""
     if not Outbox(parts).owes_start(schedule, run, parts.now()):
         return ()
     try:
@@ -213,7 +214,7 @@ def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
 
 @contextmanager
 def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
-    """Deliver pings while the block runs: in threads here, or as jobs if a queue is set or too many threads run."""
+    """Deliver pings while the block runs: in threads, or as jobs if a queue is set or too many threads run already."""
     if parts.settings.notification_queue is not None or count_start_threads() >= MOST_THREADS:
         Outbox(parts).dispatch(owed, parts.now())
         yield
@@ -227,7 +228,7 @@ def start_told(parts: Parts, owed: Sequence[str]) -> Iterator[None]:
 
 
 def count_start_threads() -> int:
-    """Count the threads of this process that deliver pings; unlike them, a counter would survive a fork."""
+    """Count the threads of this process that deliver pings. A counter would be wrong after a fork."""
     return sum(thread.name == _THREAD for thread in threading.enumerate())
 
 

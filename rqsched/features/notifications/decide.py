@@ -1,7 +1,8 @@
-"""Deliveries: the messages that a Change owes, as rows that its transaction writes and RQ jobs deliver. Pure.
+"""Compute the deliveries of a Change: its notifications, each to one destination. Pure.
 
-A delivery and its uid are computed from the Change alone. The transaction that records an event writes its deliveries,
-and every process that publishes the Change, even again, computes the same uids (docs/notifications.md).
+The transaction that records an event also writes the rows of its deliveries. After the commit, an RQ job sends each
+delivery. A delivery and its uid are computed only from the Change. So every process that enqueues the jobs of the
+Change, even a second time, computes the same uids (docs/notifications.md).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from rqsched.kernel.decide.settle_decision import has_failed_last
 from rqsched.when.spec import Cron
 
 MAX_MINUTES = 40_320
-"""The longest margin and run time of a monitor at Sentry: 28 days."""
+"""The longest margin, and the longest run time, that a monitor of Sentry may have: 28 days."""
 MAX_ERROR = 600
 """The most characters that are stored of a failed attempt's error."""
 NO_ANSWER = "no answer: "
-"""The beginning of an error if the destination did not answer in time: other deliveries to it then wait, too."""
+"""The beginning of the error of a destination that did not answer in time. Other deliveries to it are put off, too."""
 STARTED, SUCCEEDED, FAILED = "started", "succeeded", "failed"
-"""The states that a heartbeat or check-in reports; the `event_type` of its delivery."""
+"""The states that a heartbeat or check-in reports. They are the `event_type` of its delivery."""
 
 
 class DeliveryKind(StrEnum):
@@ -49,8 +50,8 @@ class DeliveryKind(StrEnum):
 
 
 PINGS = frozenset({DeliveryKind.HEARTBEAT, DeliveryKind.SENTRY})
-"""The kinds that report a state, not an event: a newer ping replaces an older one that has not arrived, and a ping that
-has arrived is deleted."""
+"""The kinds that report a state, not an event. A newer ping replaces an older ping that has not arrived. The row of a
+ping that has arrived is deleted."""
 
 
 class DeliveryStatus(StrEnum):
@@ -77,23 +78,23 @@ class Delivery:
     """One message to one destination."""
 
     uid: str
-    """Computed from the Change, the kind and the destination: the same message is one delivery."""
+    """Its uid, computed from the Change, the kind and the destination, so that a repetition is the same delivery."""
     schedule_uid: str
-    """The schedule it is about."""
+    """The schedule that the message is about."""
     run_uid: str | None
-    """The run it is about; None when it is about the schedule only."""
+    """The run that the message is about; None if it is only about the schedule."""
     kind: DeliveryKind
     """How it is delivered."""
     destination: str
-    """The workflow's name, the URL or the monitor's slug."""
+    """The name of the workflow, the URL, or the slug of the monitor."""
     event_type: str
-    """The audit event, or what a ping says."""
+    """The type of the audit event, or the state that a ping reports."""
     payload: str
     """JSON: the message."""
     created_at: datetime
     """When its transaction wrote it."""
     due_at: datetime
-    """When it is to be attempted; during an attempt, the instant after which the attempt counts as lost."""
+    """When the next attempt is due. During an attempt, the instant after which the attempt counts as lost."""
     status: DeliveryStatus = DeliveryStatus.PENDING
     """The status of the delivery."""
     attempt: int = 1
@@ -103,15 +104,15 @@ class Delivery:
     connection: str | None = None
     """The named Redis of that queue; None for the main one."""
     timeout: int | None = None
-    """Seconds an attempt may take; None leaves it to the settings."""
+    """How many seconds an attempt may take; None means the value of the settings."""
     error: str | None = None
-    """Why the newest attempt failed; None when none has."""
+    """Why the newest attempt failed; None if no attempt failed."""
     worker: str | None = None
     """The process of the newest attempt; None before the first."""
     started_at: datetime | None = None
     """When the newest attempt began; None before the first."""
     ended_at: datetime | None = None
-    """When it arrived or was given up; None before."""
+    """When it arrived or was given up; None before that."""
 
 
 def shown_destination(delivery: Delivery) -> str:
@@ -126,15 +127,15 @@ class Configured(NamedTuple):
     webhook: str | None = None
     """The URL to which ALARMS are posted, or None."""
     heartbeat: str | None = None
-    """The URL to ping, or None; `{namespace}` and `{schedule_id}` stand for those of the schedule."""
+    """The URL to ping, or None. `{namespace}` and `{schedule_id}` in it are replaced."""
     sentry: bool = False
     """Whether each schedule's runs check in at Sentry, under the schedule's id."""
     queue: str | None = None
-    """The queue of deliveries; None means the queue of the run, or of the workflow that the message goes to."""
+    """The queue of deliveries; None means the queue of the notified workflow, or else the queue of the run."""
 
 
 def deliveries_of(change: Change, configured: Configured) -> list[Delivery]:
-    """Return the deliveries that a Change owes: messages about its events, and pings about the runs that end in it."""
+    """Return the deliveries of a Change: messages about its events, and pings about the runs that end in it."""
     owed, first = list[Delivery](), change.after.event_sequence - len(change.events) + 1
     for sequence, event in enumerate(change.events, first):
         for kind, destination in _receivers(change, event, configured):
@@ -150,7 +151,7 @@ _ENDS = {RunStatus.SUCCEEDED: SUCCEEDED, RunStatus.FAILED: FAILED, RunStatus.LOS
 
 
 def deliveries_of_start(schedule: Schedule, run: Run, configured: Configured, now: datetime) -> list[Delivery]:
-    """Return the pings that the start of an attempt owes."""
+    """Return the pings about the start of an attempt."""
     return list(_pings_of(schedule, run, STARTED, configured, now))
 
 
@@ -171,7 +172,7 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
 
 
 def _was_told(change: Change, run_uid: str | None) -> bool:
-    """Return whether the success ends a state that was reported: more than a failed attempt of the same run."""
+    """Return whether a success ends a reported failure. A failed attempt of the same run is not such a failure."""
     before = change.before
     is_long = any(run.uid == run_uid and run.long_at is not None for run, _ in change.changed_runs)
     return before is not None and (is_long or has_failed_last(before) or before.overdue_since is not None)
@@ -198,7 +199,7 @@ def _named(schedule: Schedule) -> dict[str, Any]:
 
 
 def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
-    """Yield the pings about a run; a backfilled run causes none, as it does not show whether the schedule works now."""
+    """Yield the pings about a run. A backfilled run has none: it does not show whether the schedule works now."""
     if run.kind is RunKind.BACKFILL:
         return
     wanted = schedule.definition.parsed_notifications
@@ -219,11 +220,11 @@ def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, n
 
 
 def _monitor_config(schedule: Schedule) -> dict[str, Any] | None:
-    """Return the configuration with which Sentry creates its monitor; only for a spec of one cron with five fields.
+    """Return the configuration with which Sentry creates a monitor; None unless the spec is one cron of five fields.
 
     Sentry reads no other timing. The configuration has two values that Sentry would otherwise guess: by how many
-    minutes a fire may be delayed, and how many minutes a run may take. Sentry knows no exclusions: it would report each
-    excluded occurrence as missed.
+    minutes a fire may be delayed, and how many minutes a run may take. A spec with exclusions gets no configuration,
+    because Sentry would report each excluded occurrence as missed.
     """
     members = schedule.spec.members
     is_plain = len(members) == 1 and not schedule.spec.exclude and not schedule.spec.newer
@@ -244,12 +245,12 @@ def _longest(schedule: Schedule) -> timedelta | None:
     """Return the longest duration of a schedule's runs: the expected duration, else the timeout."""
     definition = schedule.definition
     seconds = definition.timeout or definition.parsed_defaults.get("timeout")
-    has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # these have timeouts instead
+    has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # only targets have timeouts
     return schedule.expect_duration or (timedelta(seconds=seconds) if seconds and not has_targets else None)
 
 
 def _minutes(span: timedelta) -> int:
-    """Return a span in minutes, rounded up, and at most what Sentry takes."""
+    """Return a span in minutes, rounded up, and at most the maximum that Sentry accepts."""
     return min(-(-span // timedelta(minutes=1)), MAX_MINUTES)
 
 
@@ -286,11 +287,11 @@ def _delivery(
     configured: Configured,
     now: datetime,
 ) -> Delivery:
-    """Build the delivery of a message, on the queue of the settings, else of the run, which some worker serves."""
+    """Build the delivery of a message. Its queue is that of the settings, else of the run, which some worker serves."""
     definition, defaults = schedule.definition, schedule.definition.parsed_defaults
     queue = run.queue if run else definition.queue or defaults.get("queue")
     connection = run.connection if run else definition.connection or defaults.get("connection")
-    is_external = definition.executor != "rq"  # its queue may be one that no RQ worker serves
+    is_external = definition.executor != "rq"  # perhaps no RQ worker serves its queue
     return Delivery(
         uid=uid,
         schedule_uid=schedule.uid,
@@ -307,6 +308,6 @@ def _delivery(
 
 
 def next_attempt_at(delivery: Delivery, now: datetime) -> datetime | None:
-    """Return when a delivery whose attempt failed is tried again; None when it is given up."""
+    """Return when a delivery is tried again after a failed attempt; None if it is given up."""
     policy = PING_BACKOFF if delivery.kind in PINGS else DELIVERY_BACKOFF
     return retry_at(policy, delivery.attempt, now=now, interval=timedelta(minutes=1), salt=delivery.uid)

@@ -26,7 +26,7 @@ from rqsched.workflows import Registry
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60
-"""The seconds after its timeout in which an attempt may record its end, before it counts as lost."""
+"""How many seconds after its timeout an attempt may still record its end. After that it counts as lost."""
 
 
 class Parts(Protocol):
@@ -60,23 +60,23 @@ class Outbox:
         """Whether the settings ask for notifications of every schedule, whatever the schedule asks for."""
 
     def record(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write the deliveries that Changes owe, in the transaction that has written the Changes."""
+        """Write the deliveries of Changes in the transaction that has written the Changes."""
         if owed := self._deliveries(changes):
             deliveries.record(connection, [self._routed(connection, delivery) for delivery in owed])
 
     def owes_start(self, schedule: Schedule, run: Run, now: datetime) -> bool:
-        """Return whether the start of an attempt owes a ping."""
+        """Return whether the start of an attempt has a ping."""
         return self._tells_of(schedule) and bool(deliveries_of_start(schedule, run, self._configured, now))
 
     def write_start(self, connection: Connection, schedule: Schedule, run: Run, now: datetime) -> list[str]:
-        """Write the pings that the start of an attempt owes; returns the uids, for `dispatch` after the commit."""
+        """Write the pings about the start of an attempt. Return their uids, for `dispatch` after the commit."""
         owed = deliveries_of_start(schedule, run, self._configured, now) if self._tells_of(schedule) else []
         if owed:
             deliveries.record(connection, owed)
         return [delivery.uid for delivery in owed]
 
     def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:
-        """Return a workflow's message with the queue and Redis of that workflow, if it names them."""
+        """Return the delivery to a workflow with the queue and Redis of that workflow, if it names them."""
         if delivery.kind is not DeliveryKind.WORKFLOW:
             return delivery
         known = self._parts.workflows.get(delivery.destination)
@@ -88,7 +88,7 @@ class Outbox:
         return replace(delivery, queue=routing["queue"], connection=routing.get("connection"))
 
     def owed(self, changes: Iterable[Change]) -> list[str]:
-        """Return the uids of the deliveries that Changes owe."""
+        """Return the uids of the deliveries of Changes."""
         return [delivery.uid for delivery in self._deliveries(changes)]
 
     def _deliveries(self, changes: Iterable[Change]) -> list[Delivery]:
@@ -105,7 +105,7 @@ class Outbox:
         return "on_failure" in definition.parsed_defaults or "on_recovery" in definition.parsed_defaults
 
     def dispatch(self, uids: Sequence[str], now: datetime) -> None:
-        """Put deliveries on their queues; reconcile enqueues deliveries that cannot be put there now."""
+        """Put deliveries on their queues. If Redis fails, reconcile enqueues them later."""
         if not uids:
             return
         try:
@@ -116,7 +116,7 @@ class Outbox:
             _log.warning(text, len(uids), error, extra={"action": "follow_failed"})
 
     def enqueue(self, waiting: Iterable[Delivery], now: datetime) -> int:
-        """Put the jobs of pending deliveries on their queues unless they are live; returns how many were written."""
+        """Put the jobs of pending deliveries on their queues, unless they are there. Return how many were put there."""
 
         def where(delivery: Delivery) -> tuple[str, str]:
             return delivery.connection or "", delivery.queue or ""

@@ -38,7 +38,7 @@ class NoAnswerError(SendingError):
 
 
 def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, now: datetime, seconds: float) -> None:
-    """Send a message over HTTP or to Sentry; raises SendingError, or ConfigError where this process is not set up."""
+    """Send a message over HTTP or to Sentry. Raises SendingError, or ConfigError if a setting is missing."""
     if delivery.kind is DeliveryKind.WEBHOOK:
         _post(delivery.destination, delivery.payload.encode(), _signed(delivery, settings, now), seconds)
     elif delivery.kind is DeliveryKind.HEARTBEAT:
@@ -52,7 +52,7 @@ def send(delivery: Delivery, message: Mapping[str, Any], *, settings: Settings, 
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Compute the signature that a receiver checks: the hexadecimal HMAC-SHA256 of timestamp, a dot and the body."""
+    """Compute the signature that a receiver checks: the hexadecimal HMAC-SHA256 of `timestamp.body`."""
     return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
@@ -72,7 +72,7 @@ def _signed(delivery: Delivery, settings: Settings, now: datetime) -> dict[str, 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
     try:
-        checked_url("its URL", url)  # it may have been stored before hosts had to be plain, or filled in since
+        checked_url("its URL", url)  # an older release may have stored it unchecked, and placeholders were filled in
     except InvalidInputError as error:
         raise SendingError(str(error)) from None
     request = urllib.request.Request(url, body, {**headers, "User-Agent": _agent()}, method="POST")  # noqa: S310 - checked above

@@ -1,7 +1,7 @@
-"""Deliveries of notifications, one row each. This module knows neither Redis nor what a message says.
+"""The rows of deliveries. This module uses no Redis and does not read the messages.
 
-Every function works inside the caller's transaction. A delivery is attempted by one process at a time because `claim`
-is one conditional UPDATE. The process's later writes count only while the row has its token.
+Every function works inside the caller's transaction. Only one process at a time attempts a delivery, because `claim` is
+one conditional UPDATE. The later writes of that process have an effect only while the row has its token.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from rqsched.kernel.store.tables import (
 )
 
 HAS_NO_RECEIVER = schedules.c.notifications == sa.literal_column("'{}'", sa.Text)
-"""Whether a schedule names no receiver of its own."""
+"""The condition that a schedule has no receiver in its options."""
 
 _NAMES = [*Delivery.__dataclass_fields__]
 _SELECT = sa.select(*(deliveries.c[name] for name in _NAMES))
 VANISHED = "its process vanished"
-"""The error of an attempt that neither ended nor ran out of time."""
+"""The error of an attempt whose process vanished: it recorded no end by its deadline."""
 
 
 def _read(row: Sequence[Any]) -> Delivery:
@@ -66,7 +66,7 @@ def find(connection: Connection, uid: str, *, locks: bool = False) -> Delivery |
 
 
 def pending(connection: Connection, uids: Sequence[str]) -> list[Delivery]:
-    """Read the pending ones of these deliveries."""
+    """Read those of these deliveries that are pending."""
     waits = deliveries.c.status == constant(DeliveryStatus.PENDING)
     statement = _SELECT.where(dialect_of(connection).one_of(deliveries.c.uid, uids), waits).order_by(deliveries.c.uid)
     return [_read(row) for row in connection.execute(statement)]
@@ -86,7 +86,7 @@ def claim(
 
 
 def is_superseded(connection: Connection, delivery: Delivery) -> bool:
-    """Return whether a later ping to the same monitor, which has not arrived yet, reports the end of a run."""
+    """Return whether the same monitor has a later ping about the end of a run, which has not arrived yet."""
     at = deliveries.c.created_at
     is_later = at >= delivery.created_at if delivery.event_type == STARTED else at > delivery.created_at
     later = sa.select(deliveries.c.uid).where(
@@ -105,7 +105,7 @@ def _same_monitor(delivery: Delivery) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def silent_until(connection: Connection, delivery: Delivery, now: datetime) -> datetime | None:
-    """Return when a destination that did not answer another delivery is tried again; None without such a delivery."""
+    """Return when another delivery to the same destination is tried again after it got no answer; None without one."""
     statement = sa.select(sa.func.min(deliveries.c.due_at, type_=deliveries.c.due_at.type)).where(
         IS_OPEN_DELIVERY,
         deliveries.c.due_at > now,
@@ -127,8 +127,8 @@ def put_off(connection: Connection, delivery: Delivery, token: str, due_at: date
 def succeed(connection: Connection, delivery: Delivery, token: str, now: datetime) -> bool:
     """Record that a delivery arrived, if `token` still holds it.
 
-    The row of a ping is deleted, and with it the older pings to the same monitor that have not arrived: they would
-    report a state that is no longer true, for example in a repetition after a process has vanished.
+    The row of a ping is deleted. Older pings to the same monitor that have not arrived are deleted, too, because they
+    would report a former state, for example in a repetition after a process has vanished.
     """
     if delivery.kind in PINGS:
         if delivery.event_type != STARTED:
@@ -175,7 +175,7 @@ def due(
 
 
 def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> int:
-    """Fail the attempts of deliveries whose process vanished, unless they ended meanwhile; returns how many.
+    """Fail the attempts of deliveries whose process vanished, unless they ended meanwhile. Return how many.
 
     A row that another transaction holds is left to the next pass.
     """
@@ -217,7 +217,7 @@ def failed_since(connection: Connection, namespace: str | None, since: datetime,
 
 
 def count_open(connection: Connection, namespace: str | None, now: datetime, late: timedelta) -> tuple[int, int]:
-    """Count the pending and running deliveries, and those of them that are late by more than `late`."""
+    """Count the pending and running deliveries. Also count how many of these are late by more than `late`."""
     is_late = sa.case((deliveries.c.due_at < now - late, 1), else_=0)
     counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0))
     row = connection.execute(counts.where(IS_OPEN_DELIVERY, *_is_of(namespace))).one()

@@ -1,7 +1,7 @@
-"""HTTP within one deadline for connecting, sending and reading the answer.
+"""HTTP with one deadline for connecting, sending and reading the answer.
 
-The standard library limits each read on its own. So a receiver that sends a byte now and then, or `100 Continue` again
-and again, could occupy a thread without end.
+The standard library has only a time limit for each read. So a receiver that sends a byte now and then, or
+`100 Continue` again and again, could occupy a thread without end.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Connection(HTTPConnection):
         return left
 
     def _reach(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        """Connect to the first address that answers: each has its share of the time that is left."""
+        """Connect to the first address that answers. Each address gets an equal share of the remaining time."""
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         error = OSError("its name has no address")
         for index, (family, kind, protocol, _name, place) in enumerate(found):
@@ -90,7 +90,7 @@ class _Connection(HTTPConnection):
             try:
                 sock.settimeout(self._left() / (len(found) - index))
                 sock.connect(place)
-                sock.settimeout(self._left())  # what the handshake of TLS may take
+                sock.settimeout(self._left())  # for the handshake of TLS
             except OSError as failed:
                 sock.close()
                 error = failed
