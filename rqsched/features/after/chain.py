@@ -1,8 +1,9 @@
 """Following: start a run of a downstream schedule when a run of its upstream schedule ends.
 
 The transaction that ends the upstream's run also writes a row for each downstream schedule (`features/after/store.py`).
-Until this row has an outcome, the end is owed to the downstream schedule. The process that wrote the row starts the
-downstream's run at once. If that process dies or fails, the next pass of reconcile starts the run.
+Until this row has an outcome, the end is owed to the downstream schedule. To follow an end means to give it its
+outcome: usually a run of the downstream schedule. The process that wrote the row does so at once. If that process dies
+or fails, the next pass of reconcile follows the end.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ from rqsched.kernel.store.database import Connection, Database
 _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
-"""The most ends of a schedule that one transaction follows."""
+"""The most ends that one transaction follows for a schedule."""
 MOST_OF_A_FREEZE = 10_000
-"""The most ends during a freeze that are followed as one."""
+"""The most ends during a freeze that are followed as one end."""
 
 
 class Parts(commit.Parts, Protocol):
     """The parts of a process's runtime that following uses."""
 
     settings: Settings
-    """The settings; `env` is the environment in which this process fires."""
+    """The settings, such as the environment of this process (`env`)."""
     database: Database
     """The database that holds the owed ends."""
     freezes: FreezeGate
-    """Tell whether a freeze forbids new runs."""
+    """Tells whether a freeze forbids new runs."""
     tracing: Tracer | None
-    """The tracer of this process; None when it traces nothing."""
+    """The tracer of this process; None without tracing."""
 
 
 class After(Feature):
@@ -76,12 +77,12 @@ class After(Feature):
         upstreams.require(connection, changes)
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write the ends that Changes owe to downstream schedules."""
+        """Write a row for each downstream schedule of the runs that end in Changes."""
         if any(owes(change) for change in changes):
             upstream_ends.record(connection, changes)
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Mark the new upstreams in their rows: other schedules come after them now."""
+        """Mark the rows of schedules that have become upstreams."""
         upstreams.tell(connection, changes)
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002
@@ -90,7 +91,7 @@ class After(Feature):
         If a start fails, the error is logged, and a later pass of reconcile starts the run.
         """
         committed, parts = [one for one in changes if owes(one)], self._parts
-        # An empty Change may repeat a commit whose answer or process was lost. Ends of that commit may still be owed.
+        # An empty Change may repeat a commit whose answer or process was lost. Its ends may still be owed.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
         if not (ended or resumed) or parts.freezes.is_all_frozen:
@@ -105,14 +106,14 @@ class After(Feature):
             _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
-        """Follow the ends that their processes could not follow."""
+        """Follow the ends that the processes that wrote them could not follow."""
         return [Section(Stage.RUNS, unless_all_frozen(self._parts, start_owed(self._parts)))]
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Follow the ends owed to several schedules in one transaction; if that fails, in one transaction for each.
+    """Follow the ends owed to several schedules in one transaction. If that fails, use one for each schedule.
 
-    A schedule that another process has locked comes last, in its own transaction; with `skip_locked` it is left to a
+    A schedule that another process has locked comes last, in a separate transaction. With `skip_locked` it is left to a
     pass of reconcile. So a schedule that is locked, or fails, does not delay the others.
     """
     try:
@@ -136,9 +137,9 @@ UNFOLLOWED = "schedule %s comes after another schedule, and cannot start its run
 
 
 def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
-    """Give each due end that is owed to a schedule its outcome; return whether there was such an end.
+    """Give each due end that is owed to a schedule its outcome. Return whether there was such an end.
 
-    If this fails, the error is recorded and raised, and the ends are tried again later, without a limit of tries.
+    If this fails, the error is recorded and raised. The ends are tried again later, without a limit of tries.
     """
     done = 0
     try:
@@ -164,7 +165,7 @@ def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None
 
 def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
     """Follow the oldest due ends that are owed to these schedules, in one transaction; see `_follow`."""
-    # In the process that ended the upstream's run, this is the span of that attempt.
+    # In the process that ended the upstream's run, this span is that of the run's attempt.
     span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=parts.settings.environment, asked=asked)
@@ -180,7 +181,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one end, at a thaw; return the Change, or None."""
+    """Follow all ends owed to a schedule as one end, at a thaw. Return the Change, or None without such ends."""
     decide = partial(decide_after, env=parts.settings.environment, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None
@@ -194,17 +195,17 @@ def _follow(
     skip_locked: bool = False,
     is_frozen: bool = False,
 ) -> tuple[int, list[Change]]:
-    """Lock schedules and decide about the ends owed to them; return the number of ends, and the Changes.
+    """Lock schedules and decide about the ends owed to them. Return the number of ends, and the Changes.
 
-    A schedule with a spec of a newer release is left out. Schedules of frozen namespaces are left out unless
-    `is_frozen` is set.
+    A schedule with a spec of a newer release is left out. Without `is_frozen`, schedules of frozen namespaces are left
+    out, too.
     """
     tried = dict[str, Change]()
 
     def work(connection: Connection) -> tuple[int, list[Change]]:
         locked, frozen = changes.lock_to_fire(connection, uids, skip_locked=skip_locked)
         if any(locked.get(uid) == one.after for uid, one in tried.items() if not one.is_empty):
-            return len(tried), [*tried.values()]  # an earlier try was committed, but its answer was lost
+            return len(tried), [*tried.values()]  # the earlier try was committed, but its answer was lost
         for uid in {*uids} - locked.keys():
             if changes.find(connection, uid) is None:  # the schedule was purged while an upstream's run ended
                 upstream_ends.forget(connection, uid)
@@ -214,7 +215,7 @@ def _follow(
         asking = [one for one in may if owed[one.uid]]
         runs = changes.open_runs_for_start(connection, asking, skip_locked=skip_locked) if asking else {}
         tried.clear()
-        now = parts.now()  # after the wait for the locks, so that no run starts before its upstream's run ended
+        now = parts.now()  # read after the wait for the locks, so that no run starts before its upstream's run ended
         for one in asking:
             if one.uid in runs:
                 tried[one.uid], outcomes = decide_ends(one, runs[one.uid], owed[one.uid], now=now)

@@ -1,6 +1,7 @@
-"""One schedule after another: which ends of runs count, what each end starts, and the check for cycles. Pure.
+"""One schedule after another: which ends of upstream runs count, and what each of them starts. Pure.
 
-An end that counts has one outcome for each downstream schedule: a run, or a record of why there is no run.
+An end that counts has one outcome for each downstream schedule: a run, or a record of why there is no run. This module
+also checks that schedules that come after each other form no cycle.
 """
 
 from __future__ import annotations
@@ -31,44 +32,44 @@ from rqsched.kernel.decide.reasons import SkipReason
 TOGETHER = 50
 """The most downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
-"""The most characters that are stored of the error of a failed try to follow an end."""
+"""The most characters that are stored of the error of a failed try to give an end its outcome."""
 
 
 class Followed(StrEnum):
     """The outcome of an upstream end for a downstream schedule."""
 
     STARTED = "started"
-    """The end started a run, which may wait for the run ahead."""
+    """The end created a run. The run may wait for the run ahead of it."""
     SKIPPED = "skipped"
-    """The end started no run; an event of the downstream schedule tells why."""
+    """The end started no run. An event of the downstream schedule has the reason."""
     MISSED = "missed"
-    """The end came during a pause or a freeze, or was too old; an event of the downstream schedule records it."""
+    """The end came during a pause or a freeze, or it was too old. An event of the downstream schedule records this."""
     DELETED = "deleted"
     """The downstream schedule was already deleted."""
 
 
 @dataclass(frozen=True)
 class UpstreamEnd:
-    """The end of an upstream's run for one downstream schedule: a row of the outbox."""
+    """The row about the end of an upstream's run, for one downstream schedule."""
 
     run_uid: str
     """The run that ended."""
     schedule_uid: str
     """The downstream schedule."""
     upstream_uid: str
-    """The upstream: the schedule of the run that ended."""
+    """The uid of the upstream, the schedule of the run that ended."""
     outcome: str
     """How the run ended: a `RunStatus`, or `expired`."""
     ended_at: datetime
     """When the run ended."""
     due_at: datetime | None
-    """When the downstream schedule is to follow the end; None if the end has its outcome."""
+    """When the end is due for its outcome; None if it has its outcome."""
     tries: int = 0
-    """How often following the end has failed."""
+    """How many tries to give the end its outcome have failed."""
     error: str | None = None
-    """The last error of following the end; None if there was none."""
+    """The error of the last failed try; None without a failed try."""
     followed: str | None = None
-    """The outcome, a `Followed`; None while the end waits for it, and `missed` if it waits again after a pause."""
+    """The outcome, a `Followed`; None while the end has none. After a pause an end may be due again with `missed`."""
     followed_at: datetime | None = None
     """When the end got its outcome; None while it waits."""
     upstream_id: str | None = None
@@ -86,16 +87,16 @@ class Thaw(NamedTuple):
     missed: MissedPolicy | None = None
     """The policy for the ends that came during the freeze; None means the policy of each schedule."""
     is_missed: bool = False
-    """Whether all these ends are missed."""
+    """Whether all these ends are recorded as missed."""
 
 
 def owes(change: Change) -> bool:
-    """Return whether a Change may write owed ends: to downstream schedules, or after a pause to its own schedule."""
+    """Return whether a Change may write ends: for downstream schedules, or for its own schedule after a pause."""
     return change.after.followed_at is not None or change.owed_again is not None
 
 
 def ended_runs(change: Change) -> list[Run]:
-    """Return the runs that end in a Change and that other runs may follow (`may_be_followed`)."""
+    """Return the runs that end in a Change and may start downstream runs (`may_be_followed`)."""
     if change.after.followed_at is None:  # nearly all schedules have no downstream
         return []
     return [
@@ -106,12 +107,12 @@ def ended_runs(change: Change) -> list[Run]:
 
 
 def may_be_followed(run: Run) -> bool:
-    """Return whether downstream runs may follow a run. A run of a backfill, or that never began, has none."""
+    """Return whether the end of a run may start downstream runs. Backfilled runs and runs that never began do not."""
     return run.kind is not RunKind.BACKFILL and run.trigger_number is not None
 
 
 def counts_for(on: str, status: RunStatus) -> bool:
-    """Return whether the end of a run with `status` counts for a schedule that comes after ends of the kind `on`."""
+    """Return whether a run's end with `status` counts for a schedule whose `After` has `on`."""
     return on == "end" or (status is RunStatus.SUCCEEDED) is (on == "success")
 
 
@@ -125,10 +126,10 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Give each end that is owed to a schedule its outcome; return the outcomes by the uid of the run that ended.
+    """Give each end that is owed to a schedule its outcome. Return the outcomes by the uid of the run that ended.
 
-    Each end starts a run if the overlap policy allows it. A paused schedule remembers the newest end for its resume.
-    After a freeze (`thaw`), all ends that came during it count as one. `runs` are the schedule's open runs.
+    Each end starts a run if the overlap policy allows it. A paused schedule stores the newest end for its resume. After
+    a freeze (`thaw`), all ends that came during the freeze count as one. `runs` are the schedule's open runs.
     """
     waiting = sorted(ends, key=lambda end: (end.ended_at, end.run_uid))
     if schedule.status is ScheduleStatus.DELETED:
@@ -157,7 +158,7 @@ def decide_after(
 
 
 def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
-    """Apply the overlap policy to an end; a schedule that has ended starts nothing."""
+    """Apply the overlap policy to an end. A schedule that has ended starts no run."""
     if builder.schedule.has_ended and builder.schedule.remaining != 0:
         refuse(builder, end.ended_at, SkipReason.STATUS, upstream=end.upstream)
         return Followed.SKIPPED
@@ -166,11 +167,11 @@ def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
 
 
 def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
-    """Remember the newest end that came during a pause, for the resume; earlier ends are missed."""
+    """Store the newest end that came during a pause, for the resume. Earlier ends are missed."""
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)
-        # The remembered end may be the newest: ends are not always followed in the order of their times.
+        # The stored end may be the newest, because ends do not always come in the order of their times.
         all_of_them = [*([] if known is None else [known]), *((end.ended_at, end.upstream) for end in ends)]
         *passed, (ended_at, newest) = sorted(all_of_them, key=_in_order)
         if passed:
@@ -192,7 +193,7 @@ def _one_of(schedule: Schedule, ends: Sequence[UpstreamEnd], missed: MissedPolic
 
 def _is_fresh(schedule: Schedule, end: UpstreamEnd, now: datetime) -> bool:
     lateness = schedule.policies.allowed_lateness
-    is_of_resume = end.followed == Followed.MISSED  # a resume fires this end whatever its age
+    is_of_resume = end.followed == Followed.MISSED  # a resume starts a run after this end, however old it is
     return is_of_resume or lateness is None or now - end.ended_at <= lateness
 
 
@@ -211,9 +212,9 @@ def next_try_at(end: UpstreamEnd, now: datetime) -> datetime:
 
 
 def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) -> None:
-    """Check that none of these schedules comes after itself; raises UpstreamError, which names the cycle.
+    """Check that none of these schedules comes after itself. Raises UpstreamError, which names the cycle.
 
-    `upstreams` maps each of them, and each schedule upstream of them, to the id of its upstream.
+    `upstreams` has the upstream's id of each of these schedules and of each schedule upstream of them.
     """
     in_none = set[str]()
     for first in schedule_ids:
@@ -221,7 +222,7 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
         while at is not None and at not in walked and at not in in_none:
             walked[at] = None
             at = upstreams.get(at)
-        if at is None or at in in_none:  # `in_none` makes the walk of a long chain linear
+        if at is None or at in in_none:  # with `in_none`, no schedule is visited twice
             in_none |= walked.keys()
         elif at == first:
             circle = " after ".join([*walked, first])

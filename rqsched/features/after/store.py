@@ -1,4 +1,4 @@
-"""SQL for upstream ends: an end of a run, for a schedule that comes after it, with its outcome.
+"""SQL for the ends of upstream runs: one row for each end and downstream schedule, with its outcome.
 
 An end is owed to a schedule until it has an outcome. All functions work within the caller's transaction.
 """
@@ -46,10 +46,10 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 
 
 def record(connection: Connection, changes: Sequence[Change]) -> None:
-    """Write the ends that Changes of locked schedules owe to downstream schedules, before the Changes are written.
+    """Write the rows of ends for downstream schedules, before the Changes of the locked schedules are written.
 
-    If a run is retried after its end was written, the first end stays as it is. If a resume fires an end that the pause
-    missed, this end is owed to the resumed schedule again.
+    If a run is retried after its end was written, the row of the first end does not change. If a resume starts a run
+    for an end that came during the pause, this end is owed to the resumed schedule again.
     """
     for change in changes:
         if change.owed_again is not None:
@@ -64,7 +64,7 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_at: datetime) -> None:
-    """Mark an end that was missed during a pause as owed again; insert its row if it was pruned meanwhile."""
+    """Mark an end that came during a pause as owed again. Insert its row if the row was pruned meanwhile."""
     again = {"due_at": schedule.updated_at, "followed": Followed.MISSED.value, "followed_at": None}
     key = {"run_uid": run_uid, "schedule_uid": schedule.uid}
     known = {"upstream_uid": "", "outcome": "ended", "ended_at": ended_at}
@@ -73,7 +73,7 @@ def _owe_again(connection: Connection, schedule: Schedule, run_uid: str, ended_a
 
 
 def _retrying(connection: Connection, change: Change) -> list[Run]:
-    """Read the runs in `retrying` that the Change cancels; return them with the status `cancelled`."""
+    """Read the retrying runs that a Change cancels. Return them with the status `cancelled`."""
     is_retrying = IS_OPEN, runs.c.status == constant(RunStatus.RETRYING), runs.c.schedule_uid == change.after.uid
     found = map(to_run, connection.execute(SELECT_RUNS.where(*is_retrying)))
     ended = {"status": RunStatus.CANCELLED, "ended_at": change.after.updated_at}
@@ -110,7 +110,7 @@ def _on(text: str) -> str | None:
     """Return which ends count for a downstream schedule, from its spec as JSON; None if it has times of its own.
 
     If the spec cannot be read (a newer release wrote it), every end counts. So an unreadable spec never prevents the
-    end of an upstream's run: the end is owed, and the error is reported when the end is followed.
+    end of an upstream's run. The end is owed, and the error is reported later, for the downstream schedule.
     """
     try:
         spec = parse_spec(text)
@@ -123,14 +123,14 @@ def _on(text: str) -> str | None:
 
 
 def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
-    """Return the uids of the schedules with owed ends of these upstreams."""
+    """Return the uids of the schedules to which ends of these upstreams are owed."""
     is_one = dialect_of(connection).one_of(upstream_ends.c.upstream_uid, upstream_uids)
     found = sa.select(upstream_ends.c.schedule_uid).where(is_one, IS_OWED).distinct()
     return sorted(connection.execute(found).scalars())
 
 
 def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
-    """Read the ends that are owed to a locked schedule and due by `now`, oldest first; with None, all owed ends."""
+    """Read the ends that are owed to a locked schedule, oldest first: those due by `now`, or all if it is None."""
     mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
     if now is not None:
         mine.append(upstream_ends.c.due_at <= now)
@@ -141,9 +141,9 @@ def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, l
 def read_one(
     connection: Connection, schedule_uid: str, start: datetime | None = None, end: datetime | None = None
 ) -> UpstreamEnd | None:
-    """Read the first end in [start, end) that is or was owed to a schedule, or without a range the newest.
+    """Read the first end in [start, end) that is or was owed to a schedule. Without a range, read the newest end.
 
-    Return None if there is none.
+    Return None without such an end.
     """
     found, at = _SELECT.where(upstream_ends.c.schedule_uid == schedule_uid), upstream_ends.c.ended_at
     if start is not None and end is not None:
@@ -183,7 +183,7 @@ def before(connection: Connection, run: Run) -> Linked | None:
 
 
 def after(connection: Connection, run: Run) -> list[Linked]:
-    """Read the downstream schedules of a run's end, each with the run that the end started."""
+    """Read the downstream schedules for which a run's end counted, each with the run that started."""
     is_started = (runs.c.upstream_run_uid == upstream_ends.c.run_uid) & (runs.c.schedule_uid == schedules.c.uid)
     said = sa.case((IS_OWED, "owed"), else_=upstream_ends.c.followed)
     found = sa.select(schedules.c.schedule_id, runs.c.uid, runs.c.number, sa.func.coalesce(runs.c.status, said))
@@ -214,7 +214,7 @@ def forget(connection: Connection, schedule_uid: str) -> None:
 
 
 def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]], error: str) -> None:
-    """Write why ends could not be followed, and when each is tried again."""
+    """Write why ends could not get their outcome, and when each is tried again."""
     for end, due_at in ends:
         is_it = upstream_ends.c.run_uid == end.run_uid, upstream_ends.c.schedule_uid == end.schedule_uid
         moved = sa.update(upstream_ends).where(*is_it, IS_OWED)
@@ -261,7 +261,7 @@ def late(
 ) -> list[tuple[Schedule, str | None]]:
     """Read the schedules with owed ends from before an instant, ordered by their oldest such end.
 
-    Each comes with the last error of that end, or None.
+    Each is returned with the last error of that end, or None.
     """
     mine = [] if namespace is None else [schedules.c.namespace == namespace]
     columns = *SELECT_SLIM_SCHEDULES.selected_columns, upstream_ends.c.error
@@ -288,7 +288,7 @@ def upstreams_of(connection: Connection, namespace: str, schedule_ids: Iterable[
 
 
 def follow_from(connection: Connection, namespace: str, schedule_ids: Collection[str], now: datetime) -> None:
-    """Mark locked schedules as upstreams: from `now` on, the ends of their runs are written for other schedules."""
+    """Mark locked schedules as upstreams. From `now` on, ends of their runs are written for downstream schedules."""
     is_one = dialect_of(connection).one_of(schedules.c.schedule_id, sorted(schedule_ids))
     mine = schedules.c.namespace == namespace, is_one, schedules.c.followed_at.is_(None)
     connection.execute(

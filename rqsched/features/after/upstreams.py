@@ -1,4 +1,4 @@
-"""Upstreams: check that they exist and form no cycle, and mark in their rows that other schedules come after them.
+"""Upstreams: check that they exist and form no cycle, and mark their rows, because other schedules come after them.
 
 The caller's operation has locked the upstreams that it names, and has locked the namespace against other changes of
 upstreams (`operations.lock_declared`).
@@ -38,7 +38,7 @@ def _moved(decided: Sequence[Change]) -> list[str]:
 
 
 def _require(connection: Connection, namespace: str, wanted: Wanted, moved: Sequence[str]) -> None:
-    """Check that the upstream of each schedule in `moved` exists or is in `wanted`, and that there is no cycle."""
+    """Check that the upstream of each schedule in `moved` exists, or is in `wanted`, and that there is no cycle."""
     found = upstream_ends.upstreams_of(connection, namespace, [cast("str", wanted[one]) for one in moved])
     for schedule_id in moved:
         upstream = wanted[schedule_id]
@@ -49,7 +49,7 @@ def _require(connection: Connection, namespace: str, wanted: Wanted, moved: Sequ
 
 
 def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
-    """Check the upstreams of a whole set of schedules before any is written. An unchanged upstream may be missing."""
+    """Check the upstreams of a set of schedules before any of them is written. An unchanged upstream may be missing."""
 
     def work(connection: Connection) -> None:
         known = changes.find_all_named(connection, namespace, [*wanted])
@@ -61,7 +61,7 @@ def require_all(runtime: Runtime, namespace: str, wanted: Wanted) -> None:
 
 
 def tell(connection: Connection, decided: Sequence[Change]) -> None:
-    """Mark the new upstreams in Changes of one namespace: other schedules come after them now."""
+    """Mark the rows of the new upstreams in Changes of one namespace."""
     if moved := {*_moved(decided)}:
         named = {cast("str", one.after.upstream_id) for one in decided if one.after.schedule_id in moved}
         now = max(one.after.updated_at for one in decided)
@@ -69,7 +69,7 @@ def tell(connection: Connection, decided: Sequence[Change]) -> None:
 
 
 def in_order(wanted: Wanted) -> list[str]:
-    """Return the ids sorted so that each one follows its upstream. The set must have no cycle."""
+    """Return the ids sorted so that each id comes after its upstream. The set must have no cycle."""
     depths: dict[str, int] = {}
     for schedule_id in wanted:
         walked, at = dict[str, None](), cast("str | None", schedule_id)

@@ -1,1 +1,1 @@
-"""Calendars: named days and times on which schedules do not fire, kept in one place for many schedules."""
+"""Calendars: named sets of days and times on which schedules do not fire. Many schedules share a calendar."""

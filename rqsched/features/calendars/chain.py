@@ -1,9 +1,12 @@
-"""Calendars: changing one is a transaction of its own; then every schedule that names it is planned again, in batches.
+"""Change calendars, and plan the schedules that name a changed calendar again.
 
-Planning may take long, so nothing is locked meanwhile; a plan is written only if its schedule is still as it was read.
-If a process dies after the change of a calendar, no schedule fires on an excluded day: each fire and each operation
-compares the calendars with those of the schedule's last planning, and plans again first. A pass of reconcile plans the
-schedules that are left.
+To plan a schedule means to compute its next time. The change of a calendar is one transaction. After it, the schedules
+are planned in batches. Planning may take long, so nothing is locked meanwhile, and a plan is written only if its
+schedule has not changed since it was read.
+
+If a process dies after the change of a calendar, a schedule still does not fire on an excluded day. Each fire and each
+operation compares the calendars with those of the schedule's last plan, and first plans the schedule again if they
+differ. A pass of reconcile plans the schedules that are left.
 """
 
 from __future__ import annotations
@@ -47,45 +50,45 @@ _log = logging.getLogger(__name__)
 BATCH = 100
 """The most schedules that one transaction plans again."""
 PAGE = 1_000
-"""The most schedules read at once to find the ones to plan again."""
+"""The most schedules that are read at once to find those that must be planned again."""
 MAX_CALENDARS = 500
 """The most calendars of a namespace, and the most shared calendars."""
 MOVES = '"on_excluded":'
-"""The text of a spec contains this if the spec moves its excluded occurrences."""
+"""A text that is in the JSON of a spec only if the spec moves its excluded occurrences."""
 MAX_TOLD = 20
-"""The most schedules that a refused deletion names."""
+"""The most schedules that the error of a refused deletion names."""
 
 
 class Planned(NamedTuple):
     """One batch of schedules that were planned again."""
 
     checked: int
-    """The schedules that were looked at."""
+    """The number of schedules that were checked."""
     moved: int
-    """The schedules whose next time changed."""
+    """The number of schedules whose next time changed."""
     failed: int = 0
-    """Schedules that could not be planned now; the log says why."""
+    """The number of schedules that could not be planned now. The log has the errors."""
 
 
 class Calendars(Feature):
-    """Calendars, which schedules name to leave days out."""
+    """Calendars, which schedules name in `exclude`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - it looks at every changed calendar
-        """Plan the schedules that a dead process has left."""
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass looks at all changed calendars
+        """Plan the schedules that a process has left unplanned because it died."""
         return [Section(Stage.TIMES, apply_changed_calendars(self._runtime))]
 
 
 def set_calendar(
     runtime: Runtime, wanted: Calendar, context: CommandContext, *, revision: int | None = None
 ) -> tuple[Calendar, str]:
-    """Create or replace a calendar, and plan its schedules again; return it with `created`, `updated` or `unchanged`.
+    """Create or replace a calendar, and plan its schedules again. Return it with `created`, `updated` or `unchanged`.
 
-    With `revision`, only that revision is replaced; 0 means that there is no calendar yet. Raises CalendarChangedError,
-    TooMuchWorkError if a schedule that names the calendar could not be planned with it, and CalendarBusyError if the
-    calendar changes again and again meanwhile.
+    With `revision`, only that revision is replaced; 0 means that the calendar must not exist. Raises
+    CalendarChangedError if the revision differs, TooMuchWorkError if planning a schedule with the calendar takes too
+    many steps, and CalendarBusyError if other processes change the calendar again and again.
     """
     runtime.ownership.require_own_redis()
     attempt = partial(_set, runtime, wanted, context, new_uid(runtime.now()), revision)
@@ -103,7 +106,7 @@ def set_calendar(
 def _set(
     runtime: Runtime, wanted: Calendar, context: CommandContext, edit: str, revision: int | None
 ) -> tuple[Calendar | None, Calendar, str]:
-    """Check that schedules can be planned with a calendar, and write it; raises CalendarsMoved if it changed meanwhile.
+    """Check that schedules can be planned with a calendar, and write it. Raises CalendarsMoved if it changed meanwhile.
 
     Returns the calendar before and after, and `created`, `updated` or `unchanged`.
     """
@@ -134,9 +137,10 @@ def _set(
 
 
 def _require_plannable(runtime: Runtime, new: Calendar, before: Calendar) -> None:
-    """Refuse a calendar that makes planning one of its schedules take too many steps; raises TooMuchWorkError.
+    """Refuse a calendar with which planning one of its schedules takes too many steps. Raises TooMuchWorkError.
 
-    The first schedules are planned, until together they have taken as many steps as a single schedule may take.
+    Not all schedules are tried. The trial ends when the tried schedules together have taken as many steps as one
+    schedule may take.
     """
 
     def check(connection: Connection) -> None:
@@ -150,7 +154,7 @@ def _require_plannable(runtime: Runtime, new: Calendar, before: Calendar) -> Non
                 except TooMuchWorkError as error:
                     error.add_note(f"for schedule {schedule.schedule_id!r} of namespace {schedule.namespace!r}")
                     raise
-                except Exception:  # noqa: BLE001 - a fault of its row, which keeps no calendar from being set
+                except Exception:  # noqa: BLE001 - an error of one row must not prevent the change of a calendar
                     _log.debug("schedule %s cannot be planned", schedule.uid, exc_info=True)
             taken += steps.taken
             if taken > MOST_STEPS:
@@ -172,7 +176,7 @@ def _next(wanted: Calendar, before: Calendar | None, edit: str, context: Command
 
 
 def _told(new: Calendar, before: Calendar | None) -> str:
-    """Return what a change did, in words: `calendar holidays: revision 3, 2 added, 1 removed`."""
+    """Return the effect of a change in words: `calendar holidays: revision 3, 2 added, 1 removed`."""
     said = ["created" if before is None else f"revision {new.revision}"]
     counts = {"added": len(new.without(before)), "removed": 0 if before is None else len(before.without(new))}
     return (
@@ -195,7 +199,7 @@ def _require_revision(name: str, before: Calendar | None, revision: int | None) 
 
 
 def _require_room(connection: Connection, wanted: Calendar) -> None:
-    """Refuse a calendar beyond MAX_CALENDARS, and a name that would mean two calendars to the same schedule."""
+    """Refuse a calendar beyond MAX_CALENDARS, and a name by which a schedule could mean two calendars."""
     if calendars.count(connection, wanted.namespace) >= MAX_CALENDARS:
         raise InvalidLimitError("name", f"there are {MAX_CALENDARS} calendars already; delete one that nothing names")
     twin = calendars.find_twin(connection, wanted.namespace, wanted.name)
@@ -205,7 +209,7 @@ def _require_room(connection: Connection, wanted: Calendar) -> None:
 
 
 def _require_movable(connection: Connection, wanted: Calendar) -> None:
-    """Refuse parts of days if a schedule of the calendar moves excluded occurrences, which needs whole days."""
+    """Refuse a calendar with parts of days if one of its schedules has `on_excluded`, which needs whole days."""
     try:
         require_whole_days(wanted.exclude, "on_excluded")
     except InvalidSpecError:
@@ -218,7 +222,7 @@ def _require_movable(connection: Connection, wanted: Calendar) -> None:
 def delete_calendar(
     runtime: Runtime, namespace: str | None, name: str, context: CommandContext, *, revision: int | None = None
 ) -> Calendar:
-    """Delete a calendar that no schedule names. Raises CalendarInUseError with the names, CalendarNotFoundError."""
+    """Delete a calendar that no schedule names. Raises CalendarInUseError with some names, or CalendarNotFoundError."""
 
     def work(connection: Connection) -> Calendar:
         before = calendars.find(connection, namespace, name, locks=True)
@@ -240,7 +244,7 @@ def delete_calendar(
 
 
 def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
-    """Plan again the schedules that name a changed calendar, if its process ended before it had planned all of them."""
+    """Plan the schedules of changed calendars again, if the process of the change has died before it planned all."""
     before = runtime.now() - runtime.settings.repair_grace
     for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
         for batch in plan_again(runtime, calendar):
@@ -248,10 +252,11 @@ def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = None) -> Iterator[Planned]:
-    """Plan again every schedule that names a calendar and was planned before its change, one transaction per batch.
+    """Plan every schedule again that names a calendar and was planned before its change, one transaction per batch.
 
-    `before` is the calendar before its change, if known. When all schedules are planned, this is noted. If one could
-    not be planned or is of a newer release, it is not noted, and passes of reconcile try again.
+    `before` is the calendar before its change, if known. If all schedules are planned, this is recorded in the
+    calendar. If a schedule could not be planned, or is of a newer release, nothing is recorded, and passes of reconcile
+    try again.
     """
     was = () if before is None else (before,)
     is_whole = True
@@ -263,7 +268,7 @@ def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = N
                 planned = _plan_batch(runtime, batch, was)
             except BackendUnavailableError:
                 raise
-            except Exception:  # noqa: BLE001 - one row never starves the others
+            except Exception:  # noqa: BLE001 - an error of one row must not stop the others
                 planned = _plan_each(runtime, batch, was)
             uids = uids[planned.checked :]
             is_whole = is_whole and not planned.failed
@@ -278,7 +283,7 @@ def _page(runtime: Runtime, calendar: Calendar, after: str | None) -> tuple[list
 
 
 def _left(runtime: Runtime, calendar: Calendar) -> bool:
-    """Return whether schedules are left to plan, as those of a newer release are, which its processes plan."""
+    """Return whether schedules are left to plan. Schedules of a newer release are left to processes of that release."""
     uids, cursor = _page(runtime, calendar, None)
     while not uids and cursor is not None:
         uids, cursor = _page(runtime, calendar, cursor)
@@ -286,7 +291,7 @@ def _left(runtime: Runtime, calendar: Calendar) -> bool:
 
 
 def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> Planned:
-    """Plan schedules without a lock, and write the unchanged ones in one transaction; plan the changed ones again."""
+    """Plan schedules without a lock, and write the plans in one transaction. Repeat this for schedules that changed."""
     moved, left = 0, [*uids]
     for _ in range(MOST_TRIES):
         written = _write_plans(runtime, _plans_of(runtime, left, before))
@@ -303,13 +308,13 @@ def _plan_batch(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar
 
 
 _Plans = dict[str, tuple[Schedule, Change]]
-"""Schedules as they were read, and the Changes that are planned for them, by uid."""
+"""Schedules as they were read, and the Changes with their plans, by uid."""
 
 
 def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar]) -> _Plans:
     operation, now = new_uid(runtime.now()), runtime.now()
 
-    # Outside of a transaction: the server ends a transaction that is idle for some seconds.
+    # Plan outside of a transaction, because the server ends a transaction that is idle for some seconds.
     decide = partial(
         decide_apply_calendars, now=now, before=before, operation=operation, ran_of=partial(read_ran, runtime)
     )
@@ -318,7 +323,7 @@ def _plans_of(runtime: Runtime, uids: Sequence[str], before: Sequence[Calendar])
 
 
 def _write_plans(runtime: Runtime, plans: _Plans) -> dict[str, Change]:
-    """Write the plan of each schedule that has not changed since it was read; return these Changes, by uid."""
+    """Write the plan of each schedule that has not changed since it was read. Return these Changes by uid."""
 
     def decide(connection: Connection, tried: Decided[dict[str, Change]] | None) -> Decided[dict[str, Change]]:
         locked = changes.lock(connection, plans)

@@ -1,4 +1,4 @@
-"""The commands `calendar ...`: what many schedules exclude, by name; written by hand or imported."""
+"""The commands `calendar ...`: named exclusions for many schedules, written by hand or imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Reaches = Annotated[
     str | None, typer.Option("--reaches", metavar="DATE", help="The last day about which it says anything.")
 ]
 _SHOWN = 12
-"""The most exclusions of a calendar that are listed; further ones are counted in a sentence."""
+"""The most exclusions of a calendar that are listed. The others are only counted."""
 
 
 @app.callback()
@@ -93,7 +93,7 @@ def set_calendar(
     revision: Revision = None,
 ) -> None:
     """Create a calendar, or replace what it holds; schedules that name it are planned again."""
-    if not exclude:  # an empty list by mistake would remove exclusions that many schedules rely on
+    if not exclude:  # an empty list by mistake would remove exclusions that many schedules need
         raise InvalidInputError(
             "--exclude", "is missing; say all that the calendar is to hold, or --exclude '' for nothing"
         )

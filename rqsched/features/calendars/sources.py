@@ -1,7 +1,7 @@
 """Sources of calendars: iCalendar files with recurrences, and public holidays. Needs the extra `calendars`.
 
-A file is untrusted: its recurrences are followed in a bounded number of steps, and only whole days are imported. An
-event that cannot be read is left out and reported; the other events are still read.
+A file is untrusted: its recurrences are computed in a limited number of steps, and only whole days are imported. An
+event that cannot be read is left out and reported. The other events are still read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_BYTES = 5 * 1024 * 1024
 MAX_EVENTS = 20_000
 """The most events of one file."""
 MAX_OCCURRENCES = 50_000
-"""The most days on which the events of a file may occur, all together."""
+"""The most days on which all events of a file together may occur."""
 MAX_STEPS = 250_000
-"""The most days that are examined to find these days, all together."""
+"""The most days that are examined to find the days of all events of a file."""
 HORIZON = timedelta(days=5 * 366)
-"""How far ahead recurrences are followed by default."""
+"""How far ahead recurrences are computed by default."""
 MAX_YEARS = 50
 """The most years of public holidays at once."""
 _DAY = timedelta(days=1)
@@ -48,9 +48,9 @@ class LeftOut(NamedTuple):
     """An event that a calendar cannot hold."""
 
     summary: str
-    """Its name in the file, the first 100 characters."""
+    """The first 100 characters of its name in the file."""
     starts: str
-    """Its begin as its file has it, a date or an instant; empty without one."""
+    """The date or instant of its begin, as in the file; empty without a begin."""
     why: str
     """`a time of day`, `cancelled`, `repeats within a day`, `no start`, or the error of reading or following it."""
 
@@ -69,10 +69,10 @@ class FoundDays(NamedTuple):
 
 
 def read_icalendar(text: bytes, today: date, until: date | None = None) -> FoundDays:
-    """Read the whole days of an iCalendar file, recurrences followed up to `until`, by default five years from today.
+    """Read the whole days of an iCalendar file. Recurrences are computed up to `until`, by default for five years.
 
     Events that ended before last year are left out. Raises InvalidInputError for a text that is not iCalendar, is too
-    large, takes too many steps, or holds no whole day, and ConfigError without the extra.
+    large, takes too many steps, or holds no whole day. Raises ConfigError without the extra.
     """
     if len(text) > MAX_BYTES:
         raise InvalidInputError("file", f"has {len(text)} bytes; give at most {MAX_BYTES}, or split it")
@@ -88,7 +88,7 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
             spans += following.spans_of(series)
         except InvalidInputError:
             raise
-        except Exception as error:  # noqa: BLE001 - what can be wrong in somebody else's event is endless
+        except Exception as error:  # noqa: BLE001 - an event of an untrusted file may be wrong in any way
             why |= {event.place: f"cannot be followed ({_plain(error)})" for event in series}
     left_out = tuple(event.told(why[event.place]) for event in events if event.place in why)
     runs = _runs(spans)
@@ -101,10 +101,10 @@ def read_icalendar(text: bytes, today: date, until: date | None = None) -> Found
 
 
 def public_holidays(country: str, subdivision: str | None, years: Iterable[int]) -> FoundDays:
-    """Return the public holidays of a country, or of a subdivision of it, in some years.
+    """Return the public holidays of a country, or of its subdivision, in some years.
 
-    They are those of the installed library `holidays`. Raises InvalidInputError for a country or subdivision that it
-    does not know, and ConfigError without the extra.
+    They come from the installed library `holidays`. Raises InvalidInputError for a country or subdivision that the
+    library does not know, and ConfigError without the extra.
     """
     wanted = sorted({*islice(years, MAX_YEARS + 1)})
     if not wanted or len(wanted) > MAX_YEARS or not 1900 <= wanted[0] <= wanted[-1] <= 2100:
@@ -136,7 +136,7 @@ class _Event:
 
     def __init__(self, place: int, parsed: Any, broken: str) -> None:
         self.place = place
-        """Its place in the file, from 0."""
+        """Its position in the file, from 0."""
         self.parsed = parsed
         """Its properties, as parsed by icalendar."""
         self._broken = broken
@@ -160,11 +160,14 @@ class _Event:
 
     @property
     def sequence(self) -> int:
-        """The number of its revision; the highest one of a uid counts."""
+        """The number of its revision. Of the events with the same uid, the highest revision counts."""
         return int(self.parsed.get("SEQUENCE", -1))
 
     def left_out_for(self) -> str:
-        """Return why the event is left out; empty for whole days, not cancelled, that repeat by days at most."""
+        """Return why the event is left out; empty if it is not.
+
+        An event is imported if it has whole days, is not cancelled, and does not repeat within a day.
+        """
         if self._broken:
             return f"cannot be read ({self._broken})"
         first = self.first
@@ -180,13 +183,13 @@ class _Event:
         return "" if all(by_days) else "repeats within a day"
 
     def told(self, why: str) -> LeftOut:
-        """Return the event as one that is left out."""
+        """Return the LeftOut of the event."""
         first = self.first
         summary = str(self.parsed.get("SUMMARY", ""))[:100]
         return LeftOut(summary, first.isoformat() if isinstance(first, date) else "", why)
 
     def span(self) -> tuple[date, date]:
-        """Return its first day and the day after its last; raises ValueError if it does not end with a day."""
+        """Return its first day and the day after its last. Raises ValueError if it ends within a day."""
         first: date = self.parsed["DTSTART"].dt
         end, length = self.parsed.get("DTEND"), self.parsed.get("DURATION")
         if end is not None:
@@ -244,7 +247,7 @@ def _event_of(icalendar: Any, place: int, lines: Sequence[str], broken: str = ""
 
 
 def _without_zone(line: str) -> str:
-    """Return a line of whole days without a time zone, which some files add: a day has none (RFC 5545)."""
+    """Return a line about whole days without its time zone. Some files add one, but a day has none (RFC 5545)."""
     if not _DATES.match(line):
         return line
     head, _, value = line.rpartition(":")
@@ -252,7 +255,7 @@ def _without_zone(line: str) -> str:
 
 
 def _series_of(events: Iterable[_Event]) -> Iterable[list[_Event]]:
-    """Return the events of each uid, an event without one alone."""
+    """Return the events grouped by uid. An event without a uid is a separate group."""
     found = defaultdict[object, list[_Event]](list)
     for event in events:
         found[str(event.parsed["UID"]) if "UID" in event.parsed else event.place].append(event)
@@ -260,14 +263,14 @@ def _series_of(events: Iterable[_Event]) -> Iterable[list[_Event]]:
 
 
 class _Following:
-    """Follows the events of a file within a range, within limits for the whole file."""
+    """Computes the occurrences of a file's events within a range, within limits for the whole file."""
 
     def __init__(self, begin: date, end: date) -> None:
         self._begin, self._end = begin, end
         self._steps = Steps(MAX_STEPS)
         self._days = 0
         self._event = ""
-        """The name of the event that is followed now."""
+        """The name of the event whose occurrences are computed now."""
 
     def _step(self) -> None:
         try:
@@ -277,9 +280,10 @@ class _Following:
             raise InvalidInputError("file", f"{told}; write its RRULE in another way, or remove that event") from None
 
     def spans_of(self, series: Sequence[_Event]) -> list[tuple[date, date]]:
-        """Return the first and the last day of each occurrence of the events that share a uid, within the range.
+        """Return the first and the last day of each occurrence within the range, for the events that share a uid.
 
-        An event with a RECURRENCE-ID replaces that occurrence, with RANGE=THISANDFUTURE also the later ones.
+        An event with a RECURRENCE-ID replaces the occurrence of that id. With RANGE=THISANDFUTURE it also replaces the
+        later occurrences.
         """
         core, instead = None, dict[date, _Event]()
         later = set[date]()
@@ -298,7 +302,7 @@ class _Following:
         if core is not None:
             left_out = {*self._listed(core, "EXDATE")}
             changes = sorted(later)
-            # The first day and the end of the event, then those of each change to an occurrence and the later ones.
+            # The days of the event itself, then of each event that replaces an occurrence and the later ones.
             lasts = [(core.span()[0], *core.span()), *((at, *instead[at].span()) for at in changes)]
             for start in self._starts_of(core, lasts):
                 if start not in left_out and start not in instead:
@@ -310,7 +314,7 @@ class _Following:
         return [(first, last) for first, last in clipped if first <= last]
 
     def _starts_of(self, core: _Event, lasts: Sequence[tuple[date, date, date]]) -> Iterator[date]:
-        """Yield the days on which an event begins and whose occurrence may reach into the range."""
+        """Yield the days on which an occurrence begins, if the occurrence may reach into the range."""
         first, _ = core.span()
         shown = core.told("")
         self._event = f"the event {_plain(shown.summary)!r} of {shown.starts}"

@@ -21,19 +21,22 @@ from rqsched.kernel.store.tables import IS_LIVE, NAMES_CALENDARS, calendars, con
 from rqsched.when.calendars import Calendar
 
 MAX_CHANGES = 50
-"""The most of its changes that a calendar stores."""
+"""How many of its newest changes a calendar stores."""
 _IS_PLANNED = schedules.c.status.in_([constant(ScheduleStatus.ACTIVE), constant(ScheduleStatus.PAUSED)])
 
 
 def find(connection: Connection, namespace: str | None, name: str, *, locks: bool = False) -> Calendar | None:
-    """Read a calendar of a namespace, or a shared one (None); `locks` keeps other transactions from changing it."""
+    """Read a calendar of a namespace, or a shared calendar (None). `locks` locks its row."""
     statement = sa.select(*CALENDAR_COLUMNS).where(*_is(namespace, name))
     row = connection.execute(statement.with_for_update() if locks else statement).first()
     return None if row is None else to_calendar(row)
 
 
 def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
-    """Read the calendar with which a name clashes: the shared one, or for a shared calendar (None) any other."""
+    """Read a calendar with the same name that a schedule could mean, too.
+
+    For a calendar of a namespace this is the shared calendar, and for a shared calendar (None) that of any namespace.
+    """
     of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
     row = connection.execute(sa.select(*CALENDAR_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
     return None if row is None else to_calendar(row)
@@ -48,7 +51,7 @@ def find_all(connection: Connection, namespace: str | None, limit: int) -> list[
 
 
 def ending(connection: Connection, namespace: str | None, until: date, limit: int) -> list[Calendar]:
-    """Read the calendars in use that cover no day after `until`: of a namespace with shared ones, or (None) all."""
+    """Read the calendars in use that cover no day after `until`: of a namespace and shared ones, or all (None)."""
     statement = sa.select(*CALENDAR_COLUMNS).where(calendars.c.reaches <= until.isoformat())
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
@@ -69,9 +72,9 @@ def changes_of(connection: Connection, namespace: str | None, name: str) -> list
 
 
 def as_of(connection: Connection, namespace: str, names: Sequence[str], at: datetime) -> tuple[Calendar, ...]:
-    """Return those of these calendars that exist for a namespace, as they were at an instant.
+    """Return these calendars of a namespace as they were at an instant. Calendars that do not exist are left out.
 
-    For an instant before its oldest stored change, a calendar is returned as it was before that change.
+    If the instant is before the oldest stored change of a calendar, the calendar is returned as before that change.
     """
     found = named(connection, namespace, names)
     return tuple(_undone(one, changes_of(connection, one.namespace, one.name), at) for one in found)
@@ -87,9 +90,9 @@ def _undone(calendar: Calendar, told: Iterable[Mapping[str, Any]], at: datetime)
 
 
 def write(connection: Connection, wanted: Calendar, before: Calendar | None, change: Mapping[str, Any]) -> bool:
-    """Write a locked or a new calendar; returns False if another transaction created it first.
+    """Write a locked or a new calendar. Return False if another transaction created it first.
 
-    `since` stays the time of an earlier change if some schedule is not planned with that change yet; else it is now.
+    `since` becomes the time of the change. If some schedule is not yet planned with an earlier change, `since` stays.
     """
     now = wanted.changed_at
     values = {
@@ -117,7 +120,7 @@ def write(connection: Connection, wanted: Calendar, before: Calendar | None, cha
 
 
 def lock_calendars(connection: Connection) -> None:
-    """Keep other transactions from creating a calendar, in any namespace, until this one ends."""
+    """Prevent other transactions from creating a calendar, in any namespace, until this transaction ends."""
     lock_of(connection, "calendars", "")
 
 
@@ -127,7 +130,7 @@ def remove(connection: Connection, namespace: str | None, name: str) -> None:
 
 
 def set_planned(connection: Connection, calendar: Calendar) -> None:
-    """Note that every schedule was planned with the last change of a calendar, unless it has changed again."""
+    """Record that every schedule was planned with the last change of a calendar, unless the calendar changed again."""
     is_it = calendars.c.edit == calendar.edit
     connection.execute(
         sa.update(calendars).where(*_is(calendar.namespace, calendar.name), is_it).values(is_planned=True)
@@ -190,7 +193,7 @@ def lacking(connection: Connection, namespace: str | None, limit: int) -> list[t
 
 
 def count_users(connection: Connection, namespace: str | None, name: str) -> int:
-    """Count the schedules that name a calendar, deleted ones left out."""
+    """Count the schedules that name a calendar, without deleted schedules."""
     return len(users(connection, namespace, name, 1_000_000))
 
 
@@ -216,7 +219,7 @@ def _is(namespace: str | None, name: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def change_of(calendar: Calendar, before: Calendar | None, reason: str | None) -> dict[str, Any]:
-    """Return a change in the form that a calendar stores, with at most the first hundred dates."""
+    """Return a change in the form that a calendar stores, with at most a hundred dates."""
     added, removed = calendar.without(before), () if before is None else before.without(calendar)
     told = {
         "revision": calendar.revision,

@@ -1,8 +1,8 @@
-"""Freezing and thawing: an operator's operations on a namespace or on everything, and the preview of a thaw.
+"""Freeze and thaw a namespace or everything, and preview a thaw.
 
-A thaw first treats due schedules and waiting runs as requested, and then ends the freeze. If it is interrupted,
-everything is still frozen, and the thaw can be repeated. If SQL has ended the freeze of everything and Redis has not,
-the next pass ends it in Redis.
+During a freeze no fire and no attempt begins. A thaw first handles due schedules and waiting runs as requested, and
+then ends the freeze. If the thaw is interrupted, everything is still frozen, and the thaw can be repeated. If the
+freeze of everything has ended in SQL but not in Redis, the next pass of reconcile ends it in Redis.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ THAWS: dict[str | None, MissedPolicy | None] = {
     "all": MissedPolicy.ALL,
     "none": None,
 }
-"""The values of `missed` of a thaw, each with its policy. Without a value each schedule's policy holds; `none` fires
-none."""
+"""The policy for each value of `missed` of a thaw. Without a value, each schedule's own policy applies. With `none` no
+occurrence fires."""
 
 
 class _Due(NamedTuple):
-    """The due schedules, and how the end of a freeze treats them before anything begins."""
+    """Which due schedules a thaw handles, and how."""
 
     namespace: str | None
     """The namespace of the schedules; None for all namespaces that are not frozen."""
     is_missed: bool = False
     """Whether due occurrences are recorded as missed."""
     since: datetime | None = None
-    """With `is_missed`: the instant before which due occurrences fire all the same; None means that none fires."""
+    """With `is_missed`: occurrences due before this instant fire nevertheless; None means that none fires."""
     missed: MissedPolicy | None = None
     """The policy by which occurrences fire; None means the policy of each schedule."""
 
 
 def freeze(runtime: Runtime, namespace: str | None, context: CommandContext) -> Freeze:
-    """Let nothing begin from now on in a namespace, or (None) in any; a freeze that exists already stays as it is.
+    """Freeze a namespace, or everything if it is None, and return the freeze. An existing freeze does not change.
 
-    Return the freeze. SQL stores the freeze of a namespace: raises BackendUnavailableError if SQL does not answer.
-    Redis makes other processes ask SQL at once; if Redis does not answer now, the next pass of reconcile writes to it.
+    SQL stores the freeze of a namespace. Raises BackendUnavailableError if SQL does not answer. A note in Redis makes
+    other processes read SQL at once. If Redis does not answer now, the next pass of reconcile writes the note.
     """
     if namespace is None:
         return _freeze_everything(runtime, context)
@@ -80,12 +80,12 @@ def freeze(runtime: Runtime, namespace: str | None, context: CommandContext) -> 
 
 
 def _freeze_everything(runtime: Runtime, context: CommandContext) -> Freeze:
-    """Write the freeze to SQL, then to Redis; a pass of reconcile writes it later to one that does not answer now.
+    """Write the freeze to SQL, then to Redis. If one does not answer, a pass of reconcile writes to it later.
 
     If neither answers, raises the error of SQL.
     """
     gate = runtime.freezes
-    gate.share()  # a freeze that was thawed, and is back, is none
+    gate.share()  # removes a freeze that has ended, but that a restored server still has
     now = runtime.now() if gate.has_sql else SystemClock().now()
     asked = gate.kept or Freeze(new_uid(now), now, context.principal, context.reason)
     failure: BackendUnavailableError | None = None
@@ -107,7 +107,7 @@ def _freeze_everything(runtime: Runtime, context: CommandContext) -> Freeze:
 def preview(
     runtime: Runtime, namespace: str | None, *, missed: str | None = None, since: datetime | None = None
 ) -> ThawPreview:
-    """Return the effect that `thaw` would have now, by each schedule's policies; nothing is written."""
+    """Return the effects that `thaw` would have now, and write nothing."""
     wanted, gate = _due_of(namespace, missed, since), runtime.freezes
     gate.look(is_fresh=True)
 
@@ -138,15 +138,17 @@ def thaw(
     since: datetime | None = None,
     cancels_waiting: bool = False,
 ) -> Thawed:
-    """End the freeze of a namespace, or (None) of everything. Do nothing if the namespace is not frozen.
+    """End the freeze of a namespace, or of everything if it is None. Do nothing if the namespace is not frozen.
 
-    Due schedules fire by their own policies, or as `missed` says: `one` or `all` occurrences of each, or `none`; with
-    `since`, none since that instant. With `cancels_waiting` every run that waits for an attempt to begin is cancelled.
-    Both are done first, and recorded in the audit events. If SQL does not answer, or for everything Redis, raises
-    DatabaseUnavailableError or RedisUnavailableError with everything still frozen: repeat the call.
+    Due schedules fire by their own policies, unless `missed` is given: `one` or `all` occurrences of each fire, or
+    `none`. With `none` and `since`, only occurrences from that instant on do not fire. With `cancels_waiting` every run
+    that waits for an attempt is cancelled. Both happen before the freeze ends, and the audit events record them.
+
+    Raises DatabaseUnavailableError if SQL does not answer, and for everything RedisUnavailableError if Redis does not
+    answer. Then the freeze continues: repeat the call.
     """
     wanted, gate = _due_of(namespace, missed, since), runtime.freezes
-    gate.look(is_fresh=True)  # namespaces that are frozen stay so when everything thaws
+    gate.look(is_fresh=True)  # read which namespaces are frozen: they stay frozen if everything is thawed
     if namespace is not None and namespace not in gate.frozen and gate.has_sql:
         return Thawed(None, 0, 0, 0)
     cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
@@ -173,7 +175,7 @@ def _thaw_everything(runtime: Runtime, context: CommandContext) -> Freeze | None
 
 
 def _thaw_one(runtime: Runtime, namespace: str, context: CommandContext) -> Freeze | None:
-    """End the freeze of a namespace; if Redis does not answer, work begins with the first pass that reaches it."""
+    """End the freeze of a namespace. If Redis does not answer, work begins with the first pass that reaches Redis."""
     ended = runtime.freezes.thaw(namespace, context.principal, context.reason)
     try:
         runtime.transport.ask_for_pass()
@@ -196,13 +198,13 @@ def _due_of(namespace: str | None, missed: str | None, since: datetime | None) -
 
 
 def _late(runtime: Runtime, namespace: str | None, now: datetime, limit: int) -> Callable[[Connection], list[Schedule]]:
-    """Return the query for schedules that are due in a namespace, or in all that are not frozen."""
+    """Return a function that reads the due schedules of a namespace, or of all namespaces that are not frozen."""
     frozen = [*runtime.freezes.frozen] if namespace is None else []
     return partial(schedule_queries.late, namespace=namespace, since=now, limit=limit, frozen=frozen)
 
 
 def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[Connection], list[tuple[Schedule, Run]]]:
-    """Return the query for waiting runs in a namespace, or in all that are not frozen."""
+    """Return a function that reads the waiting runs of a namespace, or of all namespaces that are not frozen."""
     frozen = [*runtime.freezes.frozen] if namespace is None else []
     return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
 
@@ -226,10 +228,10 @@ def _decided(
     asked: CommandContext | None = None,
     is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
-    """Decide about due schedules, from their past occurrences with runs and their open runs.
+    """Decide about due schedules, given their occurrences with runs and their open runs.
 
-    An error of a schedule is yielded, and the others are still decided. If the schedules are locked, the runs that a
-    decision replaces are locked, too, so that no worker claims such a run meanwhile.
+    If a decision raises, its error is yielded, and the other schedules are still decided. If the schedules are locked,
+    the runs that a decision ends are locked, too, so that no worker claims such a run meanwhile.
     """
     runs = changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)
     ran = changes.occurrences_run(connection, {one.uid: one.next_run_at for one in due if one.next_run_at is not None})
@@ -264,7 +266,7 @@ def _row(before: Schedule, decided: Change | Exception, now: datetime) -> DueSch
 
 
 class _Settled(NamedTuple):
-    """How the due occurrences of one schedule were treated, before everything may begin again."""
+    """The effect of a thaw on the due occurrences of one schedule."""
 
     missed: int = 0
     """The number of occurrences that were recorded as missed."""
@@ -273,11 +275,11 @@ class _Settled(NamedTuple):
 
 
 def _settle_due(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Treat due schedules as `wanted` says; returns the outcome of each schedule that missed or fired an occurrence.
+    """Handle due schedules as in `wanted`. Return the effect on each schedule that missed or fired an occurrence.
 
-    Each schedule is a transaction of its own, and has a later next time then.
+    Each schedule is handled in a separate transaction, which gives it a later next time.
     """
-    # One end for all, or a schedule that is due again meanwhile would be read again and again.
+    # Use one instant for all schedules. Otherwise a schedule that becomes due again would be read again and again.
     settled, until = dict[str, _Settled](), runtime.now()
     while True:
         due = runtime.database.read(_late(runtime, wanted.namespace, until, PREVIEWED))
@@ -296,7 +298,7 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
         if schedule is None or not schedule.is_active or schedule.due_at is None or schedule.due_at > now:
             return Decided([], _Settled())
         (decided,) = _decided(runtime, connection, [schedule], wanted, asked=context, is_locked=True)
-        if isinstance(decided, Exception):  # nor can it fire: its link fails by itself
+        if isinstance(decided, Exception):  # it cannot fire, either, and the fire will record the error
             what, extra = (schedule.namespace, schedule.schedule_id, decided), {"action": "not_missed"}
             _log.error("what is due of %s/%s cannot be decided: %s", *what, extra=extra)
             return Decided([], _Settled())
@@ -307,7 +309,7 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
 
 
 def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Follow all ends owed to each downstream schedule as one, as its policy or the thaw says."""
+    """Handle all ends of upstream runs owed to a downstream schedule as one end, by its policy or the thaw's."""
     thaw = Thaw(wanted.missed, wanted.is_missed)
     settled, cursor = list[_Settled](), None
     while True:
@@ -333,7 +335,7 @@ def _settle_owed_to(runtime: Runtime, uid: str, context: CommandContext, thaw: T
 
 
 def _cancel_waiting(runtime: Runtime, namespace: str | None, context: CommandContext) -> int:
-    """Cancel every waiting run, buffered runs included; returns how many."""
+    """Cancel every waiting run, including buffered runs. Return their number."""
     cancelled, ended = 0, AttemptResult(AttemptOutcome.CANCELLED, reason=context.reason, context=context)
     while found := runtime.database.read(_waiting(runtime, namespace, PREVIEWED)):
         done = sum(

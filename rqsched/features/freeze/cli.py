@@ -1,4 +1,4 @@
-"""The commands `freeze` and `thaw`: nothing begins, in a namespace or in any, until an operator says so."""
+"""The commands `freeze` and `thaw`: stop every begin of work in a namespace or everywhere, and end the stop."""
 
 from __future__ import annotations
 
