@@ -1,9 +1,12 @@
-"""Cron expressions: the Open Job Spec dialect, the instants an expression yields in a zone, and the gaps of the zone.
+"""Cron expressions in the dialect of Open Job Spec: parse them, and compute the instants that they yield in a zone.
 
-An expression is parsed once, by a small grammar of our own, into sorted integers and a `DayRule`. Times of day and
-daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions rewritten in a form
-that it reads correctly (`tests/contract/test_croniter.py`); the days of each month are cached. This file knows no
-schedule, no clock and no SQL. A reading is a naive local time, as a wall clock shows it.
+An expression is parsed once, by a small grammar of this module, into sorted integers and a `DayRule`. Times of day and
+daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions that are rewritten in a
+form that it reads correctly (`tests/contract/test_croniter.py`). The days of each month are cached. This module uses no
+schedule, no clock and no SQL.
+
+Words: a *reading* is a naive local time, as a wall clock shows it. A *span* is the time between two clock changes of a
+zone. A reading is *left out* if the clocks go forward over it. A *walk* is one croniter expression for days.
 """
 
 from __future__ import annotations
@@ -39,13 +42,13 @@ ALIASES: Mapping[str, str] = {
 
 _LONGEST_TEXT = 255
 _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
-# 29 February falls on each weekday within 40 years, so 50 years tell whether an expression ever fires.
 _EPOCH = date(2000, 1, 1)
-_DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as spans are
+_DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, like the instants of spans
 _END = datetime.max - timedelta(days=1)  # noqa: DTZ901
+# An expression that fires at all fires within 50 years: 29 February falls on each weekday within 40 years.
 _MOST_MONTHS = 50 * 12
 MONTH_STEPS = 20
-"""The steps (`when.steps`) that each walk of croniter through a month costs."""
+"""The number of steps (`when.steps`) that are counted for each walk through a month."""
 
 
 class _Field(NamedTuple):
@@ -69,7 +72,7 @@ _MONTH = _Field("month", 1, 12, "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC
 _WEEKDAY = _Field("day of week", 0, 6, "SUN MON TUE WED THU FRI SAT")
 
 _ANY = {"*", "?"}
-"""A day field with one of these texts leaves the days to the other day field; Quartz writes `?`."""
+"""If one of the two day fields is one of these texts, only the other day field selects days. Quartz uses `?`."""
 _ITEM = re.compile(r"(?:\*|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?")
 _MONTHDAY_ITEM = re.compile(r"(?P<last>L)?(?P<day>[0-9]+)?(?P<nearest>W)?")
 _NTH_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})#(?P<nth>[1-5])")
@@ -78,12 +81,12 @@ _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """The days that an expression names: the union of a few walks of croniter."""
+    """The days that an expression names: the union of the days of some walks."""
 
     walks: tuple[str, ...]
     """croniter expressions, each at midnight."""
     nearest_weekdays: str | None = None
-    """A further walk whose days move to the nearest weekday of their month (`15W`, `LW`)."""
+    """One more croniter expression. Each of its days moves to the nearest weekday of its month (`15W`, `LW`)."""
 
     def on_or_after(self, day: date) -> date | None:
         """Return the first matching day, `day` itself or later; None if there is none within 50 years."""
@@ -138,22 +141,22 @@ class DayRule:
 
     @property
     def all_walks(self) -> tuple[str, ...]:
-        """All walks, `nearest_weekdays` included: moving a day to the nearest weekday keeps it in its month."""
+        """All walks, including `nearest_weekdays`, whose days stay in their month. They show which months have days."""
         return (*self.walks, self.nearest_weekdays) if self.nearest_weekdays else self.walks
 
 
 EVERY_DAY = DayRule(("0 0 * * *",))
-"""Every day; it needs no walk."""
+"""Every day. It is computed without croniter."""
 
 
 class Gap(NamedTuple):
-    """A local time that an expression names but no clock shows, because a change of offset skipped it.
+    """A local time that an expression names but no clock shows, because the clocks went forward over it.
 
-    A schedule either fires at `occurrence_at` (`dst_gap="shift"`), or skips it with the reason `dst_skip`.
+    A schedule either fires at `occurrence_at` (`dst_gap="shift"`), or records a skip with the reason `dst_skip`.
     """
 
     occurrence_at: datetime
-    """Aware UTC: the instant at which the clock would have shown the reading, without the change."""
+    """The instant at which the clock would have shown the local time without the change; aware UTC."""
     reading: datetime
     """The skipped local time, naive."""
 
@@ -162,10 +165,9 @@ class ClockChoice(NamedTuple):
     """The clock-change rules of an expression that does not name all 24 hours."""
 
     is_shift: bool = False
-    """Whether a local time that is left out fires at the instant given by the offset before the change; else it does
-    not fire."""
+    """Whether a left-out local time fires, at the instant that it has with the UTC offset before the change."""
     is_both: bool = False
-    """Whether a local time that occurs twice fires both times; else it fires the first time."""
+    """Whether a local time that occurs twice fires both times. Otherwise it fires only the first time."""
 
 
 SKIP_AND_FIRST = ClockChoice()
@@ -181,17 +183,17 @@ class CronExpression:
     seconds_of_hour: tuple[int, ...]
     """Minutes and seconds as seconds within the hour, sorted."""
     days: DayRule
-    """The days it names."""
+    """The days."""
 
     @property
     def is_every_hour(self) -> bool:
-        """Whether it names all 24 hours: then it fires in every real hour, also when the clock shows an hour again."""
+        """Whether it names all 24 hours. Then it fires in every real hour, even if the clock shows an hour again."""
         return len(self.hours) == 24
 
     def ascending(
         self, after: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, until: datetime | None = None
     ) -> Iterator[datetime]:
-        """Yield the instants strictly after the aware UTC `after`, in order, up to `until` or the calendar's end."""
+        """Yield the instants after the aware UTC `after` in order, up to `until`, or up to the end of the calendar."""
         begin = after.replace(microsecond=0, tzinfo=None)
         last = _END if until is None else until.replace(microsecond=0, tzinfo=None)
         is_once, shifts = self._obeyed(choice)
@@ -233,7 +235,7 @@ class CronExpression:
                 yield (reading - span.offset).replace(tzinfo=UTC)
 
     def count(self, after: datetime, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST) -> int:
-        """Return how many instants lie in (after, until]; whole days are counted at once, so a long range is quick."""
+        """Return how many instants lie in (after, until]. Whole days are counted at once, so a long range is quick."""
         begin, last = (edge.replace(microsecond=0, tzinfo=None) for edge in (after, until))
         is_once, shifts = self._obeyed(choice)
         total = 0
@@ -251,17 +253,18 @@ class CronExpression:
         return total
 
     def _obeyed(self, choice: ClockChoice) -> tuple[bool, bool]:
-        """Return whether a reading that occurs twice counts once, and whether a left-out reading is shifted."""
+        """Return whether a reading that occurs twice fires only once, and whether a left-out reading is shifted."""
         return not (self.is_every_hour or choice.is_both), choice.is_shift and not self.is_every_hour
 
     def gaps(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
-        """Yield the readings that changes of offset skipped, with `after < occurrence_at <= until`.
+        """Yield the left-out readings of the expression whose `occurrence_at` is in (after, until].
 
         An expression of all 24 hours fires in every real hour and has no gaps.
         """
         if self.is_every_hour:
             return
-        # A gap as wide as a day (Apia, 2011) may begin a day before `after` and still hold instants after it.
+        # A gap may be as wide as a day (Apia, 2011). It may begin a day before `after` and still have instants after
+        # it.
         for span in spans_from(zone, max(after.replace(tzinfo=None), _DAWN) - timedelta(days=2)):
             if span.start > until.replace(tzinfo=None):
                 return
@@ -274,9 +277,9 @@ class CronExpression:
                     yield Gap(occurrence_at, reading)
 
     def repeats(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
-        """Yield the readings that a change of offset shows again, with the second instant of each in (after, until].
+        """Yield each reading of the expression that occurs twice, with its second instant, if it is in (after, until].
 
-        An expression of all 24 hours has none: it fires in every real hour.
+        An expression of all 24 hours yields none, because it fires in every real hour.
         """
         if self.is_every_hour:
             return
@@ -291,15 +294,15 @@ class CronExpression:
     def _shifted(
         self, span: Span, start: datetime, end: datetime, choice: ClockChoice, *, is_back: bool = False
     ) -> Iterator[datetime]:
-        """Yield the readings of a span at which the expression fires in place of left-out readings.
+        """Yield the local times in a span at which left-out readings of the expression fire (`dst_gap="shift"`).
 
-        The clock change before the span left these out. `start` and `end` are in UTC, the yielded readings are local.
+        The clock change at the start of the span left these readings out. `start` and `end` are in UTC.
         """
         del choice
         offset_before = span.offset - span.gap
         first = max(start, span.start) + offset_before
         stop = min(end, span.end, span.shifted_until) + offset_before
-        # Use the readings of the expression itself: a subclass may change them.
+        # Use the readings of this class, because a subclass may change them.
         if is_back:
             left_out = CronExpression._readings_back(self, first, stop - _SECOND)
         else:
@@ -307,13 +310,13 @@ class CronExpression:
         return (reading + span.gap for reading in left_out)
 
     def is_named(self, reading: datetime) -> bool:
-        """Return whether it names a reading, even a reading that no clock shows."""
+        """Return whether the expression names a reading. The reading may be left out by a clock change."""
         second = reading.hour * 3600 + reading.minute * 60 + reading.second
         is_time = self.count_times(second + 1) > self.count_times(second)
         return is_time and self.days.count(reading.date(), reading.date() + _DAY) > 0
 
     def readings(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive local readings in [start, end) that it names, even readings that no clock shows."""
+        """Yield the readings in [start, end) that the expression names, even left-out readings."""
         day = self.days.on_or_after(start.date()) if start < end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)
@@ -325,7 +328,7 @@ class CronExpression:
             day = self.days.on_or_after(day + _DAY) if midnight + _DAY < end else None
 
     def _readings_back(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """Yield the naive readings in [start, end], newest first."""
+        """Yield the readings in [start, end], newest first."""
         day = self.days.on_or_before(end.date()) if start <= end else None
         while day is not None:
             midnight = datetime.combine(day, time.min)
@@ -337,7 +340,7 @@ class CronExpression:
             day = self.days.on_or_before(day - _DAY) if midnight > start else None
 
     def _count_readings(self, start: datetime, end: datetime) -> int:
-        """Return how many naive readings lie in [start, end)."""
+        """Return how many readings lie in [start, end)."""
         whole = self.days.count(start.date(), end.date()) * len(self.hours) * len(self.seconds_of_hour)
         return whole + self._count_that_day(end) - self._count_that_day(start)
 
@@ -429,7 +432,7 @@ def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
 
 
 def _monthdays(text: str) -> tuple[set[str], str]:
-    """Return the plain days, and the days that `W` follows as a comma-separated list."""
+    """Return the plain days, and the days with `W`. The days with `W` are a comma-separated text."""
     plain, nearest = set[str](), set[str]()
     for item in _items(_MONTHDAY, text):
         match = _MONTHDAY_ITEM.fullmatch(item)
@@ -442,7 +445,7 @@ def _monthdays(text: str) -> tuple[set[str], str]:
 
 
 def _weekdays(text: str) -> tuple[set[int], set[str]]:
-    """Return the plain days, and the special ones (`5#2`, `5L`) in croniter's spelling."""
+    """Return the plain days, and the special days (`5#2`, `5L`) in the spelling of croniter."""
     plain, special = set[int](), set[str]()
     for item in _items(_WEEKDAY, text):
         if nth := _NTH_WEEKDAY.fullmatch(item):
@@ -504,7 +507,7 @@ def _days_of_month(rule: DayRule, first: date) -> tuple[date, ...]:
 
 
 def _walk_month(expression: str, first: date) -> Iterator[date]:
-    # A croniter is mutable and not thread-safe, so each month gets its own.
+    # A croniter object is mutable and not thread-safe, so each month gets a new one.
     walker = croniter(expression, datetime.combine(first - _DAY, time.min))
     day = _step(walker, forward=True)
     while day and (day.year, day.month) == (first.year, first.month):
@@ -513,7 +516,7 @@ def _walk_month(expression: str, first: date) -> Iterator[date]:
 
 
 def _months_between(day: date, month: date | None) -> int:
-    """Return how many months a search passed over; `month` is None if the search found no month."""
+    """Return how many months a search examined. `month` is the month that it found, or None."""
     return abs((month.year - day.year) * 12 + month.month - day.month) if month else _MOST_MONTHS
 
 

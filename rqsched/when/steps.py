@@ -1,7 +1,8 @@
-"""Steps: a bound on the work of a question about times, the same on every host, and a check that a caller still waits.
+"""Limit the work of a calculation about times by counting loop turns (steps), equally on every host.
 
-Each loop over days, spans of a zone, excluded stretches or instants calls `spend`. A step costs at most a few
-microseconds of CPU. Outside `bounded` and `answered`, steps are not counted.
+Each loop over days, spans of a zone (the times between two clock changes), excluded stretches or instants calls `spend`
+for each turn. A step costs at most a few microseconds of CPU. Steps are counted only inside `bounded` and `answered`. A
+calculation can also stop early because its caller does not wait any more.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ T = TypeVar("T")
 U = TypeVar("U")
 Ts = TypeVarTuple("Ts")
 MOST_STEPS = 100_000
-"""The steps that a request may take to find out when a schedule fires: under a second of CPU."""
+"""The most steps that a request may take to compute when a schedule fires: less than a second of CPU."""
 POLL_EVERY = 1_000
-"""The number of steps between two checks that the caller still waits."""
+"""The number of steps between two checks whether the caller still waits."""
 
 
 class Steps:
-    """A budget of steps, and a function that says whether the caller has stopped waiting.
+    """A limit of steps, and a function that tells whether the caller has stopped waiting.
 
-    `most=None` sets no limit, for a caller that only wants to stop when its client disconnects. One object belongs to
-    one thread at a time; `is_cancelled` is called in that thread and must be quick, such as `threading.Event.is_set`.
+    `most=None` sets no limit, for a caller that only has to stop when its client disconnects. Only one thread at a time
+    may use an object. `is_cancelled` is called in that thread and must be quick, such as `threading.Event.is_set`.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class Steps:
         self._poll_at = POLL_EVERY
 
     def spend(self, count: int = 1) -> None:
-        """Take `count` steps, from the bound around this one too.
+        """Count `count` steps here and in every enclosing block of `bounded`.
 
-        Raises TooMuchWorkError when more than `most` are taken. Checks every POLL_EVERY steps whether the caller still
-        waits, and raises WorkCancelledError if not.
+        Raises TooMuchWorkError if more than `most` steps were taken. Checks every POLL_EVERY steps whether the caller
+        still waits, and raises WorkCancelledError if it does not.
         """
         self.taken += count
         if self._outer is not None:
@@ -61,16 +62,16 @@ _current: ContextVar[Steps | None] = ContextVar("rqsched_steps", default=None)
 
 @contextmanager
 def bounded(steps: Steps) -> Iterator[Steps]:
-    """Charge every step that this context takes inside the block to `steps`, and to the bound around the block.
+    """Count every step of this context inside the block in `steps`, and in every enclosing block of `bounded`.
 
     >>> with bounded(Steps(10)):
     ...     spend(11)
     Traceback (most recent call last):
     rqsched.errors.TooMuchWorkError: spec: needs more than 10 steps to find its times; ...
 
-    A thread that is started inside the block is bound too if it runs in a copy of the context
-    (`contextvars.copy_context`), as `asyncio.to_thread` and Starlette's threadpool arrange. Never `yield` to a caller
-    from inside the block: the bound would apply to the caller, too.
+    The limit also applies to a thread that is started inside the block, if the thread runs in a copy of the context
+    (`contextvars.copy_context`). `asyncio.to_thread` and Starlette's threadpool copy the context. Never `yield` to a
+    caller from inside the block, because the limit would apply to the caller, too.
     """
     steps._outer = _current.get()
     token = _current.set(steps)
@@ -83,8 +84,8 @@ def bounded(steps: Steps) -> Iterator[Steps]:
 def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
     """Return `question(*args)`, or `otherwise` if the answer takes more than MOST_STEPS.
 
-    Inside a bound with a limit the question counts as part of the bounded work, and this raises TooMuchWorkError as
-    `spend` does.
+    Inside `bounded` with a limit, that limit applies instead, and `otherwise` is not used. The steps are counted there,
+    and this may raise TooMuchWorkError.
     """
     outer = _current.get()
     while outer is not None:
@@ -93,7 +94,7 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
         outer = outer._outer
     steps = Steps()
     steps._outer = _current.get()
-    token = _current.set(steps)  # not with `bounded`: its calls would be a third of the cost of a small question
+    token = _current.set(steps)  # `bounded` is not used, because it would be a third of the cost of a small question
     try:
         return question(*args)
     except TooMuchWorkError:
@@ -105,20 +106,20 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
 def first_of(instants: Iterable[T]) -> list[T]:
     """Return the items of an iterator in order, as many as are found in MOST_STEPS.
 
-    Inside a bound with a limit it raises TooMuchWorkError, as `answered` does.
+    Inside `bounded` with a limit, that limit applies instead, and this may raise TooMuchWorkError.
     """
     found: list[T] = []
 
     def walk() -> None:
         for one in instants:
-            found.append(one)  # noqa: PERF402 - what was found before the bound is kept
+            found.append(one)  # noqa: PERF402 - the items found before the limit are kept
 
     answered(walk, otherwise=None)
     return found
 
 
 def spend(count: int = 1) -> None:
-    """Take `count` steps from the bound around this call, if there is one. Raises as `Steps.spend` does."""
+    """Count `count` steps in the enclosing `bounded` or `answered`, if there is one. Raises as `Steps.spend` does."""
     steps = _current.get()
     if steps is not None:
         steps.spend(count)

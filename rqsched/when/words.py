@@ -23,11 +23,11 @@ _MONTHS = (
 )  # fmt: skip
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _MOST_OF_A_UNIT = 120
-"""The most of one unit that a length is written in, as in `90 minutes`; more are split, as in `1 day 6 hours`."""
+"""The greatest number of one unit, as in `90 minutes`. A longer length has several units, as in `1 day 6 hours`."""
 _MOST_TIMES = 4
 """The most times of day that are listed one by one."""
 _MOST_EXCLUDED = 6
-"""The most exclusions that are listed; the others are only counted."""
+"""The most exclusions that are listed. The others are only counted."""
 _EVERY_DAY = "every day"
 _INSTEAD = {"next": ", but on the next other day", "previous": ", but on the last other day before"}
 _YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)
@@ -47,8 +47,8 @@ def in_words(spec: Spec) -> str:
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
     """Return warnings about the effect of clock changes and excluded days on a spec within a year; usually none.
 
-    There is one line about the first local time that a clock change leaves out, one about the first that the clock
-    shows twice, and one about excluded occurrences that cannot move to another day.
+    There are at most three lines: about the first local time over which the clocks go forward, about the first local
+    time that occurs twice, and about excluded occurrences that cannot move to another day.
     """
     if not spec.is_known:
         return []
@@ -74,7 +74,7 @@ def _moved_nowhere(spec: Spec, lost: Excluded) -> str:
     first = f"{lost.first.astimezone(ZoneInfo(spec.timezone)):%H:%M on %Y-%m-%d}"
     others = f" and {lost.number.total - 1} more" if lost.number.total > 1 else ""
     days = f"the {FURTHEST.days} days {'before' if spec.on_excluded == 'previous' else 'after'} it"
-    return f"{first}{others} {'are' if others else 'is'} excluded and skipped: no day of {days} is free"
+    return f"{first}{others} {'are' if others else 'is'} excluded and skipped, because no day of {days} is free"
 
 
 def _left_out(spec: Spec, gap: Gap, zone: ZoneInfo) -> str:
@@ -113,7 +113,7 @@ def _excluded(text: str) -> str:
 
 
 def zone_in_words(timezone: str) -> str:
-    """Return an IANA name as people say it: `New York time`, `UTC`."""
+    """Return an IANA name in the form that people use: `New York time`, `UTC`."""
     city = timezone.rpartition("/")[2].replace("_", " ")
     return city if city in {"UTC", "GMT"} else f"{city} time"
 
@@ -208,14 +208,14 @@ def _steps(values: Sequence[int], size: int, unit: str) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step of values that go from zero through the whole range in equal steps, else None."""
+    """Return the step if the values go from zero through the whole range in equal steps; else None."""
     step = values[1] - values[0] if len(values) > 1 else 0
     is_even = step > 1 and size % step == 0 and list(values) == list(range(0, size, step))
     return step if is_even else None
 
 
 def _days(monthday: str, weekday: str, *, is_daily: bool) -> str:
-    """Return the days in words; two restricting fields are a union."""
+    """Return the days in words. If both fields restrict the days, the days are a union."""
     named = [words for words in (_monthdays(monthday), _weekdays(weekday)) if words]
     if not named or _EVERY_DAY in named:
         return _EVERY_DAY if is_daily or named else ""
@@ -296,7 +296,7 @@ def _month_number(text: str) -> int:
 
 
 def _spans(values: Sequence[int], show: Callable[[int], str]) -> list[str]:
-    """Return sorted values as words, three or more in a row as a range."""
+    """Return sorted values as words. Three or more values in a row become a range."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][-1] + 1:

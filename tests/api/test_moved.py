@@ -121,7 +121,7 @@ def test_why_tells_where_each_instant_went_and_came_from(any_env: Env) -> None:
 def test_what_can_be_moved_to_no_day_is_warned_of_and_told(any_env: Env) -> None:
     schedule = payroll(any_env, exclude="2026-01-16/2026-03-20")
     assert schedule.describe().warnings == [
-        "09:00 on 2026-02-25 is excluded and skipped: no day of the 31 days before it is free"
+        "09:00 on 2026-02-25 is excluded and skipped, because no day of the 31 days before it is free"
     ]
     told = schedule.why(FEBRUARY)
     assert (told.answer, "and no other day within 31 can be taken" in told.text) == (Answer.EXCLUDED, True)

@@ -684,7 +684,7 @@ def test_the_preview_and_the_pages_say_what_an_occurrence_was_moved_from(pages: 
         "/preview?kind=every&timing=15m&timezone=UTC&exclude=Sat&on_excluded=next"
     )
     lost = pages.get("/preview?kind=cron&timing=0+9+25+*+*&timezone=UTC&exclude=2026-01-25/2026-03-01&on_excluded=next")
-    assert "09:00 on 2026-01-25 is excluded and skipped: no day of the 31 days after it is free" in lost
+    assert "09:00 on 2026-01-25 is excluded and skipped, because no day of the 31 days after it is free" in lost
 
     handle = pages.env.create("payroll", spec="0 9 25 * *", exclude="2026-01-25", on_excluded="previous")
     assert "<option selected>previous</option>" in pages.get("/schedules/payroll/edit")
