@@ -1,7 +1,7 @@
-"""The application that holds the commands: their names, one line about each, and the options before a command.
+"""The command-line application: the names of the commands, one line about each, and the options before a command.
 
-The module of a command is imported when the command is used: `rqsched --help`, `--version` and the completion of
-command names need neither SQLAlchemy nor RQ.
+The module of a command is imported only when the command is used. So `rqsched --help`, `--version` and the completion
+of command names need neither SQLAlchemy nor RQ.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ ENTRIES = (
 
 
 class Deferred(TyperCommand):
-    """A command known by its help line only, until it has to parse arguments."""
+    """A command of which only the help line is known until it has to parse arguments."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.line, rich_help_panel=entry.panel)
@@ -127,7 +127,7 @@ class Deferred(TyperCommand):
         return typer.main.get_command(groups[0] if groups else app)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Let the loaded command parse; the context refers to it from here on."""
+        """Load the command and let it parse the arguments. From then on the context refers to the loaded command."""
         loaded = self.loaded
         if not gc.isenabled():  # set by `main`: the modules loaded now stay for good
             gc.freeze()

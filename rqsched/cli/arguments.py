@@ -2,8 +2,9 @@
 
 An error in a text names the option and says what to write.
 
-They are separate from the commands, so that a command with few options does not load many. Without a database, or if
-the database does not answer soon, completion offers nothing: it prints no error, starts no server and creates no file.
+They are separate from the commands, so that a command with few options does not load the code of many. If there is no
+database, or if it does not answer soon, completion offers nothing. It prints no error, starts no server and creates no
+file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rqsched.when.duration import parse_span
 _MOST = 100
 """The most ids that completion offers."""
 _SECONDS = 2
-"""How long a connection may take: the user waits for the completion."""
+"""How long a connection may take. It is short, because the user waits for the completion."""
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _FORMS = {"list": "list, such as '[1, \"eu\"]'", "dict": 'object, such as \'{"region": "eu"}\''}
 
@@ -65,7 +66,7 @@ def _offer(read: Callable[[Connection, Settings], list[str]]) -> list[str]:
 
 
 def _known_url(settings: Settings) -> str | None:
-    """Return the database's URL; None for a file that does not exist, because opening would create the file."""
+    """Return the URL of the database; None for a file that does not exist, because opening it would create it."""
     if settings.database_url is None and not settings.data_dir.exists():
         return None
     url = database_url(settings)
@@ -173,7 +174,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def given_text(option: str, text: str | None) -> str | None:
-    """Return the text of an option; raises InvalidInputError for a blank one, as an unset shell variable makes it."""
+    """Return the text of an option; raises InvalidInputError for a blank text, such as from an unset shell variable."""
     if text is not None and not text.strip():
         raise InvalidInputError(option, "is blank; give a value, or leave the option out")
     return text
@@ -208,7 +209,7 @@ def day(option: str, value: object) -> date:
 
 
 def instant_ahead(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length, which counts from now."""
+    """Read an instant, or a length, which is added to now."""
     try:
         return now + span(option, text)
     except OverflowError:
@@ -218,7 +219,7 @@ def instant_ahead(option: str, text: str, now: datetime) -> datetime:
 
 
 def instant_or_age(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length, which counts back from now."""
+    """Read an instant, or a length, which is subtracted from now."""
     try:
         return now - span(option, text)
     except OverflowError:
@@ -228,7 +229,7 @@ def instant_or_age(option: str, text: str, now: datetime) -> datetime:
 
 
 def span(option: str, text: str | float) -> timedelta:
-    """Read a length: a bare number is seconds, else `90s`, `1h30m` or ISO 8601 `PT30M`."""
+    """Read a length: a number of seconds, or a text such as `90s`, `1h30m` or ISO 8601 `PT30M`."""
     shown = str(text)
     if _NUMBER.fullmatch(shown):
         return timedelta(seconds=float(shown))

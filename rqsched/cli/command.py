@@ -48,7 +48,7 @@ Verbose = Annotated[
 
 @dataclass
 class Session:
-    """The options of every command, and its connections, opened when first used and closed at its end."""
+    """The options of every command, and its connections. They are opened at their first use, and closed at the end."""
 
     namespace: Annotated[
         str | None,
@@ -70,7 +70,7 @@ class Session:
     """How often -v was given: each one logs more."""
 
     def __enter__(self) -> Session:
-        """Keep standard output for results: a user's module prints to standard error."""
+        """Reserve standard output for results: what a user's module prints goes to standard error."""
         self.writer = Writer(self.output)
         self._stack = ExitStack()
         self._stack.enter_context(redirect_stdout(sys.stderr))
@@ -91,7 +91,7 @@ class Session:
 
     @cached_property
     def database(self) -> Database:
-        """The database of the environment, its schema checked: for a command that reads rows and needs no Redis."""
+        """The database of the environment, with its schema checked, for commands that need no Redis."""
         database = Database(database_url(self.settings), pooler=self.settings.database_pooler)
         try:
             if self.settings.is_sqlite:
@@ -106,7 +106,7 @@ class Session:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the environment: its schema checked and RQSCHED_IMPORTS imported; raises their errors."""
+        """The scheduler of the environment, with a checked schema and RQSCHED_IMPORTS imported. Raises their errors."""
         from rqsched.api.scheduler import Scheduler  # noqa: PLC0415 - RQ and Redis, which some commands do not need
 
         scheduler = Scheduler.from_env()
@@ -134,11 +134,11 @@ class Session:
         return self.scheduler.get(schedule_id, namespace=self.namespace)
 
     def newest(self, schedule_id: str) -> ScheduleHandle:
-        """Find a schedule, deleted or not: its history and runs stay readable."""
+        """Find a schedule, even a deleted schedule, whose history and runs can still be read."""
         return self.scheduler.newest(schedule_id, namespace=self.namespace)
 
     def run(self, name: str, schedule_id: str | None) -> RunHandle:
-        """Find a run by its uid, or within a schedule by its number or instance id too."""
+        """Find a run by its uid. Within a schedule, its number and its instance id are accepted, too."""
         if schedule_id:
             return self.newest(schedule_id).run(name)
         return self.scheduler.runs.get(name, namespace=self.namespace)
@@ -166,7 +166,7 @@ class Session:
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return in brackets the status, the skips, the next fire or the end of the pause, if the outcome lacks them."""
+    """Return the status, the skips, the next fire or the end of the pause in brackets, if the outcome lacks them."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     if handle.resume_at is not None:
         fires = f"until {shown(handle.resume_at)}"
@@ -177,7 +177,7 @@ def _now(handle: ScheduleHandle, outcome: str) -> str:
 
 
 class _Terse(logging.Formatter):
-    """One line per record: tracebacks need --verbose."""
+    """Writes one line per record, without tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message alone."""
@@ -186,7 +186,7 @@ class _Terse(logging.Formatter):
 
 @contextmanager
 def _logging_to_stderr(verbose: int) -> Iterator[None]:
-    """Send logs to standard error: warnings as bare lines, or with -v everything with its origin."""
+    """Send logs to standard error: only warnings, as plain lines. With -v send all records, with their origin."""
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(TEXT) if verbose else _Terse())
     before = root.level
@@ -200,12 +200,12 @@ def _logging_to_stderr(verbose: int) -> Iterator[None]:
 
 
 def is_common(parameter: Any) -> bool:
-    """Return whether a parameter of a command is one that every command has."""
+    """Return whether every command has this parameter."""
     return getattr(parameter, "rich_help_panel", None) == _PANEL
 
 
 class _Command(TyperCommand):
-    """A command whose help leaves out the common options: they would fill half of it."""
+    """A command whose help leaves out the common options, because they would fill half of it."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with a line about the common options."""
@@ -264,9 +264,9 @@ def _options_of(group: type) -> tuple[inspect.Parameter, ...]:
 
 
 def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call the function inside its session; a known error ends the process with its exit code.
+    """Call the function inside its session. A known error ends the process with its exit code.
 
-    Standard error gets a line for people, or a JSON object for programs.
+    The error is written to standard error: as a line for people, or as a JSON object for programs.
     """
     session = next((value for value in arguments.values() if isinstance(value, Session)), None)
     try:
@@ -290,7 +290,7 @@ def _call(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str, is_agreed: bool) -> None:
-    """Ask before an irreversible deletion; without a terminal --yes is required."""
+    """Ask before an irreversible deletion. Without a terminal, --yes is required."""
     if is_agreed:
         return
     if not sys.stdin.isatty():

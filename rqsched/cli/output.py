@@ -1,8 +1,8 @@
 """The output of commands: tables and sentences for people, JSON for programs. Only results go to standard output.
 
-In a terminal tables have rules and colours; elsewhere they are bare columns for pipes. Stored texts (a note, an error)
-cannot move the cursor or colour the screen: control characters are shown as a replacement character. The library that
-draws is imported only in a terminal, so that a script that calls a command many times does not wait for the import.
+In a terminal, tables have rules and colours; elsewhere they are plain columns for pipes. Control characters in stored
+texts (a note, an error) are replaced, so that the texts cannot move the cursor or colour the screen. The library that
+draws tables (rich) is imported only in a terminal, so that scripts do not wait for the import.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _WIDE = 100_000
 """The width of an output that is not a terminal: no line is wrapped."""
 _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-"""The variables by which rich takes another output for a terminal."""
+"""The environment variables that make rich treat another output as a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
-"""Control characters of terminals, which rich drops everywhere."""
+"""Control characters of terminals, which rich always drops."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _TONES = {"created": "ok", "ok": "ok", "warning": "warn", "problem": "bad"}
@@ -49,7 +49,7 @@ class Output(StrEnum):
 
 
 def shown(value: Any) -> str:
-    """Return one value as people read it; `-` when there is none."""
+    """Return the text of a value for people; `-` for no value."""
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
@@ -60,7 +60,7 @@ def shown(value: Any) -> str:
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON; instants are ISO 8601 UTC, spans are seconds."""
+    """Return JSON. Instants are ISO 8601 UTC, and lengths are seconds."""
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)
 
 
@@ -84,7 +84,7 @@ def _console(stream: IO[str]) -> Console | None:
 
 
 def _write_line(stream: IO[str], text: str) -> None:
-    """Write a text of one or more lines; nothing is coloured, wrapped or cut."""
+    """Write a text of one or more lines without colours, and without wrapping or cutting lines."""
     console = _console(stream)
     if console is None:
         stream.write(text.translate(_MOVES).expandtabs() + "\n")
@@ -110,7 +110,7 @@ class Writer:
         return self.output is Output.JSONL
 
     def say(self, text: str) -> None:
-        """Write a sentence; under `json` and `jsonl` nothing."""
+        """Write a sentence. Under `json` and `jsonl` write nothing."""
         if self.is_table:
             _write_line(self._stdout, text)
 
@@ -135,7 +135,7 @@ class Writer:
             self.json(row)
 
     def for_programs(self, rows: Iterable[Any], document: Any) -> bool:
-        """Write rows as lines of JSON, or the document that holds them; returns False when people want a table."""
+        """Write rows as lines of JSON (`jsonl`), or as one document (`json`). Return False if a table is wanted."""
         if self.is_lines:
             self.lines(rows)
         elif not self.is_table:
@@ -143,7 +143,7 @@ class Writer:
         return not self.is_table
 
     def say_next_page(self, token: str | None) -> None:
-        """Say how to continue after a page, if there is another one."""
+        """Write how to read the next page, if there is one."""
         if token:
             self.say(f"Next page token: {token}")
 
@@ -157,7 +157,7 @@ class Writer:
 
 
 def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table's lines; columns are as wide as their longest cell, and two blanks apart."""
+    """Yield the lines of a table. Columns are as wide as their longest cell, and two blanks apart."""
     texts = [columns, *([shown(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:
@@ -193,10 +193,10 @@ def show_outcomes(
     dry_run: bool,
     following: str | None = None,
 ) -> Counter[str]:
-    """Show rows in the writer's form; returns how many rows had each outcome.
+    """Show rows in the writer's form. Return how many rows had each outcome.
 
-    `done` is the operation ("Retried"), `noun` the kind of rows ("runs"), `columns` a table's titles and fields, and
-    `following` where a stopped command goes on.
+    `done` is the operation ("Retried"), and `noun` is the kind of rows ("runs"). `columns` are a table's titles and
+    fields. `following` is the cursor at which a stopped command continues.
     """
     fields = [row.to_dict() for row in rows]
     counts = Counter(row.outcome for row in rows)
@@ -216,7 +216,7 @@ def in_words(counts: Counter[str]) -> str:
 
 @contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error while the block runs, in a terminal only; yields the function that advances it."""
+    """Show a bar on standard error while the block runs, only in a terminal. Yield the function that advances it."""
     console = _console(sys.stderr)
     if console is None or not console.is_terminal:
         yield lambda _: None

@@ -1,4 +1,7 @@
-"""The command `ping`: whether this machine's workers live. It loads few modules: probes call it every few seconds."""
+"""The command `ping`: check that the workers of this machine live.
+
+It loads few modules, because probes call it every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _BEGINS_NOTHING = {
     "waits_for_writes": "waits for a database that takes writes: `rqsched doctor` says why this one takes none",
     "is_frozen": "begins nothing: it was started with RQSCHED_FREEZE or --freeze",
 }
-"""Why a live process does nothing, by the state that its child shows."""
+"""The text for each state of a child in which a live process does no work."""
 
 
 @app.command()
@@ -50,7 +53,7 @@ def ping(
             _end(f"none can be asked here: {refused}.")
         _end(
             f"no worker or dispatcher of this user runs here; looked for their sockets in {folder}. Of RQ's "
-            "own workers those with a dispatcher answer, and `rq info` shows the others."
+            "own workers, only those with a dispatcher answer; `rq info` shows the others."
         )
     if any(answer.state is None or (ready and not _is_ready(answer)) for answer in answers):
         raise typer.Exit(_DEAD)

@@ -1,4 +1,4 @@
-"""The operations of viewers: each is confirmed first, and recorded with the viewer's name and reason."""
+"""The operations of viewers. Each operation is confirmed first, and recorded with the viewer's name and reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_DAYS = 30
 WAITING = ("pending", "buffered", "retrying")
 """The statuses of a run that waits for an attempt to begin."""
 _MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
-"""The most runs of a backfill that one request cancels, and for how long it begins further ones."""
+"""The most runs of a backfill that one request cancels, and the time after which it cancels no further run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Action:
     statuses: frozenset[str]
     """The statuses in which it is offered."""
     do: Callable[[Visit, ScheduleHandle], str]
-    """Does it; returns what was done, for the viewer."""
+    """Does the operation. Returns a sentence for the viewer about its effect."""
     is_danger: bool = False
     """Whether its button warns."""
     key: str | None = None
@@ -70,7 +70,7 @@ def _pause(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def until_of(visit: Visit) -> datetime | None:
-    """Read the end of a pause from the form; None when it is empty. Raises InvalidInputError."""
+    """Read the end of a pause from the form; None if the field is empty. Raises InvalidInputError."""
     text = visit.form.get("until", "").strip()
     return visit.instant("until", text) if text else None
 
@@ -111,7 +111,7 @@ def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
-    """Count the occurrences, or start a backfill: its first chunk runs at once, the rest after the response."""
+    """Count the occurrences, or start a backfill. Its first chunk fires at once, the rest after the response."""
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
@@ -185,7 +185,7 @@ def offered(visit: Visit, schedule: Schedule) -> list[Action]:
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return the operations that the viewer may do to several schedules at once: all but a backfill."""
+    """Return the operations that the viewer may do to several schedules at once: all except a backfill."""
     return [one for one in _allowed(visit) if one.name != "backfill"]
 
 
@@ -214,7 +214,7 @@ def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = 
 def ask(
     visit: Visit, action: Action, question: str, path: str, *, back: str, status: int = 200, **values: object
 ) -> Response:
-    """Ask a question, with the choices of the action; the answer is sent to `path`."""
+    """Show a question with the choices of the action. The answer is sent to `path`."""
     given = {"schedule": None, "said": "", "about": "", "counted_at": None, "kept": {}, "chosen": (), **values}
     return visit.page(
         "confirm.html", status, action=action, question=question, path=path, back=back, overlaps=list(OverlapPolicy),
@@ -223,7 +223,7 @@ def ask(
 
 
 def act_on_schedule(visit: Visit) -> Response:
-    """Do one operation on one schedule, and show its page; a backfill that is counted or refused keeps its form."""
+    """Do one operation on one schedule, and show its page. After a count or a refusal of a backfill, show its form."""
     action = named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     handle, status = visit.schedule(), 200
@@ -245,7 +245,7 @@ def confirm_retry_failed(visit: Visit) -> Response:
 
 
 def retry_failed(visit: Visit) -> Response:
-    """Retry every run that failed since an instant, of one schedule or of all; a schedule's runs follow one another."""
+    """Retry every run that failed since an instant, of one schedule or of all. The overlap policy of each applies."""
     context, schedule_id = visit.context, visit.form.get("schedule") or None
     rows = visit.scheduler.runs.retry_failed(
         _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
@@ -257,9 +257,9 @@ def retry_failed(visit: Visit) -> Response:
 
 
 def _asked(visit: Visit) -> str:
-    """Return the instant that was typed, or the exact one that was shown if the field is unchanged.
+    """Return the instant that was typed. If the field is unchanged, return the exact instant that was shown.
 
-    A field holds no offset, so that a repeated hour is ambiguous in it.
+    A field has no UTC offset, so an hour that occurs twice is ambiguous in it.
     """
     typed, shown = visit.query("since"), visit.query("shown")
     is_left = bool(shown) and field_text(visit.instant("shown", shown), visit.zone) == typed
@@ -267,7 +267,7 @@ def _asked(visit: Visit) -> str:
 
 
 def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1)) -> datetime:
-    """Read an instant; `patience` extends the bound by the time that a viewer may look at the form."""
+    """Read an instant. `patience` extends the limit by the time for which a viewer may look at the form."""
     since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
     if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
         raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
@@ -280,7 +280,7 @@ def confirm_freeze(visit: Visit) -> Response:
 
 
 def freeze(visit: Visit) -> Response:
-    """Freeze the namespace: nothing begins in it until it is thawed."""
+    """Freeze the namespace: no fire and no attempt begins in it until the thaw."""
     context = visit.context
     try:
         visit.scheduler.freeze(context.reason, namespace=visit.namespace, context=context)
@@ -298,7 +298,7 @@ def confirm_thaw(visit: Visit) -> Response:
 
 
 def thaw(visit: Visit) -> Response:
-    """Thaw the namespace, or everything; due occurrences fire as chosen, and waiting runs may be cancelled first."""
+    """Thaw the namespace, or everything. Due occurrences fire as chosen, and waiting runs may be cancelled first."""
     cancels = "cancel_pending" in visit.form
     missed: Any = visit.form.get("missed") or None
     everything = visit.form.get("everything") == "yes"
@@ -314,7 +314,7 @@ def thaw(visit: Visit) -> Response:
 
 
 def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
-    """Return what is meant, as the scheduler's arguments; raises ForbiddenError."""
+    """Return the arguments of the scheduler for the scope of a thaw; raises ForbiddenError."""
     if everything:
         _require_all(visit)
         return {"everything": True}
@@ -327,7 +327,7 @@ def confirm_delete_namespace(visit: Visit) -> Response:
 
 
 def delete_namespace(visit: Visit) -> Response:
-    """Delete some thousand rows of the namespace, whose name was typed; the page asks again for the next ones."""
+    """Delete some thousand rows of the namespace, whose name was typed. The page asks again for the next rows."""
     name, where = visit.namespace, "/namespace/delete"
     if visit.form.get("confirm", "").strip() != name:
         return visit.done(f"Not done: type {name}, the name of the namespace.", where)
@@ -376,7 +376,7 @@ def named(name: str) -> Action:
 
 
 def cancel_backfill(visit: Visit) -> Response:
-    """Stop a backfill; what it has started continues. On request, cancel its runs that wait, some hundred at a time."""
+    """Stop a backfill. Its started runs continue. On request, cancel its waiting runs, some hundred at a time."""
     uid = str(visit.request.path_params["uid"]).upper()
     found = backfills.get_backfill(visit.scheduler.runtime, uid)
     schedule = visit.read(lambda connection: schedule_queries.find(connection, found.schedule_uid))
@@ -390,7 +390,7 @@ def cancel_backfill(visit: Visit) -> Response:
 
 
 def _cancel_waiting(visit: Visit, found: backfills.Backfill) -> str:
-    """Cancel runs of a backfill that wait, for a few seconds at most: the newest first, as the oldest begins next."""
+    """Cancel waiting runs of a backfill for a few seconds, the newest first, because the oldest begins next."""
 
     def read(connection: Connection) -> Page[Run]:
         schedule, uid = found.schedule_uid, found.uid

@@ -1,4 +1,4 @@
-"""The audit page: operations that people, and programs in their name, requested on all schedules, newest first."""
+"""The audit page: operations on all schedules that people, or programs in their name, requested, newest first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rqsched.errors import InvalidInputError
 PAGE = 50
 """Lines on one page."""
 EVENTS = 500
-"""Events that one page reads: the many events of one operation become one line."""
+"""The most events that one page reads. Repetitions of the same request become one line."""
 
 AT_LARGE = 20
 """Freezes, and changes of limits and calendars that are shown above the lines."""
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     newest: FoundEvent
     """The newest of these events."""
     times: int
-    """How many there are."""
+    """The number of these events."""
     oldest: FoundEvent
     """The oldest."""
 

@@ -1,4 +1,4 @@
-"""The charts as plain numbers, which the templates put into SVG. Nothing here reads a database."""
+"""The charts as plain numbers. The templates put them into SVG. This module reads no database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Bar:
 
 
 class Stack(NamedTuple):
-    """Runs too close to tell apart, as one mark: the shares of their outcomes are stacked."""
+    """One mark for runs that are too close to be drawn separately. The shares of their outcomes are stacked."""
 
     x: float
     """Its left edge."""
@@ -58,15 +58,15 @@ class Stack(NamedTuple):
     label: str
     """Its text on hover."""
     run_uid: str | None
-    """The run it stands for, or the run with the worst end among them; None if unknown."""
+    """The run that the mark shows; of several runs, the run with the worst end. None if unknown."""
     at: datetime
     """When it begins."""
     since: float | None = None
-    """The start of the longest run, if it lies left of the stack."""
+    """The start of the longest run, if the start is left of the stack."""
 
 
 _LEAST_SHARE = 0.15
-"""The least share of the height for a tone that occurs: one failure among a thousand runs must be seen."""
+"""The least share of the height for a tone that occurs, so that one failure among a thousand runs is visible."""
 _LEAST_WIDTH = 3.0
 
 
@@ -91,15 +91,15 @@ def _rank(status: str) -> tuple[int, str]:
 
 
 class Grid:
-    """The columns of a picture of time, in which runs are drawn."""
+    """The columns of a timeline in which runs are drawn."""
 
     def __init__(self, axis: Axis, start: int, step: int, zone: ZoneInfo) -> None:
         self._axis, self._start, self._step, self._zone = axis, start, step, zone
 
     def stacks(self, lots: Sequence[Lot], width: int) -> list[Stack]:
-        """Return a stack for every `width` columns in which something ran.
+        """Return a stack for every `width` columns in which a run executed.
 
-        Neighbours that all have the same single tone are one stack.
+        Neighbouring stacks become one stack if all of them have only the same tone.
         """
         columns = defaultdict[int, list[Lot]](list)
         for lot in lots:
@@ -128,7 +128,7 @@ class Grid:
 
 
 def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str) -> Markup:
-    """Return stacks as links of an SVG, `height` high from `y` on; a page has hundreds, too many for a template.
+    """Return stacks as links of an SVG, `height` high from `y` on. A template is too slow for the hundreds of a page.
 
     `runs` is the address of runs. `day` is the address of a day, to which an instant is appended.
     """
@@ -154,7 +154,7 @@ def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str)
 
 
 def width_for(lots: Iterable[Sequence[Lot]], most: int) -> int:
-    """Return how many columns make a stack, so that all schedules together have at most `most` stacks."""
+    """Return how many columns form a stack, so that all schedules together have at most `most` stacks."""
     rows = [_tones_of_columns(of_one) for of_one in lots]
     width = 1
     while sum(len(_groups(tones)) for tones in rows) > most and any(len(tones) > 1 for tones in rows):
@@ -189,7 +189,7 @@ def _halved(tones: Mapping[int, int]) -> dict[int, int]:
 
 
 def _groups(tones: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the first and last column of each stack: neighbours with the same single tone share one."""
+    """Return the first and last column of each stack. Neighbours that have only the same tone share a stack."""
     groups: list[tuple[int, int]] = []
     before = 0
     for place in sorted(tones):
@@ -207,7 +207,7 @@ def _worst(lots: Iterable[Lot]) -> Lot:
 
 
 def _shares(of_status: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """Return for each tone, the worst first, the upper edge and the height of its share."""
+    """Return the upper edge and the height of the share of each tone, the worst tone first."""
     counts = Counter[str]()
     for status, number in of_status.items():
         counts[tone_of(status)] += number
@@ -229,7 +229,7 @@ class Durations:
     longest: float
     """Seconds that the full height stands for."""
     interval: float | None
-    """The interval between fires as a share of the full height; None if it is higher or unknown."""
+    """The interval between fires as a share of the full height; None if it exceeds the height or is unknown."""
     first: str
     """The oldest run."""
     last: str
@@ -374,7 +374,7 @@ def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, z
 
 
 def _half_and_most(one: Tally) -> tuple[float, float]:
-    """Return the seconds that half of the runs, and 95 of 100, did not exceed."""
+    """Return the median and the 95th percentile of the durations, in seconds."""
     return quantile(one.durations, 0.5, one.longest) or 0.0, quantile(one.durations, 0.95, one.longest) or 0.0
 
 
@@ -392,7 +392,7 @@ _LONG = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 
 
 
 def _round_above(seconds: float) -> float:
-    """Return the next round length whose half is round, too."""
+    """Return the next greater round length whose half is round, too."""
     if seconds > _LONG[-1]:
         return ceil(seconds / _DAY) * float(_DAY)
     short = (digit * 10.0**power for power in range(-3, 2) for digit in _ROUND)
@@ -467,7 +467,7 @@ class Axis:
         before = _offset(at, zone)
         while at <= self.end:
             following = at + timedelta(days=1)
-            if _offset(following, zone) == before:  # no clocks change twice a day
+            if _offset(following, zone) == before:  # in no zone the clocks change twice a day
                 at = following
                 continue
             while (offset := _offset(at, zone)) == before:

@@ -1,7 +1,7 @@
-"""Creating and editing a schedule: one form, checked while it is filled in, which shows the next fires before saving.
+"""Create and edit a schedule in one form. It is checked while it is filled in, and shows the next fires before saving.
 
-The fields of the form are made from the table of options. A field that is left as it was shown changes nothing. Only
-the host of a URL is shown, because the rest may hold a secret.
+The fields of the form are made from the table of options. A field that is not edited changes nothing. Only the host of
+a URL is shown, because the rest may hold a secret.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LAID_OUT = {
     "exclude", "on_excluded", "dst_gap", "dst_fold", "jitter", "spread", "args", "kwargs", "labels", "overlap",
     "missed", "queue", "timeout", "max_runs", "description", "owner",
 }  # fmt: skip
-"""The options with a place of their own in the form; the others are listed in groups."""
+"""The options that have a special place in the form. The others are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
 _TOLD = {*_WORKFLOWS, *EXPECTATIONS, "notifications"}
 _TOLD_FIELDS = (*_WORKFLOWS, *EXPECTATIONS, *_URLS, "sentry")
@@ -71,7 +71,7 @@ class Field(NamedTuple):
     """One field of the form."""
 
     name: str
-    """The name of the option; for a retry policy, `.` and the name of its field follow."""
+    """The name of the option. For a retry policy, `.` and the name of the policy's field follow."""
     label: str
     """Its label in the form."""
     hint: str
@@ -108,7 +108,7 @@ def create(visit: Visit) -> Response:
 
 
 def update(visit: Visit) -> Response:
-    """Save a schedule's form; refuses when somebody changed it meanwhile."""
+    """Save a schedule's form. Refuse if somebody has changed the schedule meanwhile."""
     form, handle = visit.form, visit.schedule()
     try:
         version = form.get("version", "")
@@ -190,9 +190,9 @@ def _form(
 
 
 def overwritten_by(visit: Visit, schedule: Schedule) -> str | None:
-    """Say where a schedule is declared, if a sync made it or this process declares it; else return None.
+    """Return a warning with the place where a schedule is declared; None if no sync overwrites it.
 
-    The name of the file of a sync is not stored, so it cannot be told.
+    The name of the file of a sync is not stored, so the warning cannot contain it.
     """
     scheduler = visit.scheduler
     is_here = schedule.namespace == scheduler.settings.namespace and any(
@@ -261,7 +261,7 @@ def _text(kind: Kind, value: Any) -> str:
 
 
 def _timing(spec: Spec) -> dict[str, str]:
-    """Return the fields of a spec that the form can show; anything else stays as it is."""
+    """Return the fields of a spec that the form can show. For any other spec, return a choice that keeps it."""
     keep = {"kind": "keep", "timing": replace(spec, exclude=()).describe(), "timezone": spec.timezone}
     if len(spec.members) != 1 or spec.start_at or spec.end_at or spec.newer:  # its exclusions have a separate field
         return keep
@@ -375,7 +375,7 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
 def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
     """Return the options that these fields change.
 
-    A URL field that is left as shown changes neither the URL nor the webhook's events.
+    A URL field that is not edited changes neither the URL nor the webhook's events.
     """
     before = _shown_told(schedule)
     given = {name: visit.form[name].strip() for name in _TOLD_FIELDS if name in visit.form}

@@ -1,7 +1,7 @@
-"""The search in the header of each page: schedules by a part of their id, operations on them, and pages.
+"""The search in the header of each page: it finds schedules by a part of their id, operations on them, and pages.
 
-`pause night` finds the pause of each schedule whose id has `night` in it. The script shows what this page finds as a
-list below the field.
+`pause night` finds the operation pause for each schedule whose id contains `night`. The script shows the results of
+this page as a list below the field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WITH_ACTIONS = 3
 
 
 class _Wanted(NamedTuple):
-    """The typed text, read."""
+    """The meaning of the typed text."""
 
     text: str
     """A part of an id."""
@@ -34,7 +34,7 @@ class _Wanted(NamedTuple):
 
 
 def show(visit: Visit) -> Response:
-    """Show what was found; the exact id of a schedule leads to its page."""
+    """Show the results. If the text is the id of a schedule, redirect to its page."""
     typed = visit.query("q")
     wanted = _wanted(typed)
     found, is_cut = visit.read(lambda connection: _find(connection, visit.namespace, wanted.text))
@@ -49,9 +49,9 @@ def show(visit: Visit) -> Response:
 
 
 def _wanted(typed: str) -> _Wanted:
-    """Read an action before a part of an id; a word that stands alone is a part of an id."""
+    """Read an action and a part of an id. A single word is always a part of an id."""
     word, _, rest = typed.partition(" ")
-    if typed.lower().startswith(run := f"{ACTIONS['trigger'].label.lower()} "):  # the label of two words
+    if typed.lower().startswith(run := f"{ACTIONS['trigger'].label.lower()} "):  # the only label of two words
         rest = typed[len(run) :]
     named = [one for one in ACTIONS.values() if one.label.lower().startswith(word.lower())] if rest.strip() else []
     return _Wanted(rest.strip(), named) if named else _Wanted(typed, [])

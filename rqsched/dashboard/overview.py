@@ -26,7 +26,7 @@ from rqsched.types import Schedule
 
 _log = logging.getLogger(__name__)
 MOST_COUNTED = 1_000
-"""A count above this is shown as `1000+`: counting all of 100 000 schedules would cost more than the page."""
+"""A count above this is shown as `1000+`, because counting 100 000 schedules would take longer than the page."""
 _SHOWN = 8
 _REASONS = 3
 
@@ -61,7 +61,7 @@ class Problem:
 
 
 class _Words(NamedTuple):
-    """The words of a finding; braces hold the names of values from `_spoken`."""
+    """The words of a finding. Names in braces are replaced by values from `_spoken`."""
 
     title: str
     detail: str = "{detail}."
@@ -81,7 +81,7 @@ _WORDS: Mapping[str, _Words] = {
     "dead": _Words(
         "{count} dead",
         "Too many runs in a row failed, and no further one is started.",
-        "Fix the workflow, then restart what runs it.",
+        "Fix the workflow and deploy it, then restart the schedule.",
         action="restart",
         shows_error=True,
         list_of=_List("/schedules", {"status": "dead"}),
@@ -150,20 +150,20 @@ _WORDS: Mapping[str, _Words] = {
     "went back": _Words("Two databases write"),
     "long": _Words(
         "{count} running for too long",
-        "A run takes longer than `expect_duration`; without that, than the time to the next fire or than "
+        "A run takes longer than `expect_duration`. If that is not set: longer than the time to the next fire, or than "
         "`expect_success_within`.",
         "Look at the run; terminate it if it hangs, or give it a `timeout` or more time.",
         list_of=_List("/runs", {"status": "running"}),
     ),
 }
 _MILDER: Mapping[str, _Words] = {
-    "went back": _Words("SQL or Redis went back, or was replaced"),
+    "went back": _Words("SQL or Redis went back to an older state, or was replaced"),
     "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
     "workers": _Words(
         "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
     ),
 }
-"""The words of a warning that differs in kind from the problem of the same check."""
+"""The words for checks whose warning has another meaning than their problem."""
 
 
 _BY_CONSEQUENCE = (
@@ -171,10 +171,10 @@ _BY_CONSEQUENCE = (
     "dead", "failing", "successes", "foreign workers", "blocked", "workers", "limits", "long", "notifications",
     "memory", "quotas", "clock",
 )  # fmt: skip
-"""The checks by what a finding means: nothing fires, then schedules that do not fire or whose runs all fail, then runs
-that wait, then what may become a problem."""
+"""The checks in the order in which the page lists their findings. First: nothing fires. Then: some schedules do not
+fire, or all their runs fail. Then: runs wait. Last: something may become a problem."""
 _AS_GRAVE = frozenset({"all-frozen", "frozen", "dead", "failing", "successes"})
-"""The checks whose warnings stand among the problems: schedules do not fire, or their work is not done."""
+"""The checks whose warnings are listed with the problems, because schedules do not fire or their work is not done."""
 
 
 def _rank(finding: Finding) -> tuple[bool, int]:
@@ -223,10 +223,10 @@ def ask_why(visit: Visit) -> Response:
 
 
 def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
-    """Say that a check could not be made; hide addresses and users from a viewer of some namespaces only."""
+    """Return the problem of a check that could not be made. Viewers of some namespaces see no addresses and users."""
     _log.warning("the check %s is not made: %s", finding.check, finding.detail, extra={"action": "dashboard_unasked"})
     if not isinstance(error, RedisError):
-        return Problem("bad", f"What doctor calls {finding.check!r} cannot be looked at", "", finding.advice or "")
+        return Problem("bad", f"The check {finding.check!r} could not be made", "", finding.advice or "")
     detail = "Nothing fires until it is over. What is stored meanwhile is not lost."
     if visit.sees_all:
         detail = f"{finding.detail.rstrip('.')}. {detail}"
@@ -244,7 +244,7 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
 
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
-    """Return the values for the words; a viewer of some namespaces only gets the number of workers, not their names."""
+    """Return the values for the words. Viewers of some namespaces see the number of workers, and not their names."""
     count = f"{finding.count or 0}{'+' if finding.count == MOST_COUNTED else ''}"
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])

@@ -1,4 +1,4 @@
-"""The application: its surfaces, guard and wiring. Mount it, or serve it alone (`rqsched web`)."""
+"""The ASGI application with all HTTP surfaces. Mount it in another application, or serve it alone (`rqsched web`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
-"""uvicorn's own access log has the query of each request, which may hold a secret."""
+"""The access log of uvicorn. It is turned off, because it has the query of each request, which may hold a secret."""
 _PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
 """The web process waits for SQL for a shorter time than a worker: its callers soon get 503 instead."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
@@ -88,8 +88,8 @@ def create_app(
 def _surface_routes() -> tuple[BaseRoute, ...]:
     """Build the routes of the surfaces, once for all applications of a process.
 
-    A route finds its application's collaborators in the application's state. Building takes FastAPI 100 ms of CPU;
-    newer releases of FastAPI spend them at the first request.
+    A route finds the objects of its application in the application's state. FastAPI takes 100 ms of CPU to build the
+    routes; newer releases of FastAPI do this at the first request.
     """
     router = APIRouter(dependencies=[Depends(bearer)])
     for module in (native, ojs, durable_workflow, health):
@@ -104,7 +104,7 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
 
 
 def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
-    """Return the routes of the dashboard and its session check; without its extra, a page that says so."""
+    """Return the routes of the dashboard and its session check. Without its extra, return a page with a hint."""
     try:
         from rqsched.dashboard.routes import routes  # noqa: PLC0415 - an optional extra
         from rqsched.dashboard.session import sessions  # noqa: PLC0415 - as above

@@ -1,8 +1,8 @@
-"""Authentication and roles: bearer tokens with namespaces; without tokens, loopback only.
+"""Authentication and roles by bearer tokens. Without tokens, only callers on the loopback interface are accepted.
 
-A proxy's forwarded headers count only if RQSCHED_TRUSTED_PROXIES names the proxy.
-Tokens come from the settings as a JSON list. A secret is compared through its SHA-256 digest, in constant time, and is
-never stored, logged or shown.
+The headers with which a proxy names its client are read only if RQSCHED_TRUSTED_PROXIES names the proxy. Tokens come
+from the settings as a JSON list; each may be limited to some namespaces. A secret is compared by its SHA-256 digest, in
+constant time. It is never stored, logged or shown.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Principal:
     role: Role
     """The operations that it may call."""
     namespaces: frozenset[str] | None = None
-    """The namespaces it may see; None is all. Others do not exist for it."""
+    """The namespaces that it may see; None means all. Other namespaces are answered as if they did not exist."""
 
     def sees(self, namespace: str) -> bool:
         """Return whether a namespace exists for this principal."""
@@ -200,9 +200,9 @@ class Authenticator:
         return LOCAL
 
     def find(self, secret: str, connection: HTTPConnection) -> Principal | None:
-        """Return the principal of a secret, or None; raises RateLimitedError for an address that tries too many.
+        """Return the principal of a secret, or None. Raises RateLimitedError for an address with too many wrong tries.
 
-        A known secret is never refused: others may share the address, behind a proxy.
+        A known secret is always accepted, because clients behind a proxy may share an address with the attacker.
         """
         principal = self.tokens.find(secret.strip())
         if principal is None and self._failures is not None:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 HEAD_SECONDS = 5.0
 """Seconds that a request's head may take to arrive before its connection is closed."""
 _SPARE = 128
-"""Descriptors that are reserved for SQL, Redis and files; if there are few descriptors, half of them are."""
+"""The number of descriptors that are reserved for SQL, Redis and files, but at most half of all descriptors."""
 _LOG_AGAIN = 60.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -58,7 +58,7 @@ class Connections(ServerState):
             _log.warning(text, *values, extra={"action": "connections_refused"})
 
     def handle_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error of the event loop; when descriptors run out, asyncio stops accepting for a second."""
+        """Log an error of the event loop. If descriptors run out, asyncio stops accepting for a second."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             self.tell("no connection is accepted for a second: %s; raise the limit of descriptors (ulimit -n)", error)
@@ -67,13 +67,13 @@ class Connections(ServerState):
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when the rest of a request's head does not arrive."""
+    """A connection that is closed if the head of a request does not arrive completely in time."""
 
     server_state: Connections
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect a request; if there are too many connections, close the longest idle one."""
+        """Expect a request. If there are too many connections, close the connection that is idle for longest."""
         super().connection_made(transport)
         idle = self.server_state.idle
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency and idle:
@@ -85,12 +85,12 @@ class Connection(H11Protocol):
         self._watch(has_begun=True)
 
     def data_received(self, data: bytes) -> None:
-        """Take received bytes; a part of a head does not extend its deadline."""
+        """Handle received bytes. A part of a head does not extend the deadline for the whole head."""
         super().data_received(data)
         self._watch(has_begun=True)
 
     def on_response_complete(self) -> None:
-        """Expect the next request; uvicorn closes a connection on which nothing is sent."""
+        """Expect the next request. uvicorn closes the connection if no request comes."""
         super().on_response_complete()
         self._watch(has_begun=False)
 
@@ -129,13 +129,13 @@ class Listening(socket.socket):
     """A listening socket that refuses connections when only reserved descriptors are left."""
 
     def __init__(self, bound: socket.socket, connections: Connections) -> None:
-        """Take over a bound socket; the given object is detached."""
-        # uvicorn's socket names no protocol, and asyncio turns Nagle's algorithm off only where it reads TCP. With it,
-        # the body of a response waits up to 40 ms until the client has acknowledged the head. A socket made from the
-        # descriptor asks the system for its protocol.
+        """Take over a bound socket, and detach the given object."""
+        # uvicorn's socket has no protocol, and asyncio turns Nagle's algorithm off only if the protocol is TCP. With
+        # that algorithm, the body of a response waits up to 40 ms until the client has acknowledged the head. A socket
+        # that is made from the descriptor gets its protocol from the system.
         super().__init__(fileno=bound.detach())
         self._connections = connections
-        self._most = _limit() - _spare() // 2  # the system gives the lowest free number
+        self._most = _limit() - _spare() // 2  # compared with new descriptors, which get the lowest free number
         self._has_failed = False
         self._taken = 0
 

@@ -119,7 +119,7 @@ class Call:
         return found
 
     def newest(self, schedule_id: str) -> ScheduleHandle:
-        """Find the newest incarnation, deleted or not: its history stays readable."""
+        """Find the newest schedule with an id, even if it is deleted: its history can still be read."""
         return self.scheduler.newest(schedule_id, namespace=self.namespace)
 
 
@@ -159,7 +159,7 @@ async def namespace_of(
     """
     default = get_scheduler(request).settings.namespace
     if not principal.sees(default) and len(principal.namespaces or ()) == 1:
-        (default,) = principal.namespaces or (default,)  # a token of one namespace need not name it
+        (default,) = principal.namespaces or (default,)  # with a token of one namespace, this is the default
     wanted = require_id(x_namespace or namespace or default, "namespace")
     if not principal.sees(wanted):
         raise NamespaceNotFoundError(wanted)
@@ -194,9 +194,10 @@ def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
 
 
 def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitable[Call]]:
-    """Return the dependency that requires a role. A foreign namespace is 404 before a missing role is 403.
+    """Return the dependency that requires a role.
 
-    Without `takes_conditions`, a conditional request is refused: its caller would believe that the condition held.
+    A namespace that the principal may not see is answered 404, even if the role is missing, too (403). Without
+    `takes_conditions`, a conditional request is refused, because its caller would believe that the condition held.
     """
 
     async def admit(request: Request, principal: SignedIn, namespace: Namespace) -> Call:
@@ -230,7 +231,7 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 def _heavy(
     role: Role, *, takes_conditions: bool = True, only: Callable[[dict[str, Any]], bool] | None = None
 ) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds; with `only`, a call whose body `only` accepts."""
+    """Return the dependency of a call that computes for seconds. With `only`, only if it accepts the body."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:

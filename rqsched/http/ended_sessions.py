@@ -1,8 +1,8 @@
 """The dashboard's sessions in SQL: the secret that signs them, and the sessions that were logged out.
 
-All web processes share the secret, which the first log-in writes and no page shows. A session that is logged out has a
-row until its cookie expires. Every web process obeys the row within seconds; without it, a copy of the cookie would be
-accepted until it expires.
+All web processes share the secret. The first log-in writes it, and no page shows it. A session that is logged out has a
+row until its cookie expires. Every web process reads the row within seconds, and refuses the session. Without the row,
+a copy of the cookie would be accepted until it expires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rqsched.api.database import (
 from rqsched.api.runtime import Runtime
 
 FRESH = timedelta(seconds=2)
-"""How long the rows are cached. Cache and read together take less than 5 s, within which a log-out is obeyed."""
+"""How long the rows are cached. Caching and reading together take less than 5 s, the time until a log-out applies."""
 _PREFIX = "logout:"
 
 

@@ -1,4 +1,4 @@
-"""The server of `rqsched web`: uvicorn that ends streams when it stops, and reports its state to systemd."""
+"""The server of `rqsched web`: uvicorn, which ends event streams when it stops, and reports its state to systemd."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def serve_visibly(config: uvicorn.Config) -> None:
 def run_server(
     config: uvicorn.Config, systemd: Systemd | None = None, *, sockets: Sequence[socket.socket] | None = None
 ) -> None:
-    """Serve an application of ours until a signal; streams end at once, other requests have 30 s.
+    """Serve an application of rqsched until a signal. Then event streams end at once, and other requests have 30 s.
 
-    It listens where `config` says, or on `sockets` that are bound already. `limit_concurrency` and the limit of
-    descriptors bound the number of connections; further requests are answered 503. If the server cannot start, the
-    process ends, as uvicorn's own command does.
+    It listens on the address of `config`, or on `sockets` that are bound already. `limit_concurrency` and the limit of
+    file descriptors limit the number of connections; further requests get 503. If the server cannot start, the process
+    ends, as with uvicorn's own command.
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
-    config.http, config.loop = Connection, "asyncio"  # others have no deadlines, and accept in their own way
-    config.proxy_headers = False  # uvicorn trusts every peer on loopback; the application has its own rule
-    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # the first refused
+    config.http, config.loop = Connection, "asyncio"  # others have no read deadlines, and do not use our `accept`
+    config.proxy_headers = False  # uvicorn trusts every peer on loopback; the application has a stricter rule
+    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # refused from here
     server = _Server(config, systemd or Systemd({}))
     server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])
     if not server.started:
@@ -60,9 +60,9 @@ def run_server(
 
 
 def bind(config: uvicorn.Config) -> socket.socket:
-    """Listen where `config` says; end the process if that fails, as uvicorn does.
+    """Listen on the address of `config`. End the process if this fails, as uvicorn does.
 
-    uvicorn logs here already that it runs. From now on connections wait for the application instead of being refused.
+    uvicorn already logs here that it runs. From now on connections are not refused, but wait for the application.
     """
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
         """Begin to accept connections; log an error of the event loop once."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.server_state.handle_error)
-        if self.config.is_ssl:  # uvicorn leaves a handshake asyncio's 60 s
+        if self.config.is_ssl:  # by default a TLS handshake may take 60 s
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)  # type: ignore[method-assign]
         await super().startup(sockets)
 
@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
 
 
 def close_streams(app: Any) -> None:
-    """End every event stream of an application from `create_app`; call it before the server that mounts it stops."""
+    """End every event stream of an application from `create_app`. Call this before the server that mounts it stops."""
     app.state.rqsched.feed.close()
 
 
@@ -110,16 +110,16 @@ SILENCE = 30.0
 """Seconds after which a child whose event loop does not turn is replaced."""
 
 MakeConfig = Callable[[bool], uvicorn.Config]
-"""Makes the configuration of one child; the argument says whether that child recovers at boot."""
+"""Makes the configuration of one child. The argument is True for the one child that makes reconcile passes."""
 
 
 def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) -> int:
-    """Serve in `count` processes until SIGTERM or SIGINT; returns the exit code.
+    """Serve in `count` processes until SIGTERM or SIGINT. Return the exit code.
 
-    The first signal lets requests end, a second one cuts them off, a third kills.
+    After the first signal, requests may end. A second signal aborts them, and a third signal kills the processes.
     """
     config = make_config(False)
-    config.load()  # an invalid configuration ends this process, not each child anew
+    config.load()  # an invalid configuration ends this process, and not each child again and again
     close_scheduler(config.app)
     listening = bind(config)
     listening.listen(config.backlog)
@@ -148,13 +148,13 @@ class _WebWatch(Watch):
         self._listening = listening
 
     def end(self, pid: int, *, is_urgent: bool) -> None:
-        """Let the child's requests end; urgently, cut them off."""
-        self._listening.close()  # else callers would wait in the backlog without end
+        """Let the child's requests end. If it is urgent, abort them."""
+        self._listening.close()  # otherwise new connections would wait in the backlog without end
         os.kill(pid, signal.SIGINT if is_urgent else signal.SIGTERM)
 
 
 def _be_worker(progress: Progress, *, make_config: Callable[[], uvicorn.Config], listening: socket.socket) -> None:
-    """Serve until SIGTERM; each second the event loop shows that it turns."""
+    """Serve until SIGTERM. Each second the event loop reports to the supervisor that it turns."""
 
     async def turn() -> None:
         progress.turn()

@@ -72,7 +72,7 @@ _AS_SPECIFIED: Options = {"dst_gap": "skip"}
 def _require_kept(call: Call, name: str) -> bool:
     """Refuse to replace a schedule whose timing no cron job can express; raises OjsError.
 
-    Returns whether there is a schedule of that name.
+    Returns whether a schedule of that name exists.
     """
     with suppress(ScheduleNotFoundError):
         known = call.schedule(name).state
@@ -99,7 +99,10 @@ def _options(call: Call, name: str, registration: Registration) -> Any:
 
 
 def _executor(call: Call, job_type: str) -> str:
-    """Return the executor: `external` for a type that no process has registered, because a type is never imported."""
+    """Return the executor: `rq` if a process has registered a workflow of this name, else `external`.
+
+    The type of a job is never used as an import path.
+    """
     return "rq" if is_registered(call.scheduler.runtime, job_type) else "external"
 
 

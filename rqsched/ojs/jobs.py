@@ -1,6 +1,6 @@
-"""Jobs: the workers' fetch, end and heartbeat, the reading and cancelling of one job, and dead letters.
+"""Jobs: workers fetch them, end them and send heartbeats; clients read and cancel them, and retry dead letters.
 
-A dead letter is a job whose attempts are used up and which its cron job wants to keep.
+A dead letter is a job that has failed for good and is kept, because the retry policy of its cron job asks for that.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _find_dead_letter(call: Call, dead_letter_id: str) -> ClaimedRun:
 
 
 def _no_job(job_id: str, kind: str = "job") -> OjsError:
-    """Return the error of a job that does not exist, or not for this caller."""
+    """Return the error of a job that does not exist, or that the caller may not see."""
     details = {"resource_type": kind, "resource_id": job_id[:64]}
     return OjsError(404, "not_found", f"there is no {kind.replace('_', ' ')} {job_id[:64]}.", details=details)
 
@@ -309,17 +309,17 @@ def _not_held(run: Run, how: str) -> OjsError:
 
 
 def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
-    """End a held attempt and return the job as it is then; raises OjsError 409 when another caller was faster."""
+    """End an attempt and return the changed job. Raises OjsError 409 if another caller was faster."""
     change = external_runs.finish(call.scheduler.runtime, held, attempt_result)
     if change is None:
         current = _find(call, uid_to_uuid(held.uid)).run
         raise _not_held(current, f"is {responses.state_of(current)}, not active")
-    # The run as this request wrote it: another worker may have claimed the next attempt since.
+    # Return the run as this request wrote it, because another worker may have claimed the next attempt since.
     return ClaimedRun(next(after for _, after in change.changed_runs if after.uid == held.uid), change.after)
 
 
 def _error_of(given: Any) -> dict[str, Any]:
-    """Return the error of an attempt as it was sent, always as an object; cut it if it is too large to keep."""
+    """Return the error of an attempt as an object. If it is too large to store, keep only some of its fields, cut."""
     error = dict(given) if isinstance(given, Mapping) else {"message": str(given) if given else "failed"}
     if len(dumps(error)) <= MAX_ERROR:
         return error
@@ -330,7 +330,7 @@ def _error_of(given: Any) -> dict[str, Any]:
 
 
 def _failure(error: Mapping[str, Any]) -> AttemptResult:
-    """Return the result of a failed attempt: whether another one follows, and the error that is kept."""
+    """Return the result of a failed attempt: whether another attempt may follow, and the error to store."""
     types = tuple(one for one in (error.get("type"), error.get("code")) if isinstance(one, str) and one)
     message = error.get("message")
     code = error["code"] if isinstance(error.get("code"), str) else ""

@@ -1,4 +1,4 @@
-"""The requests of this surface: every published form of a cron job, checked and read as our options; all schemas."""
+"""The requests of this surface and their schemas. Each published form of a cron job becomes options of a schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def require_version(
     request: Request,
     ojs_version: Annotated[str | None, Header(alias="OJS-Version", description="The spec's version: 1.0.")] = None,
 ) -> None:
-    """Refuse an unsupported version, after authentication where the route needs it; a missing header means 1.0."""
+    """Refuse an unsupported version, after the authentication of the route. A missing header means 1.0."""
     if ojs_version is not None and ojs_version.strip() not in {VERSION, "1"}:
         if not request.url.path.endswith("/manifest"):
             wiring_of(request).authenticator.principal_of(request)
@@ -40,7 +40,7 @@ MEDIA_TYPES = (MEDIA_TYPE, "application/json")
 
 
 async def read_body(request: Request) -> Any:
-    """Read a body as strict JSON, None when it is empty; raises OjsError for another media type than the spec's."""
+    """Read a body as strict JSON; None for an empty body. Raises OjsError for an unsupported media type."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given and given not in MEDIA_TYPES and await request.body():
         raise invalid(f"Content-Type {given[:100]!r} is not supported; send {MEDIA_TYPE} or application/json.")
@@ -173,12 +173,12 @@ INITIAL_INTERVAL = timedelta(seconds=1)
 COEFFICIENT = 2.0
 MAX_INTERVAL = timedelta(minutes=5)
 SPREAD = 0.5
-"""With jitter a delay is between half and one and a half times the delay of the backoff."""
+"""The spread for `jitter`: a delay is between half and one and a half times the delay of the backoff."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The fields of a cron job in one request; None for absent ones."""
+    """The fields of a cron job in one request; None for absent fields."""
 
     expression: str | None = None
     """`cron` or `expression`."""
@@ -203,7 +203,7 @@ class Registration:
 
 
 def read_registration(body: Any) -> Registration:
-    """Read any of the published shapes: flat, or with a `job_template`; `cron` or `expression`."""
+    """Read any of the published forms: flat or with a `job_template`, and with `cron` or `expression`."""
     fields = require_object("body", body)
     template = require_object("job_template", fields.get("job_template") or {})
     flat = {key: template.get(key) if fields.get(key) is None else fields[key] for key in TemplateRequest.model_fields}
@@ -310,7 +310,7 @@ def whole(field: str, value: Any) -> int | None:
 
 
 def job_options(registration: Registration, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the new job options, `meta` included; None when the request contains none."""
+    """Return the new job options, including `meta`; None if the request contains none."""
     if registration.options is None and registration.meta is None:
         return None
     options = dict(known if registration.options is None else registration.options)
@@ -321,7 +321,7 @@ def job_options(registration: Registration, known: Mapping[str, Any]) -> dict[st
 
 
 def our_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return job options as ours; options without an equivalent are only stored verbatim."""
+    """Return job options as options of a schedule. Options without an equivalent are only stored verbatim."""
     return {
         "queue": options.get("queue"),
         "timeout": timeout_seconds(options),
@@ -337,7 +337,7 @@ def memo_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def timeout_seconds(options: Mapping[str, Any]) -> int | None:
-    """Return the `timeout` in whole seconds, at least one; None when the options name none."""
+    """Return the `timeout` in whole seconds, at least one; None if the options have no timeout."""
     seconds = number("options.timeout", options.get("timeout"))
     milliseconds = number("options.timeout_ms", options.get("timeout_ms"))
     value = seconds if seconds is not None else None if milliseconds is None else milliseconds / 1000
@@ -345,7 +345,7 @@ def timeout_seconds(options: Mapping[str, Any]) -> int | None:
 
 
 def _retry(given: Any) -> dict[str, Any]:
-    """Read a retry policy; each field that is absent has the spec's default."""
+    """Read a retry policy. Absent fields get the default of the spec."""
     fields = require_object("options.retry", given or {})
     attempts = whole("options.retry.max_attempts", fields.get("max_attempts"))
     if attempts is not None and attempts < 0:
@@ -367,7 +367,7 @@ def _retry(given: Any) -> dict[str, Any]:
 
 
 def _choice(fields: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> Any:
-    """Return one of the allowed values, the first when the field is absent."""
+    """Return one of the allowed values; the first if the field is absent."""
     value = fields.get(name)
     if value is None:
         return allowed[0]

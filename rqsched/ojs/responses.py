@@ -1,4 +1,4 @@
-"""The responses of this surface: cron jobs and jobs, in one superset of every published form, and their schemas."""
+"""The responses of this surface and their schemas. They have the fields of all published forms of jobs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def at(instant: datetime | None) -> str | None:
 
 
 def sent_fields(schedule: Schedule) -> dict[str, Any]:
-    """Return what the client last sent, verbatim: expression and options."""
+    """Return the expression and the options that the client sent last, verbatim."""
     found: dict[str, Any] = loads(schedule.definition.surface).get("ojs", {})
     return found
 
 
 def expression_of(schedule: Schedule) -> str:
-    """Return the expression as it was sent, if it is still current; else one derived from the spec."""
+    """Return the expression as it was sent, if the timing has not changed since; else derive one from the spec."""
     expression, spec = sent_fields(schedule).get("expression"), schedule.spec
     if expression is not None and _says(expression, spec):
         return str(expression)
@@ -81,7 +81,7 @@ def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _is_plain_interval(spec: Spec) -> bool:
-    """Return whether `@every` expresses the spec: one interval that counts from its registration, for ever."""
+    """Return whether `@every` expresses the spec: one interval from the registration on, without an end."""
     if spec.newer or len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
         return False
     member = spec.members[0]
@@ -137,7 +137,7 @@ def job(claimed: ClaimedRun, settings: Settings) -> dict[str, Any]:
     """Return a run as a job for a worker."""
     run, schedule = claimed.run, claimed.schedule
     action, options = loads(run.action), sent_fields(schedule).get("options", {})
-    # queued_at moves with each retry; the cron triggered when the run was created.
+    # Use created_at for the time of the trigger, because each retry changes queued_at.
     meta = {**loads(run.memo), "cron_name": schedule.schedule_id, "cron_triggered_at": at(run.created_at)}
     if run.traceparent is not None:
         meta["traceparent"] = run.traceparent
@@ -177,7 +177,7 @@ _ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
 
 
 def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
-    """Return the timeout as the client sent it, if the run still has it; else the run's, or that of the settings."""
+    """Return the timeout that the client sent, if the run still has it; else that of the run, or of the settings."""
     sent = options.get("timeout_ms")
     if sent is not None and options.get("timeout") is None and timeout_seconds(options) == run.timeout:
         return int(sent)
@@ -185,7 +185,7 @@ def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int
 
 
 def _errors(run: Run) -> list[dict[str, Any]]:
-    """Return the error of each failed attempt, as it was sent, with the attempt and when it was reported."""
+    """Return the error of each failed attempt as it was sent, with the number of the attempt and the time."""
     return [
         {**_error_of(entry), "attempt": entry["attempt"], "occurred_at": at(datetime.fromisoformat(entry["ended_at"]))}
         for entry in json.loads(run.attempts)

@@ -235,7 +235,7 @@ FAULTS = {
         restored,
         "went back",
         "warning",
-        "SQL or Redis went back, or was replaced",
+        "SQL or Redis went back to an older state, or was replaced",
         ('rqsched_went_back{what="sql"}', 1),
     ),
     "two databases write": Fault(

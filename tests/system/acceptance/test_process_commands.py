@@ -110,7 +110,7 @@ def test_a_ping_finds_who_lives_and_fails_once_it_has_ended(live: LiveEnv, comma
     assert ping(live) == (
         1,
         f"Error: no worker or dispatcher of this user runs here; looked for their sockets in {live.folder}/run. "
-        "Of RQ's own workers those with a dispatcher answer, and `rq info` shows the others.\n",
+        "Of RQ's own workers, only those with a dispatcher answer; `rq info` shows the others.\n",
     )
     process = live.start(rqsched_command(command))
     wait_until_ready(live)
