@@ -2285,7 +2285,7 @@ TIMES = (
                 "    tried = dict[str, Change]()\n",
                 "    tried, now = dict[str, Change](), parts.now()\n",
             ),
-            Edit("rqsched/features/after/chain.py", "        now = parts.now()  # after the wait", "        #"),
+            Edit("rqsched/features/after/chain.py", "        now = parts.now()  # read after the wait", "        #"),
         ),
         (_TIMES + "run_after_another_starts_when_its_schedule_is_locked",),
     ),
