@@ -61,7 +61,7 @@ class Backfills(Group):
         )
 
     def cancel(self, uid: str, reason: str | None = None) -> BackfillProgress:
-        """Stop a backfill: its started runs continue, the rest of its range does not fire. Idempotent.
+        """Stop a backfill. Its started runs continue; the rest of its range does not fire. Idempotent.
 
         Args:
             uid: The uid of the backfill.

@@ -1,6 +1,6 @@
-"""The features behind the points of `feature`, and the tracer: the kernel meets these features only here.
+"""The list of all features of a process, and its tracer. Only this module connects the kernel to the features.
 
-Surfaces find the parts that features add to them here, too.
+A surface (HTTP, dashboard) also finds here the modules that features add to it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rqsched.kernel.chain.tracer import Tracer
 
 
 def features_of(runtime: Runtime) -> list[Feature]:
-    """Return the features of a process, in the order in which they take part at each point."""
+    """Return the features of a process, in the order in which the kernel calls them."""
     return [
         Calendars(runtime),
         Quotas(runtime),
-        FanOut(runtime),  # before Limits: a target that is lost or over frees a place
+        FanOut(runtime),  # before Limits, because a target that has ended frees a place
         Limits(runtime),
         After(runtime),
-        Notifications(runtime),  # behind FanOut: a run that is over has ended before it is reported as late
+        Notifications(runtime),  # after FanOut, so that a run whose targets have ended is not reported as long
         Hours(runtime),
         Backfills(runtime),
         Prunings(runtime),
@@ -43,9 +43,9 @@ def features_of(runtime: Runtime) -> list[Feature]:
 
 
 def tracer_of(settings: Settings) -> Tracer | None:
-    """Return the tracer of a process, None where the settings switch it off.
+    """Return the tracer of a process; None if the settings turn tracing off.
 
-    Raises ConfigError where it is on without OpenTelemetry installed.
+    Raises ConfigError if tracing is on, but OpenTelemetry is not installed.
     """
     if not settings.otel:
         return None
@@ -78,10 +78,10 @@ _PARTS = {
 def parts_of(surface: str) -> list[ModuleType]:
     """Import the modules that features add to a surface: `http` has their routers, `page` their pages.
 
-    The module of a command is named by its entry in `rqsched.cli.app`, which imports it when the command is used.
+    Modules of commands are not among them: `rqsched.cli.app` has their names and imports each at its first use.
     """
     return [import_module(f"rqsched.{name}") for name in _PARTS[surface]]
 
 
 make_runtime = partial(Runtime, features=features_of, tracer=tracer_of)
-"""Makes the runtime of a process, with all features; it takes what `Runtime` takes."""
+"""Makes the runtime of a process, with all features. It has the parameters of `Runtime`."""

@@ -1,4 +1,4 @@
-"""One mapping from errors to HTTP: every surface gets the same Problem and renders it in its own form.
+"""Map errors to HTTP. Every surface gets the same Problem and renders it in its own form.
 
 HttpError (also a RqschedError)
 ├── UnauthorizedError   401
@@ -71,7 +71,7 @@ class UnauthorizedError(HttpError):
 
 
 class ForbiddenError(HttpError):
-    """The principal is known and may not do this."""
+    """The principal is known, but may not do this."""
 
     code = "forbidden"
     remedy = "Use a token of the role that the message names, or set RQSCHED_TOKENS where none is configured."
@@ -175,10 +175,10 @@ class FieldProblem:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as HTTP has it, before a surface renders it."""
+    """An error with its HTTP status, before a surface renders it."""
 
     status: int
-    """The native surface's status; another surface may have its own."""
+    """The status of the native surface. Another surface may use a different status."""
     code: str
     """A stable identifier of the kind of error."""
     detail: str
@@ -232,7 +232,7 @@ def _of_rqsched(error: RqschedError) -> Problem:
         unnamed = DatabasePrivilegeError(error.missing, "the log of this server has the reason")
         return _unavailable(error.code, str(unnamed), error)
     if error.http_status == 503:
-        # Without the cause: a driver names hosts, users and databases, which callers need not know; the log has it.
+        # Leave the cause out: a driver names hosts, users and databases, which callers must not see. The log has it.
         detail = next((text for kind, text in _TOLD.items() if isinstance(error, kind)), str(error))
         return _unavailable(error.code, detail, error)
     if error.http_status == 500:

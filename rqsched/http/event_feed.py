@@ -1,8 +1,8 @@
-"""Audit events as they are recorded, for any number of readers: one poll of the database a second per process.
+"""New audit events for any number of readers, with one poll of the database a second in each process.
 
-A thread polls while there are readers, and hands each event once to every reader it concerns. A reader's buffer is
-bounded, and a reader that does not keep up is disconnected. While the database does not answer, no events are handed
-out; afterwards the poll continues at its position.
+A thread polls while there are readers, and gives each event once to every reader that wants it. The buffer of a reader
+is limited, and a reader that does not keep up is disconnected. While the database does not answer, readers get no
+events; then the poll continues at its position.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _reads() -> CapacityLimiter:
 
 
 class Reader:
-    """One stream: a bounded buffer of events. Belongs to the event loop it was made in.
+    """One stream: a limited buffer of events. It belongs to the event loop in which it was created.
 
-    The polling thread calls `may_read` at each poll, and ends the stream when it returns False.
+    The polling thread calls `may_read` at each poll, and ends the stream if it returns False.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Reader:
         self._changed = asyncio.Event()
 
     def wants(self, event: FoundEvent) -> bool:
-        """Return whether an event is of its namespace and schedule."""
+        """Return whether an event belongs to the namespace and the schedule of this reader."""
         return event.namespace == self.namespace and self.schedule_uid in {None, event.record.schedule_uid}
 
     def give(self, events: Sequence[FoundEvent]) -> bool:
-        """Hand over events, from any thread; returns False when its event loop has ended."""
+        """Give events to the reader, from any thread. Return False if its event loop has ended."""
         return self._call(lambda: self._keep(events))
 
     def end(self) -> bool:
@@ -133,7 +133,7 @@ class EventFeed:
         self._is_closed = False
 
     def subscribe(self, reader: Reader) -> None:
-        """Hand events to a reader from now on; raises TooManyStreamsError."""
+        """Give events to a reader from now on; raises TooManyStreamsError."""
         with self._lock:
             self.require_room()
             self._readers.add(reader)
@@ -142,14 +142,14 @@ class EventFeed:
                 self._thread.start()
 
     def unsubscribe(self, reader: Reader) -> None:
-        """Hand nothing more to a reader; without any reader the polling ends."""
+        """Give no more events to a reader. Without any reader the polling ends."""
         with self._lock:
             self._readers.discard(reader)
             if not self._readers:
                 self._wake.set()
 
     def close(self) -> None:
-        """End every stream, and refuse new ones: the process stops."""
+        """End every stream and refuse new streams, because the process stops."""
         with self._lock:
             self._is_closed = True
             readers = list(self._readers)
@@ -168,7 +168,7 @@ class EventFeed:
             raise TooManyStreamsError(self.limits.streams)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Read in a thread of the streams' own pool: a database that hangs takes no thread of other requests."""
+        """Read in a thread of a separate pool, so that a database that hangs occupies no thread of other requests."""
         return await to_thread.run_sync(self._runtime.database.read, work, limiter=_reads())
 
     def _run(self) -> None:
@@ -202,7 +202,7 @@ class EventFeed:
             return readers
 
     def _poll(self, readers: Sequence[Reader], seen: dict[tuple[str, int], datetime], since: datetime) -> None:
-        """Hand out the events that are new since the last poll, page by page."""
+        """Give the events that are new since the last poll to the readers, page by page."""
         for reader in readers:
             if not reader.may_read():
                 reader.end()

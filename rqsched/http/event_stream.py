@@ -34,7 +34,7 @@ MEDIA_TYPE = "text/event-stream"
 RECONNECT_MS = 3_000
 """How long a browser waits before it reconnects."""
 _STALLED = 30.0
-"""Seconds after which a reader that takes nothing is disconnected."""
+"""Seconds after which a reader that receives nothing is disconnected."""
 _HEARTBEAT = b":\n\n"
 Fields = Callable[[FoundEvent, str], dict[str, Any]]
 """Builds the fields that a reader gets, from an event and its id for `Last-Event-ID`."""
@@ -52,7 +52,7 @@ class Cursor(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Move back as far as events may still appear; later ones come from the feed."""
+        """Move back as far as events may still appear. Later events come from the feed."""
         ...
 
     def id_of(self, event: FoundEvent) -> str:
@@ -122,10 +122,10 @@ class ScheduleCursor:
         return fresh
 
     def rewind(self) -> None:
-        """Do nothing: no event appears before a known sequence."""
+        """Do nothing, because no event appears before a known sequence."""
 
     def id_of(self, event: FoundEvent) -> str:
-        """Return incarnation and sequence."""
+        """Return the uid of the schedule and the sequence of the event."""
         return f"{self._uid}.{event.record.sequence}"
 
 
@@ -187,7 +187,7 @@ class EventStream(Response):
         self._wanted, self._fields = wanted, fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the reader leaves, does not keep up, or its time is over."""
+        """Send events until the reader disconnects, does not keep up, or has used up its time."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with anyio.create_task_group() as group:
 
@@ -247,7 +247,7 @@ class EventStream(Response):
             found = await self._reader.take(max(0.0, min(ends_at, sent_at + limits.heartbeat) - now))
             chunk = self._render(self._cursor.take(found))
             if not chunk and time.monotonic() - sent_at >= limits.heartbeat:
-                chunk = _HEARTBEAT  # also while only events arrive that the reader's filter refuses
+                chunk = _HEARTBEAT  # also if only events come that the filter of the reader refuses
             if chunk:
                 yield chunk
                 sent_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The examples of the OpenAPI document: a schema's own, or one that is made from its types and its fields' names."""
+"""The examples of the OpenAPI document: given by a schema, or made from the types and names of its fields."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VALUES: Mapping[str, Any] = {
 }  # fmt: skip
 """Values by the name of a field that has their type, by the names of a schema and its field, or by that of a schema."""
 _HAS_OWN = re.compile(r"\$ref|uuid")
-"""What a value by name does not replace."""
+"""The schemas of fields whose example is not taken from VALUES."""
 _BY_FORMAT = {"date-time": _START, "date": "2026-01-31", "uuid": "0197a3c2-5f00-7000-8000-000000000001"}
 _TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
 
@@ -60,9 +60,10 @@ def shown(example: dict[str, Any]) -> JsonDict:
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], owner: str = "", name: str = "") -> Any:
-    """Return a value that a schema allows, of an object its required fields; `schemas` are those to which it may refer.
+    """Return a value that a schema allows. An object gets its required fields.
 
-    The schema is that of the field `name` of the schema `owner`, if they are given.
+    `schemas` are the schemas to which it may refer. If `owner` and `name` are given, the schema is that of the field
+    `name` of the schema `owner`.
     """
     if "$ref" in schema:
         named = schema["$ref"].rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Heavy reads: requests that compute for seconds. They take at most a quarter of the threads, one for each principal.
+"""Heavy reads: requests that compute for seconds. They occupy at most a quarter of the threads, and one per principal.
 
 The work of a heavy read ends when its client has disconnected.
 """
@@ -18,7 +18,7 @@ from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.when.steps import Steps, bounded
 
 SHARE = 0.25
-"""The part of the threads that heavy reads use at most; at least one thread."""
+"""The largest fraction of the threads that heavy reads may use. They may always use one thread."""
 _LOOK_AGAIN = 0.05
 
 
@@ -31,12 +31,12 @@ class HeavyReads:
 
     @property
     def count(self) -> int:
-        """How many are under way."""
+        """The number of heavy reads that are under way."""
         return len(self._principals)
 
     @asynccontextmanager
     async def admit(self, request: Request, principal: str, *, patience: float = 0.0) -> AsyncIterator[None]:
-        """Admit a heavy read of a principal; its work runs in threads that are started inside the block.
+        """Admit a heavy read of a principal. Its work runs in threads that are started inside the block.
 
         The work ends with WorkCancelledError soon after the client has disconnected. Raises
         TooManyHeavyReadsError if it is not admitted within `patience` seconds; no thread is occupied during this time.
@@ -62,7 +62,7 @@ class HeavyReads:
 
 
 async def _watch(receive: Receive, has_left: threading.Event) -> None:
-    """Note that the client has disconnected."""
+    """Wait until the client has disconnected, and set the event."""
     while (await receive())["type"] != "http.disconnect":
         pass
     has_left.set()

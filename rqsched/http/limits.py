@@ -1,4 +1,4 @@
-"""Limits on the size of a body and the rate of a principal's requests. In memory, per process."""
+"""Limits on the size of bodies and the rate of requests. They are counted in memory, separately in each process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Limits:
     body_seconds: float = 20.0
     """Seconds that a body may take to arrive before it is refused."""
     stranger_bytes: int = 16 * 1024
-    """The largest body that is read before its sender is known: the form of a login. The APIs read none."""
+    """The largest body that is read before its sender is authenticated: the form of a login. The APIs read none."""
     strangers: int = 50
-    """Bodies of unknown senders from one address that are read at once; one more ends the oldest of them."""
+    """How many bodies of unauthenticated senders are read at once from one address. A further body ends the oldest."""
     failures: int = 20
     """Unknown tokens that one address may send at once."""
     failure_rate: float = 0.5
@@ -62,7 +62,7 @@ class Allowance:
 
 
 class TokenBuckets:
-    """A token bucket for each principal; beyond a bound the least recently used one is dropped."""
+    """A token bucket for each principal. If there are too many, the least recently used bucket is dropped."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, burst
@@ -70,9 +70,9 @@ class TokenBuckets:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> Allowance | None:
-        """Take one request from the principal's bucket; raises RateLimitedError when it is empty.
+        """Take one request from the principal's bucket. Raises RateLimitedError if the bucket is empty.
 
-        Returns the remaining requests, None when there is no limit.
+        Returns the remaining requests; None without a limit.
         """
         if not self._rate:
             return None

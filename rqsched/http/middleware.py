@@ -1,7 +1,7 @@
-"""The layers around every request, plain ASGI: they also cover errors before routing, and leave streams alone.
+"""The layers around every request. They are plain ASGI, so that they also see errors before routing, and pass streams.
 
-The guard: request id, body size, surface, security headers, and the form of every error. Inside it: HEAD wherever GET
-is, ETag and If-None-Match on reads, and Allow with every method of a path.
+The outer layer, the guard, handles the request id, the size of the body, the surface, the security headers, and the
+form of every error. The inner layer answers HEAD for every GET, and ETag and If-None-Match on reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _access = logging.getLogger("rqsched.http.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
-"""The key of a request's scope for headers that its response gets, errors included."""
+"""The key of a request's scope for headers that its response gets, even if the response is an error."""
 IS_HEAD = "rqsched.head"
 """The key of a request's scope that says whether the caller wants only the headers (HEAD)."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -51,7 +51,7 @@ _SECURITY = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Set unless the response sets them (the dashboard and /docs have policies of their own)."""
+"""Headers of every response that does not set them. The dashboard and /docs set other policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Tag:
     """The request id and the surface of a request."""
 
     request_id: str
-    """The X-Request-Id of the caller when it is well-formed, else a new one."""
+    """The X-Request-Id of the caller if it is well-formed, else a new id."""
     surface: Surface
     """The surface of its path."""
 
@@ -76,7 +76,7 @@ def render_error(request: Request, error: BaseException) -> Response:
 
 
 def render_tagged(tag: Tag, error: BaseException) -> Response:
-    """Render an error of a request that may not have passed the guard; log the errors that no caller can repair."""
+    """Render an error of a request that may not have passed the guard. Log errors that a caller cannot correct."""
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, (HttpError, WorkCancelledError)):
         _log.error(
@@ -138,7 +138,7 @@ class Guard:
 
 
 def _writes() -> CapacityLimiter:
-    """Return the limiter of requests that write: three of four threads, so that reads go on while Redis hangs."""
+    """Return the limiter of requests that write. They get three of four threads, so that reads work if Redis hangs."""
     try:
         return _WRITES.get()
     except LookupError:
@@ -154,13 +154,13 @@ def _route_path(scope: Scope) -> str:
 
 
 def request_id_of(headers: Headers) -> str:
-    """Return the X-Request-Id of the caller when it is well-formed, else a new one."""
+    """Return the X-Request-Id of the caller if it is well-formed, else a new id."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _path(scope: Scope, surface: Surface) -> str:
-    """Return the path with or without a trailing slash, as the surface's routes have it; the front page has one."""
+    """Return the path with or without a trailing slash, like the routes of the surface. The front page has a slash."""
     path = str(scope["path"])
     if surface.has_slash or not _route_path(scope).strip("/"):
         return path if path.endswith("/") else path + "/"
@@ -227,7 +227,7 @@ _KEPT = frozenset({"etag", "cache-control", "content-location", "date", "expires
 
 
 class Conditional:
-    """Turns HEAD into GET without a body, and answers 304 when the reader has the same bytes already."""
+    """Turns HEAD into GET without a body, and answers 304 if the caller has the same bytes already."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -266,7 +266,7 @@ class _Tagging:
         await self._send({"type": "http.response.body", "body": b"" if self._is_head else body, "more_body": more})
 
     def _tag(self, start: Message, body: bytes) -> bool:
-        """Add the ETag of a whole response; if the reader has it already, make the response a 304 and return True."""
+        """Add the ETag of a whole response. If the caller has the same content, make it a 304 and return True."""
         headers = MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/event-stream"):
             return False
@@ -288,7 +288,7 @@ def _names(known: str | None, tag: str) -> bool:
 
 
 def allowed_methods(request: Request) -> str:
-    """Return every method of the request's path, for Allow: the router names those of one route only."""
+    """Return every method of the request's path, for Allow. The router has only the methods of one route."""
     routes = request.app.router.routes
     found = [
         method

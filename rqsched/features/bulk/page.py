@@ -1,7 +1,7 @@
-"""Actions on several schedules: on the chosen ones of a page, or on all that match the list's filters.
+"""Actions on several schedules: on schedules that the viewer chose, or on all that match the list's filters.
 
-An action on all that match runs in chunks. Its page shows how far it is, and the form of the page does the next chunk.
-The form holds the cursor and the outcomes so far; the server keeps nothing.
+An action on all that match runs in chunks. Its page shows the progress, and its form does the next chunk. The form
+holds the cursor and the outcomes so far; the server stores nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rqsched.kernel.decide.results import BulkRow
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500
-"""The most schedules that are chosen one by one."""
+"""The most schedules that a viewer may choose one by one."""
 _NAMED = 10
 """The most schedules that the question names."""
 _SKIPPED = 50
-"""The most skipped schedules that are named with their reason; the others are counted."""
+"""The most skipped schedules that are named with their reason. The others are only counted."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields of a question that each chunk needs again."""
 
 
 def ask(visit: Visit) -> Response:
-    """Ask about the chosen schedules, or about all that match; act on them once that is confirmed."""
+    """Ask about the chosen schedules, or about all that match. After the confirmation, do the action."""
     action = actions.named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     if action.name == "backfill":
@@ -107,7 +107,7 @@ def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Respon
 
 
 def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
-    """Do one chunk of an action on all that match, and show how far it is."""
+    """Do one chunk of an action on all that match, and show the progress."""
     filters, bulk = _filters(visit, action, kept), _bulk(visit, action)
     counts, skipped = _so_far(visit.form.get("so_far", ""))
     of = _identity(visit, action, kept)
@@ -125,15 +125,16 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
 
 
 def _identity(visit: Visit, action: Action, kept: Mapping[str, str]) -> tuple[object, ...]:
-    """Return what each part of an action on all that match repeats: the filters as the viewer chose them.
+    """Return the values that are the same for each chunk of an action: the filters as the viewer chose them.
 
-    The filter `late` goes by its name, because its instant moves. The choices are made after the count.
+    The filter `late` is represented by its name, because its instant moves. The choices of the action are left out,
+    because the viewer makes them after the count.
     """
     return "dashboard", action.name, visit.namespace, [(name, kept[name]) for name in FILTERS if name in kept]
 
 
 def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:
-    """Read the outcomes of the chunks before, which the form brings back; raises InvalidInputError."""
+    """Read the outcomes of the earlier chunks, which the form contains; raises InvalidInputError."""
     try:
         counts, skipped = json.loads(text or "[{}, []]")
         named = [(str(schedule_id), str(reason)) for schedule_id, reason in skipped]
@@ -143,9 +144,9 @@ def _so_far(text: str) -> tuple[Counter[str], list[tuple[str, str]]]:
 
 
 def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
-    """Return the filters of an action; without a status, the statuses that it applies to.
+    """Return the filters of an action. Without a status, they have the statuses to which the action applies.
 
-    Paused schedules are triggered only on request, as in `scheduler.bulk`.
+    Paused schedules are triggered only if the viewer chose that status, as in `scheduler.bulk`.
     """
     filters = filters_of(visit, kept)
     meant = (OPERATIONS[action.name],) if action.name in OPERATIONS else tuple(sorted(action.statuses))
@@ -153,7 +154,7 @@ def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
 
 
 def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
-    """Say what the schedules of an action have in common."""
+    """Return text on the filters that the schedules of an action match."""
     words = {
         "q": "id contains",
         "outcome": "last outcome",

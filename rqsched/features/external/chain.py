@@ -43,11 +43,11 @@ def claim(
     count: int = 1,
     held_for: timedelta | None = None,
 ) -> list[ClaimedRun]:
-    """Give up to `count` waiting external runs of these queues to a worker; each attempt goes to one worker only.
+    """Claim up to `count` waiting external runs of these queues for a worker. Each attempt goes to only one worker.
 
-    The queues are read in the given order. On each queue, runs with a higher priority come first, then older ones. The
+    The queues are read in the given order. On each queue, runs with a higher priority come first, then older runs. The
     worker must send its first heartbeat within `held_for` (None: the setting `ojs_visibility`). If the answer of the
-    database to a claim is lost, the claim is found again. While everything is frozen, no run is given.
+    database to a claim is lost, the claim is found again. While everything is frozen, no run is claimed.
     """
     if runtime.freezes.look(with_sql=False):
         return []
@@ -78,7 +78,7 @@ def claim(
     for one in claimed:
         log_start(one.schedule, one.run)
     Outbox(runtime).dispatch(owed, runtime.now())
-    # A run lost its place if no worker claimed it in time. It gets a place again now, or returns to the line.
+    # A run under a limit has lost its place if no worker claimed it in time. It gets a new place now, or waits in line.
     got = [limits.ask(runtime, uid, group) for uid, group in asking]
     if any(got):
         rest = count - len(claimed)
@@ -100,7 +100,7 @@ def find(runtime: Runtime, uid: str, namespace: str) -> ClaimedRun:
 
 
 def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change | None:
-    """End the attempt of a claimed `run`; return None if the worker lost the claim since `run` was read."""
+    """End the attempt of a claimed `run`. Return None if the worker has lost the claim since `run` was read."""
 
     def is_same(current: Run) -> bool:
         is_that_attempt = current.executor == "external" and current.attempt == run.attempt
@@ -112,7 +112,7 @@ def finish(runtime: Runtime, run: Run, attempt_result: AttemptResult) -> Change 
 def heartbeat(
     runtime: Runtime, worker_id: str, uids: Sequence[str], *, namespace: str, held_for: timedelta | None = None
 ) -> tuple[list[str], list[str]]:
-    """Record a heartbeat of a worker for its runs; return the runs that it still holds, and those it should stop.
+    """Record a heartbeat of a worker for its runs. Return the runs that it still holds, and the runs that it must stop.
 
     The next heartbeat must come within `held_for` (None: the setting `ojs_visibility`).
     """

@@ -21,13 +21,13 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 MOST_STEPS = 100
-"""The most transactions of one pass: a million runs of an older database are counted in some minutes."""
+"""The most transactions of one pass. A million runs of an older database are counted in some minutes."""
 _LOOK = 5_000
-"""The most runs that one step looks at."""
+"""The most runs that one step examines."""
 _SETTLED = timedelta(minutes=1)
-"""The least age of runs to look at, because some younger runs may not be committed yet."""
+"""The least age of the runs that a step examines, because some younger runs may not be committed yet."""
 _LOOKED_TO = "hours_looked_to"
-"""The name of the stored value that holds the last run that was looked at."""
+"""The name of the stored value with the uid of the last examined run."""
 
 
 class Hours(Feature):
@@ -70,7 +70,7 @@ def count_ended(runtime: Runtime) -> Iterator[Recovered]:
                 if steps >= MOST_STEPS:
                     return
         if found.last is None or (found.runs < _LOOK and not found.schedule_uids):
-            return  # too few runs: the next pass looks at them again
+            return  # too few runs; the next pass examines them again
         runtime.database.transact(partial(metadata.set_value, name=_LOOKED_TO, value=found.last))
         steps += 1
 

@@ -20,9 +20,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _A_DECADE = 10
 BOUNDS = tuple(round(1_000 * 10 ** (place / _A_DECADE)) for place in range(10 * _A_DECADE + 1))
-"""The upper bounds of the buckets of spans in microseconds: ten for each power of ten, from 1 ms to 115 days.
+"""The upper bounds of the buckets for durations, in microseconds: ten for each power of ten, from 1 ms to 115 days.
 
-Rows store the index of a bound, so the bounds never change. Longer spans are in one more bucket.
+Rows store the index of a bound, so the bounds must never change. One more bucket has the longer durations.
 """
 
 
@@ -40,7 +40,7 @@ class EndedRun(NamedTuple):
     occurrence_at: datetime
     """Its nominal time."""
     due_at: datetime | None
-    """When it was to start."""
+    """The planned start."""
     started_at: datetime | None
     """When its last attempt began; None if none began."""
     ended_at: datetime
@@ -57,7 +57,7 @@ class HourKey(NamedTuple):
     hour: int
     """The hour as a number of whole hours since 1970, UTC. A day has the number of its first hour."""
     is_backfilled: bool
-    """Whether a backfill asked for them."""
+    """Whether a backfill created the runs."""
     outcome: str
     """How they ended."""
 
@@ -69,7 +69,7 @@ class Tally:
     count: int = 0
     """The number of runs."""
     longest: timedelta = timedelta(0)
-    """The longest duration; it stays when its run is removed."""
+    """The longest duration. It stays even if its run is subtracted (`take_out`)."""
     waits: Counter[int] = field(default_factory=Counter)
     """The number of first attempts of live runs by their delay after the due time, in buckets."""
     durations: Counter[int] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ def instant_of_hour(hour: int) -> datetime:
 
 
 def bucket_of(span: timedelta) -> int:
-    """Return the bucket of a span; a negative span, which a corrected clock may cause, is in the shortest bucket."""
+    """Return the bucket of a duration. A negative duration, after a correction of a clock, is in the first bucket."""
     return bisect_left(BOUNDS, span // _MICROSECOND)
 
 
@@ -119,7 +119,7 @@ def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
         return Tally(1)
     took = run.ended_at - run.started_at
     found = Tally(1, max(took, timedelta(0)), durations=Counter([bucket_of(took)]))
-    # Only the first attempt starts at the due time of the run, and a backfilled run is always late.
+    # Count only first attempts, because retries start later by design, and only live runs: backfilled runs are late.
     if run.attempt == 1 and run.due_at is not None and not is_backfilled:
         found.waits[bucket_of(run.started_at - run.due_at)] += 1
     return found
@@ -139,10 +139,10 @@ def day_of(hour: int) -> int:
 
 
 def quantile(buckets: Mapping[int, int], share: float, longest: timedelta) -> float | None:
-    """Return a length in seconds that a share of the counted spans does not exceed, or None if none is counted.
+    """Return a length in seconds that a share of the counted durations does not exceed; None if none is counted.
 
-    It is the bound of a bucket, or `longest`, the length of the longest span, if that is less. It is at most a quarter
-    above the least such length.
+    The length is the bound of a bucket, or `longest` (the longest duration) if that is less. It exceeds the exact
+    quantile by at most a quarter.
     """
     total = sum(buckets.values())
     if not total:

@@ -2,11 +2,11 @@
 
 Only reconcile and pruning count runs. A read adds the runs that are not counted yet, so counting changes no displayed
 figure. The hours of a schedule contain all its ended runs up to the number in `counted`, except those in `uncounted`.
-Run numbers have no gap and are given under the schedule's lock, so a run that becomes visible has a higher number than
-all visible runs. Every change of a schedule's hours locks its row in `counted`: counting, and starting an ended run
-again (`take_out`).
+Run numbers have no gap and are assigned under the schedule's lock, so a new run has a higher number than all visible
+runs. Two operations change a schedule's hours: counting, and removing an ended run that starts again (`take_out`). Both
+lock the schedule's row in `counted`.
 
-Lock order: the schedule before its row in `counted`. Counting locks the schedule the first time only.
+Lock order: the schedule before its row in `counted`. Counting locks the schedule only the first time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import backfills, counted, hours, runs, schedules, uncounted
 
 LEAST = 64
-"""The least number of runs that are counted in one transaction; fewer are read from their rows just as quickly."""
+"""The least number of runs that one transaction counts. Fewer runs are read from their rows just as quickly."""
 BATCH = 500
 """The most runs of one transaction."""
 
@@ -45,8 +45,8 @@ class Counted(NamedTuple):
 def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool = False) -> Counted | None:
     """Count the next ended runs of a schedule, up to BATCH, even if earlier runs have not ended.
 
-    The numbers of the runs that are passed over are stored, at most one row for each open run. Returns None if there is
-    no such schedule, or (`skip_locked`) if another transaction holds a row that must be locked.
+    Open runs are passed over: their numbers are stored in one row each, and they are counted later. Returns None if the
+    schedule does not exist, or (with `skip_locked`) if another transaction holds a row that must be locked.
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
     if before is None:
@@ -107,7 +107,7 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
     number: int | None = connection.execute(locked, {"schedule_uid": schedule_uid}).scalar_one_or_none()
     if number is not None:
         return number
-    # Lock the schedule first: an insert would wait for another transaction that inserts the same row.
+    # Lock the schedule first. Otherwise the insert would wait for a transaction that inserts the same row.
     of_schedule = sa.select(schedules.c.uid).where(schedules.c.uid == schedule_uid)
     if connection.execute(of_schedule.with_for_update(key_share=True, skip_locked=skip_locked)).first() is None:
         return None
@@ -118,9 +118,9 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
 
 
 def take_out(connection: Connection, changes: Sequence[Change]) -> None:
-    """Remove from the hours the runs that had ended and start again in these Changes of locked schedules.
+    """Remove runs from the hours that had ended and start again in these Changes of locked schedules.
 
-    They are counted again when they have ended again.
+    They are counted again after their next end.
     """
     of_schedule: dict[str, list[Run]] = {}
     for before, after in (pair for change in changes for pair in change.changed_runs):
@@ -138,7 +138,7 @@ def take_out(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def _write(connection: Connection, schedule_uid: str, found: Mapping[HourKey, Tally], combine: Any) -> None:
-    """Combine tallies with the stored ones, by hours and by days; the schedule's row in `counted` must be locked."""
+    """Combine tallies with the stored tallies of hours and of days. The schedule's row in `counted` must be locked."""
     for width, some in ((1, found), (A_DAY, by_day(found))):
         _write_of(connection, schedule_uid, width, some, combine)
 
@@ -188,13 +188,13 @@ class Milestones(NamedTuple):
     schedule_uids: list[str]
     """The schedules with enough uncounted runs."""
     runs: int
-    """The number of runs that were looked at."""
+    """The number of runs that were examined."""
     last: str | None
-    """The uid of the last run that was looked at, or None."""
+    """The uid of the last run that was examined, or None."""
 
 
 def milestones(connection: Connection, after: str, until: str, limit: int) -> Milestones:
-    """Look at the runs that were created after a run: each LEAST-th run of a schedule is a hint to count the schedule.
+    """Find schedules to count from the runs that were created after a run: each LEAST-th run of a schedule is a hint.
 
     If a hint is missed because its transaction was committed late, counting is delayed by LEAST runs.
     """
@@ -220,7 +220,7 @@ def counted_to(connection: Connection, schedule_uids: Sequence[str]) -> dict[str
 
 
 def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int]) -> set[int]:
-    """Return which runs of a schedule are in its hours; its row in `counted` must be locked."""
+    """Return which runs of a schedule are in its hours. The schedule's row in `counted` must be locked."""
     to = counted_to(connection, [schedule_uid])[schedule_uid]
     passed = sa.select(uncounted.c.number).where(uncounted.c.schedule_uid == schedule_uid)
     return {number for number in numbers if number <= to} - {*connection.execute(passed).scalars()}
@@ -247,7 +247,7 @@ def read(
 def durations(connection: Connection, schedule_uids: Sequence[str], since: int) -> dict[str, Counter[int]]:
     """Return the durations, by bucket, of the live runs of some schedules that ended in the days from `since` on.
 
-    For a schedule without a counted run, they come from `read`.
+    For a schedule without a counted run, the durations come from `read`.
     """
     found: dict[str, Counter[int]] = {}
     is_one = dialect_of(connection).one_of(hours.c.schedule_uid, schedule_uids)

@@ -49,10 +49,11 @@ class Namespaces(Group):
         >>> scheduler.namespaces.delete("acme", "the tenant leaves").is_over
         True
 
-        One line stays on the audit page of the namespace: when, who, why and how many rows. The freeze ends with it.
-        Each step is a transaction of some hundred rows. After an interruption the namespace is still frozen, and
-        another call continues. Redis follows SQL; dispatchers and workers drop jobs that could not be removed from it.
-        States of machines, registered workflows and targets that were sent by hand belong to no namespace and stay.
+        One line stays on the audit page of the namespace: when, who, why and how many rows. The deletion also ends the
+        freeze. Each step is a transaction of some hundred rows. After an interruption the namespace is still frozen,
+        and another call continues. Jobs are removed from Redis after the rows. If that fails, dispatchers and workers
+        drop the jobs. States of machines, registered workflows and targets that were sent by hand belong to no
+        namespace and stay.
 
         Raises ConflictError unless the namespace is frozen, and while its runs execute, unless `terminate` is set;
         DatabaseUnavailableError.
@@ -66,6 +67,6 @@ class Namespaces(Group):
 def delete_some(
     runtime: Runtime, name: str, context: CommandContext, *, terminates: bool, steps: int | None = 20
 ) -> NamespaceData:
-    """Make `steps` of a deletion (None: all): some thousand rows, for a request that must be short."""
+    """Make `steps` steps of a deletion (None: all). The default is some thousand rows, for a short request."""
     where = require_id(name, "name")
     return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps)

@@ -1,8 +1,9 @@
-"""Deleting a namespace: all that SQL and Redis hold of it, in bounded transactions, while it is frozen.
+"""Delete a frozen namespace: all its rows in SQL and all its jobs in Redis, in small transactions.
 
-Each step deletes some hundred rows of SQL, then the jobs of these from Redis. Interrupted, the namespace is still
-frozen, and the deletion is repeated: it continues where it was. The last step ends the freeze, and leaves one line for
-the audit. A job that Redis could not be told of finds no row: a dispatcher drops such a link, a worker such a job.
+Each step deletes some hundred rows from SQL, and then the jobs of these rows from Redis. If the deletion is
+interrupted, the namespace is still frozen, and another deletion continues. The last step ends the freeze and writes one
+line for the audit. If a job could not be removed from Redis, it finds no row later, and the dispatcher or worker drops
+it.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""The most rows that one step deletes, the schedules themselves apart."""
+"""The most rows that one step deletes, without the rows of schedules."""
 _EXECUTING = 500
-"""How many executing runs are counted, and terminated at once."""
+"""The most executing runs that are counted, or terminated, at once."""
 _DELETING = "deleting"
-"""The fact that holds the numbers of deleted rows, by table."""
+"""The name of the stored value with the numbers of deleted rows by table."""
 _Done = tuple[namespaces.Step, dict[str, int]]
 
 
 def preview(runtime: Runtime, namespace: str) -> NamespaceData:
-    """Return what a deletion would find, and whether it may begin; nothing is written."""
+    """Return the rows that a deletion would delete, and whether it may begin. Write nothing."""
 
     def read(connection: Connection) -> NamespaceData:
         is_frozen = metadata.find_value(connection, metadata.FREEZE, namespace) is not None
@@ -57,9 +58,9 @@ def delete(
     terminates: bool = False,
     steps: int | None = None,
 ) -> NamespaceData:
-    """Delete all of a frozen namespace, or so much of it as `steps` allow; returns what was deleted since it began.
+    """Delete a frozen namespace, or make at most `steps` steps. Return the numbers of rows deleted since the begin.
 
-    Raises ConflictError where the namespace is not frozen, or while runs execute that shall not be terminated.
+    Raises ConflictError if the namespace is not frozen, or if runs execute and `terminates` is not set.
     """
     if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
         raise ConflictError(_not_frozen(namespace))
@@ -69,7 +70,7 @@ def delete(
 
     def work(connection: Connection) -> _Done:
         if metadata.lock_value(connection, metadata.FREEZE, namespace) is None:
-            if tried and tried[-1][0].is_over:  # it was committed, and the answer was lost
+            if tried and tried[-1][0].is_over:  # the earlier try was committed, but its answer was lost
                 return tried[-1]
             raise ConflictError(_not_frozen(namespace))
         tried.append(_step(connection, namespace, context, runtime.now))
@@ -95,7 +96,7 @@ def _not_frozen(namespace: str) -> str:
 
 
 def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *, terminates: bool) -> int:
-    """Terminate the executing runs if that was asked for; returns how many. Raises ConflictError otherwise."""
+    """Terminate the executing runs and return how many. Without `terminates`, raise ConflictError if any executes."""
     terminated = set[str]()
     find = partial(namespaces.executing, namespace=namespace)
     while found := {*runtime.database.read(partial(find, most=_EXECUTING + len(terminated)))} - terminated:

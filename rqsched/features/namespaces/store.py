@@ -1,7 +1,7 @@
-"""The rows of a namespace: their number, and their deletion in bounded steps.
+"""The rows of a namespace: count them, and delete them in small steps.
 
-Every function works inside the caller's transaction. Each table is in exactly one of the tuples here, so that a test
-notices a new table whose rows a deleted namespace would leave behind.
+Every function works inside the caller's transaction. Each table is in exactly one of the tuples here. So a test fails
+for a new table whose rows a deletion would leave behind.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from rqsched.kernel.store.tables import (
 )
 
 OF_SCHEDULES = (counted, uncounted, hours, targets, runs, backfills, deliveries, audit_events, upstream_ends)
-"""Tables whose rows belong to a schedule, in the order of their deletion before it."""
+"""Tables whose rows belong to a schedule, in the order in which they are deleted before the schedule."""
 OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
 """Tables whose rows belong to a namespace; they are deleted after its schedules."""
 LAST = (namespace_metadata,)
-"""The named values of a namespace, its freeze among them, are deleted with the last step."""
+"""The tables of named values of a namespace, such as its freeze. They are deleted in the last step."""
 OF_NO_NAMESPACE = (workflows, machine_states, database_metadata)
 """Tables whose rows belong to the whole installation. The last step deletes the values in `database_metadata` that name
 the namespace."""
 _AT_ONCE = 100
-"""How many schedules one step looks at."""
+"""The number of schedules in one step."""
 _MOST_JOBS = 20
-"""The jobs of this many attempts of a run, and deliveries of each, are removed; RQ's own limits end older ones."""
+"""Of how many attempts of a run, and of how many jobs of each attempt, the jobs are removed. RQ expires older jobs."""
 
 
 class Step(NamedTuple):
     """The rows that one step deleted."""
 
     rows: Counter[str]
-    """How many rows, by what they are."""
+    """The number of deleted rows by kind."""
     links: list[str]
-    """The ids of the links that went with them."""
+    """The ids of the links to remove from Redis."""
     jobs: dict[tuple[str | None, str | None], list[str]]
-    """The ids of the jobs that went with them, by connection and queue."""
+    """The ids of the jobs to remove from Redis, by connection and queue."""
     is_over: bool
-    """Whether nothing is left but the named values of the namespace."""
+    """Whether only the named values of the namespace are left."""
 
 
 def noun(table: sa.Table) -> str:
@@ -75,7 +75,7 @@ def noun(table: sa.Table) -> str:
 
 
 def count(connection: Connection, namespace: str) -> dict[str, int]:
-    """Count the rows of a namespace, by what they are."""
+    """Count the rows of a namespace by kind."""
     mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
     where: dict[sa.Table, sa.ColumnElement[bool]] = {schedules: schedules.c.namespace == namespace}
     where |= {table: table.c.schedule_uid.in_(mine) for table in OF_SCHEDULES}
@@ -87,7 +87,7 @@ def count(connection: Connection, namespace: str) -> dict[str, int]:
 
 
 def executing(connection: Connection, namespace: str, most: int) -> list[str]:
-    """Read the uids of at most `most` runs of a namespace that execute now, or whose targets do."""
+    """Read the uids of at most `most` runs of a namespace that execute now, or whose targets execute now."""
     of = sa.select(runs.c.uid).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     target = sa.exists().where(
         targets.c.run_uid == runs.c.uid, IS_OPEN_TARGET, targets.c.status == constant(TargetStatus.RUNNING)
@@ -98,9 +98,9 @@ def executing(connection: Connection, namespace: str, most: int) -> list[str]:
 
 
 def delete_some(connection: Connection, namespace: str, most: int) -> Step:
-    """Delete up to `most` rows of a namespace, and what of its schedules has nothing left.
+    """Delete up to `most` rows of a namespace, and the schedules that have no rows left.
 
-    The schedules of the step are locked first, as by everybody who changes them.
+    The schedules of the step are locked first, as in every change of a schedule.
     """
     step = Step(Counter(), [], defaultdict(list), is_over=False)
     first = sa.select(schedules.c.uid, schedules.c.n).where(schedules.c.namespace == namespace)
@@ -121,19 +121,19 @@ def delete_some(connection: Connection, namespace: str, most: int) -> Step:
     if most > 0:
         connection.execute(sa.delete(schedules).where(one_of(schedules.c.uid, uids)))
         step.rows[noun(schedules)] += len(uids)
-        # The one before may have fired without having been dropped.
+        # Remove the previous link, too: it may have fired, but may still be in Redis.
         step.links.extend(str(LinkId(row.uid, n)) for row in mine for n in (row.n - 1, row.n) if n >= 0)
     return step
 
 
 def _is_of(table: sa.Table, namespace: str) -> sa.ColumnElement[bool]:
-    if table is limit_starts:  # it has the key of a group alone
+    if table is limit_starts:  # its only reference to the namespace is the key of a group
         return limit_starts.c.limit_group.startswith(key_of(namespace, ""), autoescape=True)
     return table.c.namespace == namespace
 
 
 def _delete(connection: Connection, table: sa.Table, where: sa.ColumnElement[bool], most: int, step: Step) -> int:
-    """Delete up to so many rows of a table, and note which jobs went with them; returns how many."""
+    """Delete up to `most` rows of a table, and add their jobs to the step. Return the number of rows."""
     keys = [*table.primary_key.columns]
     names = _JOB_COLUMNS.get(noun(table), ())
     rows = connection.execute(sa.select(*keys, *(table.c[name] for name in names)).where(where).limit(most)).all()
@@ -149,13 +149,13 @@ def _delete(connection: Connection, table: sa.Table, where: sa.ColumnElement[boo
 
 
 _BOUND = 200
-"""How many rows one statement names: SQLite takes few values in one."""
+"""How many rows one statement names. It is small, because SQLite takes few values in a statement."""
 _JOB_COLUMNS = {
     "runs": ("schedule_uid", "number", "attempt", "delivery", "queue", "connection"),
     "targets": ("run_uid", "number", "delivery", "queue", "connection"),
     "deliveries": ("attempt", "queue", "connection"),
 }
-"""The columns that name the jobs of a row."""
+"""The columns from which the jobs of a row are computed."""
 
 
 def _note_jobs(table: sa.Table, row: Any, step: Step) -> None:

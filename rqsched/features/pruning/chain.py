@@ -46,7 +46,7 @@ BATCH = 200
 """The most runs that one transaction deletes. It may delete five times as many targets or audit events."""
 _ROWS = 5 * BATCH
 NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
-"""A dispatcher does not prune schedules that are due sooner than this, because its lock could delay their fires."""
+"""A dispatcher does not prune schedules that are due within this time, because its lock could delay their fires."""
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Prunings(Feature):
 
 
 def iter_prune(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
-    """Prune every schedule that keeps too much, step by step. Yield the counts of each step.
+    """Prune every schedule with rows beyond its retention, step by step. Yield the counts of each step.
 
     Raises BackendUnavailableError if the database is unavailable. Any other failure of a schedule is logged, and the
     schedule is skipped.
@@ -179,7 +179,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
     try:
         while place != _END:
             step = partial(_step, wanted, uid=uid, retention=retention, place=place, clock=runtime.now)
-            # Try a dry run first, without a lock: most schedules with old rows have only rows that always stay.
+            # Try a dry run first, without a lock: the old rows of most schedules always stay.
             done, place = runtime.database.read(partial(step, is_dry=True))
             if done.rows and not wanted.is_dry:
                 done, place = runtime.database.transact(partial(step, is_dry=False))
@@ -201,7 +201,7 @@ def _step(
     clock: Callable[[], datetime],
     is_dry: bool,
 ) -> _Step:
-    """Delete some runs of a schedule; if no run is left to delete, delete some of the rest of its history."""
+    """Delete some runs of a schedule. If no run is left to delete, delete some other rows of its history."""
     if is_dry:
         schedule = changes.find(connection, uid)
     else:
@@ -225,7 +225,7 @@ def _step(
 def _prune_runs(
     connection: Connection, schedule: Schedule, edges: Edges, after: int, done: Pruned, *, is_dry: bool
 ) -> int | None:
-    """Delete some runs; return the number of the last one that was processed, or None if all were.
+    """Delete some runs. Return the number of the last processed run, or None if all were processed.
 
     Runs with too many targets are deleted in a later transaction.
     """
@@ -328,7 +328,7 @@ def _prune_loose(runtime: Runtime, wanted: Pruning) -> Iterator[Pruned]:
 
 
 def prune_all(runtime: Runtime, wanted: Pruning, progress: Callable[[Pruned], None] | None = None) -> Pruned:
-    """Prune everything, in small transactions, and return the counts. `progress` is called with those of each step."""
+    """Prune everything in small transactions, and return the counts. `progress` is called with each step's counts."""
     total = Pruned()
     for step in prune(runtime, wanted):
         total.add(step)

@@ -51,7 +51,7 @@ class Oldest(NamedTuple):
     """When it was changed last, if it is done, dead or deleted; its run may still be open."""
 
     def is_over(self, retention: Retention, now: datetime) -> bool:
-        """Return whether a task ended longer ago than its retention. It may be deleted then, unless its run is open."""
+        """Return whether a task ended longer ago than its retention. Then it may be deleted unless its run is open."""
         is_old = self.ended_at is not None and retention.age is not None and self.ended_at < now - retention.age
         return self.is_task and is_old
 
@@ -151,16 +151,16 @@ class RunMark(NamedTuple):
 
 
 def is_beyond(run: RunMark, edges: Edges) -> bool:
-    """Return whether a run may be beyond the retention; if not, no run with a higher number is either."""
+    """Return whether a run may be beyond the retention. If it is not, no run with a higher number is."""
     return run.created_at < edges.young and (run.number < edges.number or run.created_at < edges.ended)
 
 
 def choose_runs(
     schedule: Schedule, runs: Sequence[RunMark], edges: Edges, *, succeeded_later: bool
 ) -> tuple[RunMark, ...]:
-    """Return the runs to delete; `runs` are in the order of their numbers.
+    """Return the runs to delete. `runs` are in the order of their numbers.
 
-    The last run and the last success stay. Runs that a decision may still read stay too: open runs, runs with an open
+    The last run and the last success stay. Runs that a decision may still read stay, too: open runs, runs with an open
     fan-out, the awaited run, and runs of occurrences that the schedule has yet to evaluate. `succeeded_later` tells
     whether a run with a higher number succeeded.
     """
@@ -183,7 +183,7 @@ def _is_over(run: RunMark, edges: Edges) -> bool:
 
 
 def first_kept_event(events: Sequence[tuple[int, datetime]], edges: Edges) -> int:
-    """Return the sequence below which these events go: they are the oldest, and history keeps no gap."""
+    """Return the sequence of the first event that stays. Earlier events are deleted, so that history has no gap."""
     for sequence, recorded_at in events:
         is_old = recorded_at < edges.other or sequence < edges.sequence
         if recorded_at >= edges.events and (recorded_at >= edges.young or not is_old):

@@ -1,4 +1,4 @@
-"""Retries on request: of one run, of all runs that failed since an instant, and of jobs requeued by `rq requeue`."""
+"""Retries on request: of one run, of all runs that failed since an instant, and of jobs that `rq requeue` requeued."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RetryOnRequest(Feature):
         self._runtime = runtime
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002 - read under its lock
-        """Retry the run of a requeued job. The retry has a job of its own, so the requeued one ends without effect."""
+        """Retry the run of a requeued job. The retry has a new job, so the requeued job ends without effect."""
         if rq_job is None or not is_requeued(rq_job):
             return None
         try:
@@ -67,14 +67,14 @@ def retry_run(
     fence: Callable[[Run], bool] | None = None,
     failed_targets: bool = False,
 ) -> Run:
-    """Give a run that ended without success one more attempt; return the run after this change.
+    """Give a run that ended without success one more attempt. Return the run after this change.
 
     With `failed_targets`, the run must have failed targets, and may have succeeded. A blocked run is put on its queue
-    now. A run that is already being retried on request is returned unchanged.
+    now. If the run is already being retried on request, it is returned unchanged.
 
-    Raises RunNotFoundError; RunStateError, also if `fence` returns false for the run; and with nothing written:
-    WrongDatabaseError if Redis belongs to another database, and FrozenError while everything, or the namespace, is
-    frozen.
+    Raises RunNotFoundError; RunStateError if the run cannot be retried, or if `fence` returns False for it;
+    WrongDatabaseError if Redis belongs to another database; and FrozenError while everything or the namespace is
+    frozen. Then nothing is written.
     """
     runtime.ownership.require_own_redis()
     runtime.freezes.require_none()
@@ -111,7 +111,7 @@ def retry_run(
 
 
 def _has_begun(run: Run, tried: Run) -> bool:
-    """Return whether the attempt in `tried` was committed; it may have ended since."""
+    """Return whether the attempt in `tried` was committed, even if it has ended since."""
     return not tried.is_blocked and (run.asked_attempt or 0) >= (tried.asked_attempt or 0)
 
 
@@ -122,7 +122,7 @@ def prepare_again(connection: Connection, run_uids: Sequence[str]) -> None:
 
 
 def find_failed(runtime: Runtime, wanted: FailedRuns, bound: int = DEFAULT_BOUND) -> list[RetryRow]:
-    """Return the runs of a bulk retry, the oldest end first; raises InvalidLimitError for more than `bound` runs."""
+    """Return the runs of a bulk retry, ordered by their end. Raises InvalidLimitError for more than `bound` runs."""
     for name, instant in (("since", wanted.since), ("until", wanted.until)):
         if instant is not None and instant.tzinfo is None:
             raise InvalidInputError(name, "is naive; pass an aware datetime, such as one with tzinfo=UTC")
@@ -159,10 +159,10 @@ def retry_failed(
     reason: str | None = None,
     context: CommandContext | None = None,
 ) -> Iterator[RetryRow]:
-    """Retry every failed run, each in a transaction of its own, and yield the outcome of each.
+    """Retry every failed run, each in a separate transaction, and yield the outcome of each.
 
     If the overlap policy of a schedule requires it, its runs start one after another. After an interruption, call this
-    again: a retried run does not count as failed any more.
+    again. Retried runs are left out then, because they do not count as failed any more.
     """
     for row in find_failed(runtime, wanted, bound):
         why = None

@@ -275,9 +275,9 @@ def _below(parent: SpanContext) -> Context:
 def _place(attempt: Attempt, run: Run) -> tuple[Context | None, list[Link]]:
     """Return the parent of an attempt's span (None: the current span), and its links.
 
-    A downstream run has a trace of its own, with a link to the trace of its upstream's run. An instrumentation of RQ
-    may have made a span for the job, which is current then. If that span is of the same trace, it becomes the parent;
-    otherwise it is linked.
+    A downstream run has a separate trace, with a link to the trace of its upstream's run. An instrumentation of RQ may
+    have made a span for the job. That span is current then: it becomes the parent if it is of the same trace, and it is
+    linked otherwise.
     """
     asked = _read(run.traceparent)
     if asked is None:
