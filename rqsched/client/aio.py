@@ -104,8 +104,6 @@ class AsyncCalendars(operations.AsyncCalendars):
     """Calendars whose operations are awaited."""
 
     set = _awaited(sync.Calendars.set)
-    get = _awaited(sync.Calendars.get)
-    delete = _awaited(sync.Calendars.delete)
     used_by = _awaited(sync.Calendars.used_by)
     history = _awaited(sync.Calendars.history)
 

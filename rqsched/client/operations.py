@@ -102,11 +102,44 @@ class Calendars(Group):
         """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
         return self._client.send(get(path_of("calendars"), responses.calendars))
 
+    def get(self, name: str, *, shared: bool | None = None) -> Calendar:
+        """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
+
+        Args:
+            name: The name, by which schedules exclude what it holds.
+            shared: True finds only a calendar that all namespaces share, False only one of the namespace.
+        """
+        return self._client.send(get(path_of("calendars", name), responses.calendar, sent({"shared": shared})))
+
+    def delete(
+        self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
+    ) -> None:
+        """Delete a calendar that no schedule names.
+
+        Raises CalendarInUseError with the first schedules that name it, CalendarNotFoundError and CalendarChangedError.
+
+        Args:
+            name: The name, by which schedules exclude what it holds.
+            shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
+            revision: Refuse to delete another revision.
+            reason: Why; recorded with the caller.
+        """
+        return self._client.send(
+            Request(
+                "DELETE",
+                path_of("calendars", name),
+                responses.nothing,
+                params=sent({"shared": shared, "revision": revision, "reason": reason}),
+            )
+        )
+
 
 class AsyncCalendars(AsyncGroup):
     """Calendars whose operations are awaited."""
 
     list = awaited(Calendars.list)
+    get = awaited(Calendars.get)
+    delete = awaited(Calendars.delete)
 
 
 class Limits(Group):

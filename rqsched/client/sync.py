@@ -231,17 +231,6 @@ class Calendars(operations.Calendars):
         path, params = path_of("calendars", name), {"shared": "true"} if shared else {}
         return self._client.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
 
-    def get(self, name: str) -> Calendar:
-        """Read a calendar; raises CalendarNotFoundError."""
-        return self._client.send(get(path_of("calendars", name), responses.calendar))
-
-    def delete(
-        self, name: str, *, shared: bool = False, revision: int | None = None, reason: str | None = None
-    ) -> None:
-        """Delete a calendar that no schedule names; see `Calendars.delete`."""
-        params = given({"shared": "true" if shared else None, "revision": revision, "reason": reason})
-        return self._client.send(Request("DELETE", path_of("calendars", name), responses.nothing, params=params))
-
     def used_by(self, calendar: Calendar) -> Sequence[tuple[str, str]]:
         """Read the namespace and id of the schedules that name it and that the token sees."""
         return self._client.send(get(path_of("calendars", calendar.name), responses.calendar_users))

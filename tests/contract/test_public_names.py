@@ -337,7 +337,7 @@ NOT_OVER_HTTP = {"connection", "context", "keep", "namespace", "progress", "sess
 """Parameters that need this process (transactions, callbacks) or that the client replaces (token, namespace)."""
 OF_THE_CLIENT = {"calendars.delete(reason)", "calendars.set(reason)", "iter_history(follow)", "limits.set(reason)"}
 """Parameters that a scheduler has not: the client has no `context` that says why."""
-OTHERWISE = {"calendars.get(shared)", "calendars.used_by(namespaces)"}
+OTHERWISE = {"calendars.used_by(namespaces)"}
 """Parameters of the scheduler that no route has."""
 OTHER_DEFAULTS = {"sync(declarations)"}
 """In process it is what the decorators declared; a client's process may have declared nothing."""

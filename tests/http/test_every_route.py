@@ -30,7 +30,7 @@ READ = {
     f"GET {ONE}runs/{{run}}/targets/", "GET /api/v1/runs/{run_uid}/targets/",
     f"GET {ONE}upcoming/", f"GET {ONE}why/", f"GET {ONE}deliveries/",
     "GET /api/v1/runs/", "GET /api/v1/workflows/", "GET /api/v1/usage/", "GET /api/v1/load/",
-    "GET /api/v1/limits/", "GET /api/v1/calendars/", "GET /api/v1/calendars/{calendar}/",
+    "GET /api/v1/limits/", "GET /api/v1/calendars/", "GET /api/v1/calendars/{name}/",
     "GET /api/v1/frozen/", "GET /api/v1/freeze/history/",
     "GET /api/v1/events/", "GET /api/v1/events/stream/", f"GET {ONE}history/stream/",
     "GET /api/v1/backfills/", "GET /api/v1/backfills/{uid}/",
@@ -57,12 +57,12 @@ ADMIN = {
     "POST /api/v1/freeze/", "GET /api/v1/thaw/preview/", "POST /api/v1/thaw/",
     "GET /api/v1/namespace/", "DELETE /api/v1/namespace/",
     f"PUT {ONE}", f"PATCH {ONE}", f"DELETE {ONE}",
-    "PUT /api/v1/calendars/{calendar}/", "DELETE /api/v1/calendars/{calendar}/",
+    "PUT /api/v1/calendars/{name}/", "DELETE /api/v1/calendars/{name}/",
     f"POST {CRON}", f"DELETE {CRON}/{{name}}",
     "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
     f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",
 }  # fmt: skip
-NAMELESS = {f"PUT {ONE}", "PUT /api/v1/calendars/{calendar}/", "POST /api/v1/bulk/{operation}/"}
+NAMELESS = {f"PUT {ONE}", "PUT /api/v1/calendars/{name}/", "POST /api/v1/bulk/{operation}/"}
 """Routes that look up nothing by the name in the path: they create the object, or act on all matches."""
 NEEDED = {
     label: role

@@ -33,7 +33,7 @@ ROUTES = [
     "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",
     "POST /api/v1/sync/",
-    "PUT /api/v1/calendars/{calendar}/",
+    "PUT /api/v1/calendars/{name}/",
     "POST /api/v1/freeze/",
     "PUT /api/v1/limits/",
     "POST /api/v1/thaw/",

@@ -32,7 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/schedules/batch-delete/": {"ids": ["report"]},
     "POST /api/v1/sync/": {"schedules": [{"schedule_id": "synced", **MINUTELY}]},
     "POST /api/v1/runs/retry/": {"since": 3600},
-    "PUT /api/v1/calendars/{calendar}/": {"exclude": ["2026-12-24"]},
+    "PUT /api/v1/calendars/{name}/": {"exclude": ["2026-12-24"]},
     "POST /ojs/v1/cron": REPORT,
     "PATCH /ojs/v1/cron/{name}": {"enabled": False},
     "POST /ojs/v1/workers/fetch": WORKER,
@@ -79,7 +79,7 @@ def populate(web: Web) -> dict[str, str]:
     ojs.nack(dead)
     run = web.post(at("report", "trigger/"), {"force": True}).json()["run"]
     backfill = web.post(at("report", "backfill/"), PAST).json()
-    web.env.scheduler.calendars.set("holidays", ["2026-12-25"])
+    web.env.scheduler.calendars.set(REPORT["name"], ["2026-12-25"])
     return {
         "schedule_id": "report",
         "name": REPORT["name"],
@@ -89,7 +89,6 @@ def populate(web: Web) -> dict[str, str]:
         "dead_letter_id": dead["id"],
         "uid": backfill["uid"],
         "operation": "resume",
-        "calendar": "holidays",
     }
 
 

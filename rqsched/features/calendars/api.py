@@ -63,7 +63,10 @@ class Calendars(Group):
     def get(self, name: str, *, shared: bool | None = None, namespace: str | None = None) -> Calendar:
         """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
 
-        `shared=True` finds only a calendar that all namespaces share, False only one of the namespace.
+        Args:
+            name: The name, by which schedules exclude what it holds.
+            shared: True finds only a calendar that all namespaces share, False only one of the namespace.
+            namespace: The namespace; default that of the scheduler.
         """
         where = self._of(namespace, shared=False)
         if not is_name(name):
@@ -109,6 +112,13 @@ class Calendars(Group):
         """Delete a calendar that no schedule names.
 
         Raises CalendarInUseError with the first schedules that name it, CalendarNotFoundError and CalendarChangedError.
+
+        Args:
+            name: The name, by which schedules exclude what it holds.
+            shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
+            namespace: The namespace; default that of the scheduler.
+            revision: Refuse to delete another revision.
+            context: The caller, for the log.
         """
         of = self._of(namespace, shared=shared)
         if not is_name(name):

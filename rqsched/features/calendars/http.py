@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
+from rqsched.api.scheduler import Scheduler
 from rqsched.errors import (
     CalendarBusyError,
     CalendarChangedError,
@@ -19,7 +20,7 @@ from rqsched.errors import (
 )
 from rqsched.http.dependencies import AdminAlways, Call, Read, require_all
 from rqsched.http.examples import shown as with_example
-from rqsched.http.native.operation import Operation, routes, shown
+from rqsched.http.native.operation import Operation, Owner, routes, shown
 from rqsched.http.native.requests import Name, Note, RequestBody, listed
 from rqsched.http.openapi import PROBLEM, Json, Schema
 from rqsched.http.request_bodies import StrictRoute
@@ -27,9 +28,7 @@ from rqsched.when.calendars import MAX_ENTRIES, Calendar
 
 router = APIRouter(route_class=StrictRoute)
 
-CalendarName = Annotated[str, Path(max_length=255, description="The name, by which schedules exclude what it holds.")]
-Shared = Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")]
-Revision = Annotated[int | None, Query(ge=1, le=2**53, description="Refused unless it is at this revision.")]
+CalendarName = Annotated[str, Field(max_length=255)]
 
 
 def _date(value: Any) -> date:
@@ -116,9 +115,27 @@ class CalendarUse(CalendarResponse):
     """Its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
 
 
+def _with_its_use(call: Call, found: Calendar) -> Response:
+    of = call.scheduler.calendars
+    used = of.used_by(found, namespaces=call.principal.namespaces)
+    users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
+    return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
+
+
 OPERATIONS = (
     Operation("list_calendars", "GET", "/calendars/", "calendars.list", Read, CalendarsResponse, is_repeatable=True),
-)
+    Operation(
+        "read_calendar", "GET", "/calendars/{name}/", "calendars.get", Read, CalendarUse, (CalendarNotFoundError,),
+        is_repeatable=True,
+        types={"name": CalendarName},
+        owner=Owner(Scheduler, answer=_with_its_use),
+    ),
+    Operation(
+        "delete_calendar", "DELETE", "/calendars/{name}/", "calendars.delete", AdminAlways, None,
+        (CalendarNotFoundError, CalendarInUseError, CalendarChangedError),
+        types={"name": CalendarName, "revision": Annotated[int, Field(ge=1, le=2**53)] | None},
+    ),
+)  # fmt: skip
 router.include_router(routes(OPERATIONS, "calendars"))
 
 
@@ -127,34 +144,26 @@ def _(calendar: Calendar) -> dict[str, Any]:
     return calendar.to_dict()
 
 
-@router.get(
-    "/calendars/{calendar}/",
-    tags=["calendars"],
-    response_model=CalendarUse,
-    responses=PROBLEM.of(CalendarNotFoundError),
-)
-def read_calendar(call: Read, calendar: CalendarName) -> Response:
-    """Read a calendar, which schedules name it, and who changed what."""
-    of = call.scheduler.calendars
-    found = of.get(calendar, namespace=call.namespace)
-    used = of.used_by(found, namespaces=call.principal.namespaces)
-    users = [{"namespace": namespace, "schedule_id": schedule_id} for namespace, schedule_id in used]
-    return Json({**found.to_dict(), "used_by": users, "history": of.history(found)})
-
-
 @router.put(
-    "/calendars/{calendar}/",
+    "/calendars/{name}/",
     tags=["calendars"],
     response_model=CalendarResponse,
     responses=PROBLEM.of(CalendarChangedError, CalendarBusyError, InvalidSpecError),
 )
-def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarRequest, shared: Shared = False) -> Response:
+def set_calendar(
+    call: AdminAlways,
+    name: Annotated[CalendarName, Path(description="The name, by which schedules exclude what it holds.")],
+    body: CalendarRequest,
+    shared: Annotated[bool, Query(description="Whether the one is meant that all namespaces share.")] = False,
+) -> Response:
     """Create a calendar or replace what it holds; every schedule that names it is planned again. Idempotent."""
+    if shared:
+        require_all(call)
     found = call.scheduler.calendars.set(
-        calendar,
+        name,
         body.exclude,
         shared=shared,
-        namespace=_namespace(call, shared=shared),
+        namespace=None if shared else call.namespace,
         description=body.description,
         source=body.source,
         reaches=body.reaches,
@@ -162,29 +171,3 @@ def set_calendar(call: AdminAlways, calendar: CalendarName, body: CalendarReques
         context=replace(call.context, reason=body.reason),
     )
     return Json(found.to_dict())
-
-
-@router.delete(
-    "/calendars/{calendar}/",
-    tags=["calendars"],
-    status_code=204,
-    responses=PROBLEM.of(CalendarNotFoundError, CalendarInUseError, CalendarChangedError),
-)
-def delete_calendar(
-    call: AdminAlways,
-    calendar: CalendarName,
-    shared: Shared = False,
-    revision: Revision = None,
-    reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
-) -> Response:
-    """Delete a calendar; 409 with the names of the schedules that name it, when there are some."""
-    namespace, asked = _namespace(call, shared=shared), replace(call.context, reason=reason)
-    call.scheduler.calendars.delete(calendar, shared=shared, namespace=namespace, revision=revision, context=asked)
-    return Response(status_code=204)
-
-
-def _namespace(call: Call, *, shared: bool) -> str | None:
-    if not shared:
-        return call.namespace
-    require_all(call)
-    return None

@@ -29,8 +29,8 @@ from rqsched.http.openapi import PROBLEM, ErrorLike, Json
 from rqsched.http.request_bodies import StrictRoute
 from rqsched.types import Page
 
-EVERYTHING = "everything"
-"""The parameter that means every namespace: only a principal that sees all of them may write with it."""
+_OF_ALL = ("everything", "shared")
+"""Parameters that mean every namespace: only a principal that sees all of them may write with one of them."""
 _OF_THE_PROCESS = {"self", "namespace", "context", "progress", "if_version", "connection", "session"}
 """Parameters that a request does not send: the namespace and the context are the request's own, the version a header's.
 """
@@ -51,7 +51,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def _as_json(_: Call, result: Any) -> Response:
-    return Json(shown(result))
+    return Response(status_code=204) if result is None else Json(shown(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Operation:
     needs: Any
     """The kind of Call: the role, and whether the operation takes conditions or computes for seconds."""
     answer: Any
-    """The schema of the answer."""
+    """The schema of the answer; None if it has no content."""
     errors: Sequence[ErrorLike] = ()
     """The errors in addition to those of every route."""
     is_repeatable: bool = False
@@ -203,6 +203,7 @@ def routes(operations: Sequence[Operation], *tags: str) -> APIRouter:
             name=one.name,
             methods=[one.method],
             response_model=one.answer,
+            status_code=204 if one.answer is None else None,
             responses=PROBLEM.of(*one.errors),
             description=words_of(one.function, raises=False),
         )
@@ -274,7 +275,7 @@ def _default(default: Any) -> Any:
 def _call(operation: Operation, call: Call, owner: Any, arguments: dict[str, Any]) -> Any:
     """Call the owner's method in the namespace of the request, or for everything."""
     taken = inspect.signature(operation.function).parameters
-    if arguments.get(EVERYTHING):
+    if any(map(arguments.get, _OF_ALL)):
         if operation.needs is not Read:
             require_all(call)
     elif "namespace" in taken:

@@ -79,6 +79,9 @@ def test_shared_calendar_takes_the_right_to_all_namespaces(make_web: MakeWeb) ->
     assert tenant("PUT", f"{CALENDARS}mine/", {"exclude": ["Sat"]}).json()["namespace"] == "tenant"
     assert [one["name"] for one in tenant.get(CALENDARS).json()["items"]] == ["mine", "public"]
     assert tenant.get(f"{CALENDARS}public/").json()["used_by"] == []
+    assert tenant.get(f"{CALENDARS}public/?shared=true").json()["shared"] is True
+    problem(tenant.get(f"{CALENDARS}public/?shared=false"), 404, "calendar_not_found")
+    problem(tenant.get(f"{CALENDARS}mine/?shared=true"), 404, "calendar_not_found")
     assert web.env.scheduler.calendars.get("public").exclude == ("2026-01-16",)
 
 
