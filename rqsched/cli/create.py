@@ -196,9 +196,12 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
             )
         if not self.every and (offset is not None or counted):
             raise InvalidInputError("--every", "is missing; offset and from_completion need it")
+        seconds = self._one("cron_seconds")
+        if not self.cron and seconds is not None:
+            raise InvalidInputError("--cron", "is missing; cron_seconds needs it")
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            crons = [Cron(text, seconds=cast("Any", self._one("cron_seconds"))) for text in self.cron or ()]
+            crons = [Cron(text, seconds=cast("Any", seconds)) for text in self.cron or ()]
         for warning in told:
             notice(f"Warning: {warning.message}")
         phase = None if offset is None else arguments.span("--set offset", offset)
@@ -255,7 +258,7 @@ def _read(option: Option | Part, flag: str, value: Any) -> Any:
 
 def _number(flag: str, text: str, kind: type[int] | type[float]) -> int | float:
     try:
-        return kind(text)
+        return kind(text.replace("_", " "))  # Python reads 1_0 as 10
     except ValueError:
         raise InvalidInputError(flag, f"must be a {'whole ' if kind is int else ''}number, not {text!r}") from None
 

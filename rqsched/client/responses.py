@@ -141,7 +141,8 @@ def thaw_preview(response: httpx.Response) -> ThawPreview:
 
 def thawed(response: httpx.Response) -> Thawed:
     """Read the effect of a thaw."""
-    return read(Thawed, {"freeze": None, **response.json()})
+    json = response.json()
+    return read(Thawed, json | {"freeze": json["freeze"] and _freeze(json["freeze"])})
 
 
 def usage(response: httpx.Response) -> Usage:

@@ -31,7 +31,7 @@ VALUES: Mapping[str, Any] = {
     "started_at": _START, "status": "succeeded", "success_count": 1, "tags": [], "target_id": "customer-17",
     "text": "It ran at 02:00.", "timeout_ms": 300_000, "timezone": "Europe/Berlin", "timing": "0 2 * * *",
     "timing_in_words": "at 02:00", "total": 1, "type": "invoices.sync", "uid": _UID, "unchanged": [], "updated": [],
-    "used": 1, "version": "0.1.0", "warnings": [], "was_frozen": True, "workflow": "invoice-sync",
+    "used": 1, "version": "0.1.0", "warnings": [], "workflow": "invoice-sync",
     "workflow_id": _NAMED,
     "workflow_instance_id": _NAMED, "workflow_run_id": _UID, "workflow_type": "invoice-sync", "x_jobs_cancelled": [],
     **{f"{owner}.status": "active" for owner in (

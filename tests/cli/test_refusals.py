@@ -63,6 +63,8 @@ INVALID = {
     "neither true nor false": ([*HOURLY, "--set", "from_completion=yes"], "must be true or false, not 'yes'"),
     "an unknown output": ([*HOURLY, "--output", "xml"], "xml"),
     "a word for a number": ([*HOURLY, "--set", "max_runs=many"], "--set max_runs: must be a whole number, not 'many'"),
+    "digits with an underscore": ([*HOURLY, "--set", "max_runs=1_0"], "must be a whole number, not '1_0'"),
+    "seconds without a cron": ([*HOURLY, "--set", "cron_seconds=last"], "--cron: is missing"),
     "no workflow": (["create", "a"], "WORKFLOW"),
 }
 

@@ -119,6 +119,10 @@ class Bulk(NamedTuple):
         """Check the parameters before the first schedule is changed; raises InvalidInputError."""
         if self.until is not None and self.operation != "pause":
             raise InvalidInputError("until", f"says when a pause ends; leave it out of {self.operation}")
+        if self.on_resume is not None and not (self.operation == "resume" or self.until is not None):
+            raise InvalidInputError(
+                "on_resume", "says where a resume, or a pause with `until`, continues; leave it out, or give `until`"
+            )
         if self.until is not None and self.until <= now:
             raise InvalidInputError("until", f"{iso_utc(self.until)} has passed; name a later time")
         if self.skips != 1 and self.operation != "skip_next":

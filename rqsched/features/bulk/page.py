@@ -66,12 +66,14 @@ def _schedules(count: int) -> str:
 
 def _bulk(visit: Visit, action: Action) -> Bulk:
     """Return the requested bulk action with its choices; raises InvalidInputError."""
+    until = actions.until_of(visit) if action.name == "pause" else None
     on_resume, overlap = visit.form.get("on_resume"), visit.form.get("overlap")
+    mode = OnResume.of(on_resume) if on_resume else None
     bulk = Bulk(
         action.name,
         reason=visit.context.reason,
-        on_resume=OnResume.of(on_resume) if on_resume else None,
-        until=actions.until_of(visit) if action.name == "pause" else None,
+        on_resume=mode if action.name == "resume" or until is not None else None,  # each question has the field
+        until=until,
         overlap=OverlapPolicy.of(overlap) if overlap else None,
         context=visit.context,
         force=True,

@@ -138,7 +138,7 @@ def thaw(
     since: datetime | None = None,
     cancels_waiting: bool = False,
 ) -> Thawed:
-    """End the freeze of a namespace, or of everything if it is None. Do nothing if the namespace is not frozen.
+    """End the freeze of a namespace, or of everything if it is None. Do nothing if there is no such freeze.
 
     Due schedules fire by their own policies, unless `missed` is given: `one` or `all` occurrences of each fire, or
     `none`. With `none` and `since`, only occurrences from that instant on do not fire. With `cancels_waiting` every run
@@ -149,7 +149,9 @@ def thaw(
     """
     wanted, gate = _due_of(namespace, missed, since), runtime.freezes
     gate.look(is_fresh=True)  # read which namespaces are frozen: they stay frozen if everything is thawed
-    if namespace is not None and namespace not in gate.frozen and gate.has_sql:
+    is_all_thawed = gate.kept is None and gate.redis_error is None
+    is_thawed = is_all_thawed if namespace is None else namespace not in gate.frozen
+    if is_thawed and gate.has_sql:  # a client may have repeated a thaw whose answer was lost
         return Thawed(None, 0, 0, 0)
     cancelled = _cancel_waiting(runtime, namespace, context) if cancels_waiting else 0
     settled = [] if missed is None else _settle_due(runtime, context, wanted)
@@ -207,16 +209,6 @@ def _waiting(runtime: Runtime, namespace: str | None, limit: int) -> Callable[[C
     """Return a function that reads the waiting runs of a namespace, or of all namespaces that are not frozen."""
     frozen = [*runtime.freezes.frozen] if namespace is None else []
     return partial(run_queries.waiting, limit=limit, namespace=namespace, frozen=frozen)
-
-
-def _require_range(since: datetime | None, *, is_missed: bool) -> datetime | None:
-    if since is None:
-        return None
-    if not is_missed:
-        raise InvalidInputError("since", "says since when occurrences are recorded as missed: give `missed`, too")
-    if since.tzinfo is None:
-        raise InvalidInputError("since", "is naive; pass an aware datetime, such as one with tzinfo=UTC")
-    return since.astimezone(UTC)
 
 
 def _decided(

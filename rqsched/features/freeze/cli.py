@@ -74,6 +74,10 @@ def freeze(
     have begun go on. --reason says why.
     """
     namespace = _namespace(session, where, everything=everything)
+    if sum((preview, listed, history)) > 1:
+        raise InvalidInputError("--preview", "is given with --list or --history; give one of them")
+    if not preview and (missed is not None or since is not None):
+        raise InvalidInputError("--missed", "and --since say what a thaw would do; give --preview, too, or use thaw")
     if listed:
         _list(session, session.scheduler.frozen(), "Nothing is frozen.")
     elif history:

@@ -55,5 +55,5 @@ def _(preview: ThawPreview) -> dict[str, Any]:
 
 @shown.register
 def _(done: Thawed) -> dict[str, Any]:
-    counts = {name: getattr(done, name) for name in ("schedules", "missed", "cancelled", "fired")}
-    return {"was_frozen": done.freeze is not None, **counts}
+    ended = None if done.freeze is None else shown(done.freeze) | {"frozen": False}
+    return {name: getattr(done, name) for name in ("schedules", "missed", "cancelled", "fired")} | {"freeze": ended}

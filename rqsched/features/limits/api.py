@@ -11,7 +11,7 @@ from rqsched.features.limits.chain import change_bounds
 from rqsched.features.limits.decide import Bounds
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, is_name, key_of, require_rate
-from rqsched.kernel.decide.option_table import is_id, require_id
+from rqsched.kernel.decide.option_table import require_id
 from rqsched.kernel.decide.results import MAX_PAGE, LimitDescription, Page, pages
 from rqsched.kernel.queries.schedules import require_limit
 
@@ -73,8 +73,8 @@ class Limits(Group):
             raise InvalidInputError("unset", f"{twice[0]!r} is given, too; say one of both")
         if not off and number is None and text is None:
             raise InvalidInputError("number", "is missing, and so is the rate; give one of them, or both")
-        where = self._namespace(namespace)
-        if not is_id(where) or not is_name(name):
+        where = require_id(self._namespace(namespace), "namespace")
+        if not is_name(name):
             raise LimitNotFoundError(where, name)
 
         def changed(bounds: Bounds) -> Bounds:

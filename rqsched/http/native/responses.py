@@ -377,8 +377,8 @@ class ThawPreviewResponse(Schema):
 class ThawResponse(Schema):
     """The effect of a thaw."""
 
-    was_frozen: bool
-    """Whether there was a freeze."""
+    freeze: FreezeResponse | None
+    """The freeze that has ended; null if there was no freeze."""
     schedules: int
     """How many schedules had due occurrences that were recorded as missed, or fired, first."""
     missed: int

@@ -116,6 +116,8 @@ def test_the_next_occurrences_of_each_are_skipped_and_one_without_any_is_told_ap
     ("asked", "told"),
     [
         (bulk.Bulk.of("pause", count=2), "leave it out of pause"),
+        (bulk.Bulk.of("pause", on_resume="once"), "give `until`"),
+        (bulk.Bulk.of("trigger", on_resume="once"), "leave it out"),
         (bulk.Bulk.of("skip_next", count=101), "from 0 to 100"),
         (bulk.Bulk.of("skip_next", count=-1), "from 0 to 100"),
         (bulk.Bulk.of("skip_next", count=True), "from 0 to 100"),

@@ -41,6 +41,12 @@ def test_since_alone_is_refused(cli: Cli) -> None:
     assert "missed" in cli("thaw", "--since", "2026-01-01T00:00:00Z", code=2).err
 
 
+@pytest.mark.parametrize("options", [["--missed", "one"], ["--since", "2026-01-01T00:00:00Z"], ["--list", "--preview"]])
+def test_a_freeze_with_options_of_a_preview_freezes_nothing(cli: Cli, options: list[str]) -> None:
+    assert "--preview" in cli("freeze", "tenant", *options, code=2).err
+    assert cli.scheduler.frozen() == []
+
+
 def test_a_process_that_is_frozen_by_its_environment_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.scheduler.create("daily", HELLO, Every("24h"))
     monkeypatch.setenv("RQSCHED_FREEZE", "1")

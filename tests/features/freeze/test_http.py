@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -42,7 +43,8 @@ def test_while_everything_is_frozen_what_is_started_by_hand_is_409_and_reads_say
 
     done = web.post(THAW, {**ALL, "missed": "none", "cancel_pending": True}).json()
 
-    assert done == {"was_frozen": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    ended = done.pop("freeze")
+    assert (ended["frozen"], done) == (False, {"schedules": 1, "missed": 3, "cancelled": 0, "fired": 0})
     (over,) = web.get(FREEZE + "history/?everything=true").json()["items"]
     assert (over["frozen"], over["reason"], over["since"]) == (False, "restore", frozen["since"])
     assert (over["thawed_by"], over["kept_in"]) == (frozen["by"], [])
@@ -85,7 +87,9 @@ def test_the_client_freezes_and_thaws_everything_as_the_scheduler_does(web: Web)
         async with asynchronous(web) as far:
             return await far.thaw(everything=True, missed="none")
 
-    assert asyncio.run(thaw()) == Thawed(None, 1, 2, 0)
+    done = asyncio.run(thaw())
+    assert done.freeze is not None
+    assert (done.freeze.reason, replace(done, freeze=None)) == ("restore", Thawed(None, 1, 2, 0))
     assert client.frozen() == []
     (over,) = client.freezes(everything=True)
     assert (over.reason, over.since, over.thawed_at) == ("restore", freeze.since, web.env.clock.now())
@@ -145,7 +149,8 @@ def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_al
 
     done = web.post(THAW, {"missed": "none", "cancel_pending": True, "reason": "it has moved"}).json()
 
-    assert done == {"was_frozen": True, "schedules": 1, "missed": 3, "cancelled": 0, "fired": 0}
+    ended = done.pop("freeze")
+    assert (ended["frozen"], done) == (False, {"schedules": 1, "missed": 3, "cancelled": 0, "fired": 0})
     (over,) = web.get(FREEZE + "history/").json()["items"]
     assert (over["frozen"], over["reason"], over["thaw_reason"]) == (False, "it moves", "it has moved")
     assert web.post(at(operation="trigger/")).status_code == 200
@@ -160,7 +165,7 @@ def test_an_admin_of_one_namespace_freezes_and_sees_that_one(make_web: MakeWeb) 
     assert tenant.post(FREEZE, {}).json()["namespace"] == "tenant"
     assert [one["namespace"] for one in tenant.get(FROZEN).json()["items"]] == ["tenant"]
     problem(tenant.post(THAW, {}, headers={"X-Namespace": "default"}), 404, "namespace_not_found")
-    assert tenant.post(THAW, {}).json()["was_frozen"] is True
+    assert tenant.post(THAW, {}).json()["freeze"] is not None
     assert [one.namespace for one in web.env.scheduler.frozen()] == ["default"]
 
 
@@ -179,7 +184,9 @@ def test_the_client_freezes_and_thaws_as_the_scheduler_does(web: Web) -> None:
         async with asynchronous(web) as far:
             return await far.thaw(missed="one")
 
-    assert asyncio.run(thaw()) == Thawed(None, 1, 1, 0, 1)
+    done = asyncio.run(thaw())
+    assert done.freeze is not None
+    assert (done.freeze.reason, replace(done, freeze=None)) == ("it moves", Thawed(None, 1, 1, 0, 1))
     assert client.frozen() == []
     assert [one.reason for one in client.freezes()] == ["it moves"]
 

@@ -395,6 +395,7 @@ def test_a_thaw_cancels_what_waits_in_its_scope_alone_and_leaves_what_is_frozen(
     env = any_env
     here, there = (env.fire_next(env.create(spec=HOUR, namespace=name), HOUR) for name in ("default", "tenant"))
     env.scheduler.freeze()
+    env.scheduler.freeze(everything=True)
     env.advance(HOUR)
     done = env.scheduler.thaw(everything=True, missed="none", cancel_pending=True)
     assert (done.schedules, done.cancelled, there.refresh().status, here.refresh().status) == (
@@ -407,10 +408,13 @@ def test_a_thaw_cancels_what_waits_in_its_scope_alone_and_leaves_what_is_frozen(
     assert here.refresh().status == "cancelled"
 
 
-def test_a_thaw_of_what_is_not_frozen_does_nothing(any_env: Env) -> None:
+@pytest.mark.parametrize("everything", [False, True], ids=["a namespace", "everything"])
+def test_a_thaw_of_what_is_not_frozen_does_nothing(any_env: Env, everything: bool) -> None:
     env, schedule = any_env, any_env.create()
+    assert (waiting := schedule.trigger().run)
     env.advance(5 * MINUTE)
-    done = env.scheduler.thaw(missed="none", cancel_pending=True)
-    assert (done.freeze, done.missed, env.state(schedule).missed_count) == (None, 0, 0)
+    done = env.scheduler.thaw(everything=everything, missed="none", cancel_pending=True)
+    assert (done.freeze, done.missed, done.cancelled, env.state(schedule).missed_count) == (None, 0, 0, 0)
+    assert waiting.refresh().status == "pending"
     with pytest.raises(InvalidInputError, match="missed"):
         env.scheduler.thaw(missed="some")  # type: ignore[arg-type]

@@ -378,7 +378,7 @@ def test_label_that_is_missing_is_refused_at_creation_and_at_a_change(env: Env) 
     assert schedule.refresh().labels == {"tenant": "42"}
 
 
-@pytest.mark.parametrize("limit", ["", "a b", "{tenant}", "{labels.}", "{labels.a", "a}", "x" * 256, 5, "a\nb"])
+@pytest.mark.parametrize("limit", ["", "..", "a b", "{tenant}", "{labels.}", "{labels.a", "a}", "x" * 256, 5, "a\nb"])
 def test_what_is_no_template_is_refused(env: Env, limit: Any) -> None:
     with pytest.raises(InvalidPolicyError, match="limit"):
         env.create(limit=limit, limit_running=1)

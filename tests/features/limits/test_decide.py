@@ -174,7 +174,7 @@ def test_name_is_made_of_labels_and_namespace() -> None:
     assert split_key(key_of("ns", "a/b")) == ("ns", "a/b")
 
 
-@pytest.mark.parametrize("text", ["", "a b", "x" * 256, "\u202e"])
+@pytest.mark.parametrize("text", ["", ".", "a b", "x" * 256, "\u202e"])
 def test_label_that_makes_no_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidPolicyError, match="limit"):
         name_of("{labels.a}", "ns", f'{{"a":"{text}"}}')
