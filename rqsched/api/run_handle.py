@@ -264,10 +264,21 @@ class Runs(Group):
         >>> scheduler.runs.retry_failed("1h", reason="the mail server is back", dry_run=True)
         []
 
-        `since` is an instant, or a length before now. The run that ended first is retried first; if the overlap policy
-        allows one run at a time, the runs of a schedule follow one another. Returns a row for each run; `dry_run`
-        writes nothing. If there are more than `bound` runs, writes nothing and raises InvalidLimitError. After an
-        interruption, call it again: a retried run no longer counts as failed.
+        The run that ended first is retried first; if the overlap policy allows one run at a time, the runs of a
+        schedule follow one another. Returns a row for each run. If there are more than `bound` runs, none is retried.
+        After an interruption, call it again: a retried run no longer counts as failed. Raises InvalidLimitError.
+
+        Args:
+            since: Ended at or after this instant, or so long ago.
+            until: Ended before this instant.
+            schedule_id: Only of this schedule.
+            workflow: Only of this workflow.
+            namespace: The namespace; default that of the scheduler.
+            bound: Refuse more runs than this; over HTTP at most 1000.
+            dry_run: Return what would be retried; write nothing.
+            reason: Why; recorded with each audit event.
+            progress: Called with each row.
+            context: The caller, for the audit events.
         """
         require_note(reason, "reason")
         begin = since if isinstance(since, datetime) else self.runtime.now() - to_span(since)

@@ -82,12 +82,11 @@ def _iterated(call: Callable[..., Any]) -> Callable[..., Any]:
     return iterated(call)
 
 
-class AsyncRuns(AsyncGroup):
+class AsyncRuns(operations.AsyncRuns):
     """Runs whose operations are awaited."""
 
     list = _awaited(sync.Runs.list)
     iter = _iterated(sync.Runs.iter)
-    retry_failed = _awaited(sync.Runs.retry_failed)
 
 
 class AsyncBulkOperations(AsyncGroup):

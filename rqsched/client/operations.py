@@ -21,6 +21,8 @@ from rqsched.types import (
     LimitDescription,
     Load,
     Page,
+    RetryRow,
+    SpanLike,
     Thawed,
     ThawPreview,
     Usage,
@@ -404,6 +406,62 @@ class RunOperations(RunView):
         return self._client.send(
             self._edit("retry", sent({"reason": reason, "failed_targets": failed_targets}), is_repeatable=False)
         )
+
+
+class Runs(Group):
+    """The runs of a client; see `rqsched.types.Runs`."""
+
+    def retry_failed(
+        self,
+        since: datetime | SpanLike,
+        *,
+        until: datetime | None = None,
+        schedule_id: str | None = None,
+        workflow: str | None = None,
+        bound: int = 1000,
+        dry_run: bool = False,
+        reason: str | None = None,
+    ) -> Sequence[RetryRow]:
+        """Retry every run that failed or was lost since an instant, as `RunHandle.retry` does.
+
+        The run that ended first is retried first; if the overlap policy allows one run at a time, the runs of a
+        schedule follow one another. Returns a row for each run. If there are more than `bound` runs, none is retried.
+        After an interruption, call it again: a retried run no longer counts as failed. Raises InvalidLimitError.
+
+        Args:
+            since: Ended at or after this instant, or so long ago.
+            until: Ended before this instant.
+            schedule_id: Only of this schedule.
+            workflow: Only of this workflow.
+            bound: Refuse more runs than this; over HTTP at most 1000.
+            dry_run: Return what would be retried; write nothing.
+            reason: Why; recorded with each audit event.
+        """
+        return self._client.send(
+            Request(
+                "POST",
+                path_of("runs", "retry"),
+                responses.listed(RetryRow),
+                sent(
+                    {
+                        "since": since,
+                        "until": until,
+                        "schedule_id": schedule_id,
+                        "workflow": workflow,
+                        "bound": bound,
+                        "dry_run": dry_run,
+                        "reason": reason,
+                    }
+                ),
+                is_repeatable=dry_run,
+            )
+        )
+
+
+class AsyncRuns(AsyncGroup):
+    """Runs whose operations are awaited."""
+
+    retry_failed = awaited(Runs.retry_failed)
 
 
 class ScheduleOperations(ScheduleView):

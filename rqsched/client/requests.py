@@ -74,7 +74,13 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def sent(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are not None as JSON; raises InvalidInputError for a naive instant."""
-    return {name: instant(name, one) if isinstance(one, datetime) else one for name, one in given(fields).items()}
+    return {name: _sent(name, one) for name, one in given(fields).items()}
+
+
+def _sent(name: str, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return instant(name, value) if isinstance(value, datetime) else value
 
 
 def many(texts: Sequence[str]) -> list[str] | None:

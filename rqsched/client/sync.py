@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import httpx
@@ -30,7 +30,6 @@ from rqsched.types import (
     BulkProgress,
     NamespaceData,
     Page,
-    RetryRow,
     Synced,
     TargetDescription,
     TargetProgress,
@@ -51,8 +50,10 @@ class _Group(Group):
     _client: Client
 
 
-class Runs(_Group):
+class Runs(operations.Runs):
     """The runs of all schedules; see `rqsched.types.Runs`."""
+
+    _client: Client
 
     def list(
         self,
@@ -102,33 +103,6 @@ class Runs(_Group):
         asked: dict[str, Any] = {"status": status, "schedule_id": schedule_id, "workflow": workflow, "since": since}
         asked |= {"until": until, "error": error, "sort": sort}
         return self._client._pages(lambda cursor: self.list(**asked, limit=MAX_PAGE, cursor=cursor))
-
-    def retry_failed(
-        self,
-        since: datetime | timedelta,
-        *,
-        until: datetime | None = None,
-        schedule_id: str | None = None,
-        workflow: str | None = None,
-        bound: int = 1_000,
-        dry_run: bool = False,
-        reason: str | None = None,
-    ) -> Sequence[RetryRow]:
-        """Retry every run that failed or was lost since an instant, or so long ago; returns a row for each.
-
-        Raises InvalidLimitError, with nothing retried, when there are more than `bound` (at most 1000).
-        """
-        body = {
-            "since": since.total_seconds() if isinstance(since, timedelta) else instant("since", since),
-            "until": until and instant("until", until),
-            "schedule_id": schedule_id,
-            "workflow": workflow,
-            "bound": bound,
-            "dry_run": dry_run,
-            "reason": reason,
-        }
-        path, read = path_of("runs", "retry"), responses.listed(RetryRow)
-        return self._client.send(Request("POST", path, read, given(body), is_repeatable=dry_run))
 
 
 class BulkOperations(_Group):

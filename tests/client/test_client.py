@@ -99,7 +99,7 @@ def test_client_retries_all_that_failed(any_web: Web) -> None:
     assert planned_again.status == "dry_run"
     (done,) = client.runs.retry_failed(any_web.env.clock.now(), reason="repaired")
     assert (done.run_uid, done.outcome, done.reason) == (planned.run_uid, "started", None)
-    assert client.runs.retry_failed(timedelta(hours=1), workflow="other") == []
+    assert client.runs.retry_failed("1h", workflow="other") == []
 
 
 def test_a_blocked_run_is_read_with_its_reason(client: Client, web: Web) -> None:

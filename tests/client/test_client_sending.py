@@ -105,6 +105,16 @@ def test_a_request_that_is_not_repeatable_raises_the_503(web: Web) -> None:
     assert web.read()["status"] == "active"
 
 
+def test_a_dry_run_is_sent_again_after_a_503_and_what_it_shows_is_not(web: Web) -> None:
+    transport = Unavailable(web)
+    assert client_of(web, transport, retries=Retries()).runs.retry_failed("1h", dry_run=True) == []
+    assert len(transport.sent) == 3
+    transport = Unavailable(web)
+    with pytest.raises(errors.DatabaseUnavailableError, match="does not answer"):
+        client_of(web, transport, retries=Retries()).runs.retry_failed("1h")
+    assert len(transport.sent) == 1
+
+
 def test_the_asynchronous_client_sends_again_after_a_lost_response(web: Web) -> None:
     inner = InProcess(web, lost=2)
 

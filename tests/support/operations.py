@@ -179,7 +179,8 @@ def request(operation: Operation, parameters: Sequence[Parameter], result: str) 
     if operation.method == "GET":
         return f"get(path_of({path}), {reader(result)}{f', {given}' if given else ''})"
     where = "" if not given else f", {given}" if operation.has_body else f", params={given}"
-    repeatable = ", is_repeatable=True" if operation.is_repeatable else ""
+    is_dry = any(one.name == "dry_run" for one in parameters)
+    repeatable = ", is_repeatable=True" if operation.is_repeatable else ", is_repeatable=dry_run" if is_dry else ""
     return f'Request("{operation.method}", path_of({path}), {reader(result)}{where}{repeatable})'
 
 

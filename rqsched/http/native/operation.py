@@ -90,7 +90,10 @@ class Operation:
     errors: Sequence[ErrorLike] = ()
     """The errors in addition to those of every route."""
     is_repeatable: bool = False
-    """Whether it has the same effect when it is sent twice, so that a client sends it again if the answer is lost."""
+    """Whether it has the same effect when it is sent twice, so that a client sends it again if the answer is lost.
+
+    A client also sends every dry run again.
+    """
     types: Mapping[str, Any] = field(default_factory=dict)
     """The types of parameters that have limits which the method's annotations do not say."""
     example: Mapping[str, Any] | None = None

@@ -150,7 +150,6 @@ IfMatch = Annotated[str | None, Header(description="The ETag or version the sche
 
 _PIPELIT = "The Pipelit document's name for"
 _NOTE = "A note for the next operator."
-_REASON = "Why; recorded with the audit event."
 
 
 class RequestBody(BaseModel):
@@ -404,12 +403,6 @@ class BackfillRequest(
     )
 
 
-class RetryRunRequest(RequestBody):
-    """Why a run is run again."""
-
-    reason: Note | None = Field(default=None, description=_REASON)
-
-
 def _read_since(value: Any) -> datetime | timedelta:
     try:
         return read_instant(value)
@@ -422,19 +415,6 @@ def _read_since(value: Any) -> datetime | timedelta:
 _SINCE_SCHEMA = {"anyOf": [{"type": "string", "format": "date-time"}, *_SPAN_SCHEMA["anyOf"]]}
 Since = Annotated[datetime | timedelta, BeforeValidator(_read_since), WithJsonSchema(_SINCE_SCHEMA)]
 """An instant, or how long ago."""
-
-
-class RetryFailedRequest(
-    RetryRunRequest, json_schema_extra=shown({"since": "1h", "workflow": "invoice-sync", "dry_run": True})
-):
-    """The filter of failed and lost runs to run again."""
-
-    since: Since = Field(description="Ended at or after this instant, or so long ago.")
-    until: Instant | None = Field(default=None, description="Ended before this instant.")
-    schedule_id: Id | None = Field(default=None, description="Only of this schedule.")
-    workflow: Name | None = Field(default=None, description="Only of this workflow.")
-    dry_run: bool = Field(default=False, description="Return what would be retried; write nothing.")
-    bound: Annotated[int, Field(ge=1, le=1_000)] = Field(default=1_000, description="Refuse more runs than this.")
 
 
 class BulkRequest(RequestBody, json_schema_extra=shown({"labels": {"team": "billing"}, "dry_run": True})):

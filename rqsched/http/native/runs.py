@@ -23,6 +23,7 @@ from rqsched.api.cursors import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unb
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunFilters
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.api.scheduler import Scheduler
 from rqsched.api.states import RUN_FILTERS
 from rqsched.errors import (
     FrozenError,
@@ -40,11 +41,12 @@ from rqsched.http.native.operation import Operation, Owner, routes
 from rqsched.http.native.requests import (
     BackfillRequest,
     Cursor,
+    Id,
     Instant,
     Limit,
-    RetryFailedRequest,
     ScheduleId,
     ShownFields,
+    Since,
 )
 from rqsched.http.native.responses import (
     LARGE_OF_RUN,
@@ -211,32 +213,6 @@ def list_runs_of_namespace(
 
 
 @router.post(
-    "/runs/retry/",
-    response_model=RetryFailedResponse,
-    responses=PROBLEM.of(InvalidLimitError, FrozenError),
-    tags=["runs"],
-)
-def retry_failed_runs(call: OperateAlways, body: RetryFailedRequest) -> Response:
-    """Retry every run that failed or was lost since an instant, at most 1000 a request.
-
-    The runs of one schedule follow one another. More than `bound` is 422 and retries none. Safe to repeat: a retried
-    run is no longer failed.
-    """
-    rows = call.scheduler.runs.retry_failed(
-        body.since,
-        until=body.until,
-        schedule_id=body.schedule_id,
-        workflow=body.workflow,
-        namespace=call.namespace,
-        bound=body.bound,
-        dry_run=body.dry_run,
-        reason=body.reason,
-        context=call.context,
-    )
-    return Json(retry_failed_response(rows))
-
-
-@router.post(
     "/schedules/{schedule_id}/backfill/",
     response_model=BackfillResponse,
     responses={
@@ -302,6 +278,13 @@ OPERATIONS = (
     Operation(  # not repeatable: a run that failed again meanwhile would be retried twice
         "retry_run", "POST", "/schedules/{schedule_id}/runs/{run}/retry/", "retry", OperateAlways, RunResponse,
         (*_RUN, RunStateError, FrozenError), example={"reason": "the server is back"}, owner=_RUN_HANDLE,
+    ),
+    Operation(  # not repeatable, as `retry_run`
+        "retry_failed_runs", "POST", "/runs/retry/", "runs.retry_failed", OperateAlways, RetryFailedResponse,
+        (InvalidLimitError, FrozenError),
+        types={"since": Since, "schedule_id": Id | None, "bound": Annotated[int, Field(ge=1, le=1_000)]},
+        example={"since": "1h", "workflow": "invoice-sync", "dry_run": True},
+        owner=Owner(Scheduler, answer=lambda _, rows: Json(retry_failed_response(rows))),
     ),
     Operation(
         "list_deliveries", "GET", "/schedules/{schedule_id}/deliveries/", "deliveries", Read, DeliveriesResponse,
