@@ -286,7 +286,9 @@ class RunNotFoundError(NotFoundError):
 
     def __init__(self, run: str) -> None:
         self.run = run
-        super().__init__(f"no run {run!r}; `rqsched runs SCHEDULE_ID` shows those that exist.")
+        super().__init__(
+            f"no run {run!r}; `rqsched runs SCHEDULE_ID` shows those that exist. A number needs --schedule, too."
+        )
 
 
 class BackfillNotFoundError(NotFoundError):

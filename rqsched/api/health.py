@@ -449,7 +449,7 @@ def _went_back(scope: _Scope) -> Finding:
 @_check(
     "all-frozen",
     "schema redis",
-    "`rqsched freeze --everything --preview` shows what a thaw would do; `rqsched thaw --everything` ends it.",
+    "`rqsched thaw --everything --preview` shows what a thaw would do; `rqsched thaw --everything` ends it.",
     _Shown.PROCESSES,
 )
 def _all_frozen(scope: _Scope) -> Finding:
@@ -463,7 +463,7 @@ def _all_frozen(scope: _Scope) -> Finding:
 @_check(
     "frozen",
     "all-frozen",
-    "`rqsched freeze NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
+    "`rqsched thaw NAMESPACE --preview` shows what a thaw would do; `rqsched thaw NAMESPACE` ends it.",
     _Shown.WORK,
 )
 def _frozen(scope: _Scope) -> Finding:

@@ -135,12 +135,26 @@ class Deferred(TyperCommand):
         return loaded.make_context(*args, **extra)
 
 
+_IN_GROUPS = {
+    **{name: f"forecast {name}" for name in ("load", "simulate", "upcoming")},
+    **{name: f"run {name}" for name in ("targets", "deliveries")},
+    "usage": "namespace usage",
+}
+"""The commands of groups that one may look for by themselves."""
+
+
 class Commands(TyperGroup):
     """The commands of ENTRIES."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands.update({entry.name: Deferred(entry) for entry in ENTRIES})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name; for a command of a group, fail and name the group."""
+        if args and args[0] in _IN_GROUPS:
+            ctx.fail(f"No such command '{args[0]}'. Use `rqsched {_IN_GROUPS[args[0]]}`.")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

@@ -59,13 +59,13 @@ _METAVARS = {Kind.COUNT: "N", Kind.LENGTH: "SPAN", Kind.LABELS: "NAME=VALUE"} | 
     (Kind.ARGUMENTS, Kind.OBJECT), "JSON"
 )
 _HELP = {
-    "exclude": "Days, windows, calendars without it.",
+    "exclude": "Days, windows or calendars without fires.",
     "args": "A list; @FILE reads it, @- from stdin.",
-    "kwargs": "An object, as --args has the list.",
-    "queue": "Of its runs; default: the workflow's.",
-    "timeout": "How long an attempt may take.",
-    "overlap": "While a run is unfinished: skip ...",
-    "labels": "To filter by; may be repeated.",
+    "kwargs": "An object; @FILE and @- as for --args.",
+    "queue": "The queue; default: the workflow's.",
+    "timeout": "The longest time of an attempt.",
+    "overlap": "skip, buffer_all ...: see the docs.",
+    "labels": "A label to filter by; may be repeated.",
 }
 """Shorter than the sentence of the table, so that each flag takes one line of 80 columns."""
 

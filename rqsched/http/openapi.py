@@ -44,6 +44,7 @@ from rqsched.errors import (
     InvalidTypeError,
     LimitConflictError,
     NamespaceNotFoundError,
+    NewerReleaseError,
     QuotaExceededError,
     RedisUnavailableError,
     RqschedError,
@@ -245,7 +246,7 @@ EVERYWHERE: Sequence[ErrorLike] = (
 DEFINITION: Sequence[ErrorLike] = (
     InvalidSpecError, InvalidCronError, InvalidTimezoneError, InvalidDurationError, UpstreamError, InvalidPayloadError,
     InvalidPolicyError, InvalidTypeError, InvalidLimitError, TooMuchWorkError, UnknownWorkflowError,
-    UnknownCalendarError, QuotaExceededError, LimitConflictError,
+    UnknownCalendarError, QuotaExceededError, LimitConflictError, NewerReleaseError,
 )  # fmt: skip
 """The errors of a schedule's definition."""
 PROBLEM = Refusals(ProblemResponse, (MalformedError, InvalidInputError, *EVERYWHERE), "application/problem+json")

@@ -178,7 +178,7 @@ def test_restart_revives_a_dead_schedule(any_env: Env) -> None:
 
 def test_restart_is_refused_unless_the_schedule_has_ended_and_can_fire_again(any_env: Env) -> None:
     schedule = any_env.create(spec=Once(NOON + MINUTE))
-    with pytest.raises(ScheduleStateError, match="active already"):
+    with pytest.raises(ScheduleStateError, match="use trigger"):
         schedule.restart()
     schedule.pause()
     with pytest.raises(ScheduleStateError, match="resume"):

@@ -106,6 +106,7 @@ OTHERS = {
     "pruning before no instant": (["prune", "--yes", "--events-before", "x"], "--events-before"),
     "an empty idempotency key": (["trigger", "known", "--idempotency-key", ""], "idempotency_key"),
     "an unknown command": (["frobnicate"], "frobnicate"),
+    "a command of a group": (["upcoming"], "rqsched forecast upcoming"),
     "a file that is not there": (["sync", "nowhere.json"], "nowhere.json"),
 }
 

@@ -45,7 +45,6 @@ ThawMissed = Annotated[
         "to its missed_limit, or none. The rest is recorded as missed.",
     ),
 ]
-CancelPending = Annotated[bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")]
 Since = Annotated[
     str | None,
     typer.Option("--since", metavar="INSTANT", help="With --missed none: only what is due since then; ISO 8601."),
@@ -57,11 +56,6 @@ def freeze(
     session: Session,
     where: Where = None,
     everything: Everything = False,
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Freeze nothing: show what a thaw would do, and which runs wait.")
-    ] = False,
-    missed: ThawMissed = None,
-    since: Since = None,
     listed: Annotated[bool, typer.Option("--list", help="Freeze nothing: list what is frozen.")] = False,
     history: Annotated[
         bool,
@@ -74,18 +68,13 @@ def freeze(
     have begun go on. --reason says why.
     """
     namespace = _namespace(session, where, everything=everything)
-    if sum((preview, listed, history)) > 1:
-        raise InvalidInputError("--preview", "is given with --list or --history; give one of them")
-    if not preview and (missed is not None or since is not None):
-        raise InvalidInputError("--missed", "and --since say what a thaw would do; give --preview, too, or use thaw")
+    if listed and history:
+        raise InvalidInputError("--list", "and --history were both given; give one of them")
     if listed:
         _list(session, session.scheduler.frozen(), "Nothing is frozen.")
     elif history:
         found = session.scheduler.freezes(everything=everything, namespace=namespace)
         _list(session, found, f"There has been no freeze of {_named(namespace)}.")
-    elif preview:
-        wanted: dict[str, Any] = {"everything": everything, "namespace": namespace}
-        _show(session, session.scheduler.preview_thaw(missed=_said(missed), since=_instant(since), **wanted), namespace)
     else:
         with closing(Scheduler.from_env(settings=session.settings)) as scheduler:  # its database may be down
             reason, by = session.reason, session.context
@@ -104,17 +93,23 @@ def thaw(
     cancel_pending: Annotated[
         bool, typer.Option("--cancel-pending", help="Cancel every run that waits to begin.")
     ] = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Thaw nothing: show what would fire, and which runs wait.")
+    ] = False,
 ) -> None:
     """Let a namespace, or everything, begin again.
 
-    What is due fires by each schedule's policy. `rqsched freeze --preview` with the same options says what.
+    Due schedules fire by their policies. `--preview` shows what the same options would do.
     """
     namespace = _namespace(session, where, everything=everything)
+    wanted: dict[str, Any] = {
+        "everything": everything, "namespace": namespace, "missed": _said(missed), "since": _instant(since),
+    }  # fmt: skip
+    if preview:
+        _show(session, session.scheduler.preview_thaw(**wanted), namespace)
+        return
     done = session.scheduler.thaw(
-        everything=everything,
-        namespace=namespace,
-        missed=_said(missed),
-        since=_instant(since),
+        **wanted,
         cancel_pending=cancel_pending,
         reason=session.reason,
         context=session.context,

@@ -29,6 +29,7 @@ from rqsched.errors import (
     FrozenError,
     InvalidLimitError,
     InvalidPolicyError,
+    NewerReleaseError,
     RunNotFoundError,
     RunStateError,
     ScheduleNotFoundError,
@@ -218,6 +219,7 @@ def list_runs_of_namespace(
     responses={
         202: {"model": BackfillResponse, "description": "It continues; poll Location."},
         **PROBLEM.of(
+            NewerReleaseError,
             ScheduleNotFoundError,
             FrozenError,
             InvalidPolicyError,

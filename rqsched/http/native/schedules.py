@@ -37,6 +37,7 @@ from rqsched.errors import (
     InvalidLimitError,
     InvalidPayloadError,
     InvalidPolicyError,
+    NewerReleaseError,
     ScheduleExistsError,
     ScheduleNotFoundError,
     ScheduleStateError,
@@ -96,7 +97,7 @@ from rqsched.types import LastOutcome, Page, Schedule, ScheduleStatus
 
 Sort = Literal["created", "-created", "next", "-next", "id", "-id"]
 router = APIRouter(route_class=StrictRoute, tags=["schedules"])
-_CHANGE = (ScheduleNotFoundError, VersionConflictError)
+_CHANGE = (ScheduleNotFoundError, VersionConflictError, NewerReleaseError)
 
 
 @router.get(

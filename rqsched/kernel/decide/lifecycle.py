@@ -770,5 +770,5 @@ _HINTS = {
     ("resume", ScheduleStatus.DONE): "Use restart() to run it again from zero.",
     ("resume", ScheduleStatus.DEAD): "Use restart() to revive it.",
     ("restart", ScheduleStatus.PAUSED): "Use resume().",
-    ("restart", ScheduleStatus.ACTIVE): "It is active already.",
+    ("restart", ScheduleStatus.ACTIVE): "Only a done or dead one restarts; use trigger() for a run now.",
 }

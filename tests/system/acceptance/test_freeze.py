@@ -59,9 +59,7 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
         back_up(database, copy)
         at = live.scheduler.runtime.now()
     began = len(live.executions())
-    wait_until(
-        lambda: command(live, "freeze", "--everything", "--preview")["schedules"], timeout=60, what="what is due"
-    )
+    wait_until(lambda: command(live, "thaw", "--everything", "--preview")["schedules"], timeout=60, what="what is due")
     assert len(live.executions()) <= began + len(schedules)  # those that had begun
     worker.terminate()
     live.scheduler.close()
@@ -79,7 +77,7 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
         worker.terminate()
         worker = live.start_worker()
         worker.wait_for_log("nothing begins here", timeout=60)
-    found = command(live, "freeze", "--everything", "--preview", "--missed", "none", "--since", at.isoformat())
+    found = command(live, "thaw", "--everything", "--preview", "--missed", "none", "--since", at.isoformat())
     assert found["freeze"]["reason"] in {"restore", "restored"}
     assert {row["schedule_id"] for row in found["schedules"]} == {one.schedule_id for one in schedules}
     assert sum(row["missed"] for row in found["schedules"]) >= len(schedules)

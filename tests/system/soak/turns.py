@@ -151,7 +151,7 @@ def restore(play: Play, turn: Turn, *, is_flushed: bool, is_missed: bool) -> Non
             worker.wait_for_log("nothing begins here", timeout=_SOON)
         wait_until(lambda: redis.exists(passed), timeout=_SOON, what="a pass")
     how = ["--missed", "none", "--since", (backed_up_at - _MARGIN).isoformat()] if is_missed else []
-    found = play.command("freeze", "--everything", "--preview", *how)
+    found = play.command("thaw", "--everything", "--preview", *how)
     assert found["schedules"], found
     assert play.executed() == ran, "something began in the freeze"
     play.command("thaw", "--everything", *how, *(["--cancel-pending"] if is_missed else []))
