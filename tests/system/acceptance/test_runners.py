@@ -248,7 +248,7 @@ def test_a_runner_that_stands_still_is_replaced_and_its_run_is_settled(live: Liv
     runner.suspend()
 
     wait_until(lambda: is_gone(runner), timeout=180, what=f"the end of {runner}")
-    assert "makes no progress" in worker.log()
+    assert "has made no progress" in worker.log()
     live.open_gate()
     live.wait_for_status(run, "succeeded")
     live.check()

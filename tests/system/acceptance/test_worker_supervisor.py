@@ -56,7 +56,7 @@ def test_a_dispatcher_that_stands_still_is_replaced_and_fires_go_on(live: LiveEn
     worker.wait_for_child("dispatcher", other_than=stopped.pid)
     assert is_gone(stopped)
     live.wait_for_fires(schedule)
-    assert "dispatcher makes no progress" in worker.log()
+    assert "dispatcher has made no progress" in worker.log()
     worker.terminate()
     live.check()
 
