@@ -82,7 +82,7 @@ class Condition:
             found = os.fstat(self._canary)
         except OSError:
             return None, None
-        if sys.platform == "darwin":  # it has no saved ids to ask for
+        if sys.platform == "darwin":  # it cannot return saved ids
             return (found.st_dev, found.st_ino), (os.getuid(), os.geteuid(), os.getgid(), os.getegid())
         return (found.st_dev, found.st_ino), (*os.getresuid(), *os.getresgid())
 

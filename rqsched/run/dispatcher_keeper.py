@@ -76,7 +76,7 @@ class KeptDispatcher:
             let_go(self._life)
         _log.warning("the dispatcher and its keeper have died; restarting", extra={"action": "keeper_restarted"})
         self._life = None
-        self._spawns = True  # by now RQ has threads in this process
+        self._spawns = True  # by now RQ has started threads in this process
         try:
             self.start()
         except OSError:

@@ -27,7 +27,7 @@ def leave_first_process() -> None:
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)  # so that a terminal's Ctrl-C reaches only the child
-        with contextlib.suppress(OSError):  # without a terminal
+        with contextlib.suppress(OSError):  # there is no terminal
             os.tcsetpgrp(0, os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return

@@ -244,7 +244,7 @@ class Supervisor:
 
     def _finish(self, on_turn: Callable[[], None]) -> None:
         for keepers in ([one for one in self._keepers if not one.role.is_last], self._keepers):
-            while sum(keeper.finish(self._asked) for keeper in keepers):  # how many still run
+            while sum(keeper.finish(self._asked) for keeper in keepers):  # the number that still run
                 self._turn(on_turn)
 
 
@@ -345,7 +345,7 @@ class _ChildKeeper:
     def _ask(self, asked: int) -> None:
         now = time.monotonic()
         if self._is_last and asked < _KILLED_AT:
-            return  # it ends by itself
+            return  # the last child ends by itself
         if self._asked >= asked and (asked == 1 or now < self._ask_again_at):
             return
         self._asked, self._ask_again_at = asked, now + _IGNORED_SECONDS

@@ -136,7 +136,7 @@ def too_long(folder: Path, name: str = "dispatcher-0000000") -> str | None:
 
 
 class LivenessSocket:
-    """Answers pings: whether this process lives."""
+    """Answers pings, which ask whether this process lives."""
 
     def __init__(self, folder: Path, kind: str, pid: int | None = None) -> None:
         """Listen in the name of this process, or of `pid`; raises OSError if that fails."""

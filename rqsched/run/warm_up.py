@@ -48,7 +48,7 @@ def warm_up(runtime: Runtime) -> None:
     inspect.isawaitable(None)
     try:
         runtime.database.transact(partial(_rehearse, runtime.features), patience=_ONCE)
-        runtime.now()  # measures the clock
+        runtime.now()  # this measures the clock
     except FAILURES as error:
         _log.debug("not warmed up: %s", error, extra={"action": "not_warmed_up"})
     finally:

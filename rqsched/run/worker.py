@@ -347,7 +347,7 @@ def _needs_pass(runtime: Runtime) -> bool:
             return False
         return runtime.database.read(reconcile_queries.has_schedules)
     except (BackendUnavailableError, DatabaseError, RedisError):
-        return True  # the pass says what is wrong
+        return True  # the pass reports the error
     finally:
         runtime.database.close()
 

@@ -92,7 +92,7 @@ class Dispatcher:
                         self._heartbeat.stop()  # a dispatcher that cannot fire does not count as live
                     self._pause()
                     continue
-                if not self._runtime.freezes.is_own:  # else it does not count as live, either
+                if not self._runtime.freezes.is_own:  # a frozen dispatcher does not count as live, either
                     self._heartbeat.send()
                 fired = self.run_once()
                 if fired < self._batch:

@@ -33,7 +33,7 @@ _EXTRAS = {
 
 
 class Told(NamedTuple):
-    """A finding from marks: a side went back."""
+    """A finding from marks: SQL or Redis went back, or two databases write."""
 
     which: WentBack
     """The side that went back, or two databases."""

@@ -280,7 +280,7 @@ def _is_of(dialect: Dialect, principal: str) -> sa.ColumnElement[bool]:
     is_named = dialect.text_at(payload, "command_context", "principal").icontains(principal, autoescape=True)
     if not (principal.isascii() and principal.isprintable()) or {'"', "\\"} & {*principal}:
         return is_named
-    return payload.icontains(principal, autoescape=True) & is_named  # by text first: most are not parsed
+    return payload.icontains(principal, autoescape=True) & is_named  # compare texts first, and parse few
 
 
 MOST_LOOKED_AT = 5_000
@@ -293,15 +293,15 @@ class AskedFilters(NamedTuple):
     namespace: str
     """The namespace of their schedules."""
     principal: str | None = None
-    """A part of the actor's name, in upper or lower case; None is anybody."""
+    """A part of the actor's name, in upper or lower case; None for any actor."""
     event_type: str | None = None
-    """Of this type; None is any."""
+    """Of this type; None for any."""
     schedule_id: str | None = None
-    """The id of the schedules, deleted ones included; None is any."""
+    """The id of the schedules, deleted ones included; None for any."""
     since: datetime | None = None
-    """Recorded then or later; None is any time."""
+    """Recorded then or later; None for any time."""
     until: datetime | None = None
-    """Recorded before; None is any time."""
+    """Recorded before; None for any time."""
 
 
 class FoundEvents(NamedTuple):
@@ -361,9 +361,9 @@ class RecordedEvent(NamedTuple):
     sequence: int
     """Its number in the schedule's history."""
     event_type: str
-    """What happened."""
+    """The type of the event."""
     payload: str
-    """JSON."""
+    """The payload, as JSON."""
     workflow_run_id: str | None
     """The uid of the run it is about; None when it is about none."""
     namespace: str

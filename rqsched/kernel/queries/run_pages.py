@@ -64,19 +64,19 @@ class RunFilters(NamedTuple):
     namespace: str
     """The namespace of their schedules."""
     statuses: Sequence[str] = ()
-    """The statuses, of which `blocked` means blocked pending runs; empty is any."""
+    """The statuses, of which `blocked` means blocked pending runs; empty for any."""
     schedule_id: str | None = None
-    """The id of their schedules, deleted ones included; None is any."""
+    """The id of their schedules, deleted ones included; None for any."""
     workflow: str | None = None
-    """The workflow they execute; None is any."""
+    """The workflow they execute; None for any."""
     since: datetime | None = None
-    """Created (or, in the order of ends, ended) then or later; None is any time."""
+    """Created (or, in the order of ends, ended) then or later; None for any time."""
     until: datetime | None = None
-    """Created (or ended) before; None is any time."""
+    """Created (or ended) before; None for any time."""
     limit_group: str | None = None
-    """The key of their group; None is any."""
+    """The key of their group; None for any."""
     is_in_line: bool | None = None
-    """Of pending runs: whether they wait for a place of their group, or for a worker; None is any."""
+    """Of pending runs: whether they wait for a place of their group, or for a worker; None for any."""
     error: str | None = None
     """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
     run."""

@@ -256,7 +256,7 @@ class FailedRun(NamedTuple):
     ended_at: datetime
     """When it ended."""
     error: str | None
-    """Its error, whole."""
+    """Its whole error."""
 
 
 def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, FailedRun]:
@@ -474,7 +474,7 @@ class Outcome(NamedTuple):
     status: str
     """The final status (`expired` for runs that were not started in time) or the current status."""
     runs: int
-    """How many."""
+    """How many runs."""
     late: list[int]
     """The start delays after the due times, in microseconds, of the live runs whose first attempt is their newest."""
     took: int

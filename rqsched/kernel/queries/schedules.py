@@ -66,7 +66,7 @@ class Filters:
     statuses: Sequence[str] = ()
     """The statuses; empty shows every schedule that is not deleted."""
     outcomes: Sequence[str] = ()
-    """The newest run ended in one of these ways (`LastOutcome`); empty is any schedule."""
+    """The newest run ended in one of these ways (`LastOutcome`); empty for any schedule."""
     workflow: str | None = None
     """The name of the workflow."""
     owner: str | None = None
@@ -419,7 +419,7 @@ def _plan(connection: Connection, filters: Filters, sort: str, after: Position |
     few += [(IS_LIVE, ())] if by_hand else []
     for condition, order in few:
         is_due = order[:1] == (schedules.c.due_at,) and not has_statistics
-        if is_due and _has_fewer(connection, condition, order, most):  # of all namespaces
+        if is_due and _has_fewer(connection, condition, order, most):  # among the schedules of all namespaces
             return _Plan(_Way.DUE)
         if _has_fewer(connection, of_namespace & condition, order, most):
             return _Plan(_Way.SORTED)
@@ -440,7 +440,7 @@ def _is_in_order(filters: Filters, sort: str) -> bool:
         return False
     statuses, outcomes = {*filters.statuses}, {*filters.outcomes}
     if name == "next" and statuses and ScheduleStatus.ACTIVE not in statuses:
-        return True  # no schedule has a place
+        return True  # no such schedule has a next time
     if outcomes:
         return name == "id" and not statuses and len(outcomes) == 1 and _ended_badly(outcomes)
     is_one_resting = len(statuses) == 1 and statuses <= {*RESTING} and name != "next"

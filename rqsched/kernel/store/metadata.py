@@ -49,13 +49,13 @@ class Altered(NamedTuple):
     """A change of something that has no audit events because it is no schedule: a group's limit, or a calendar."""
 
     at: datetime
-    """When."""
+    """When it was made."""
     what: str
-    """In words: `limit tenant:42: 5 → 2 at once`."""
+    """The change in words: `limit tenant:42: 5 → 2 at once`."""
     by: str | None
-    """Who; None if not known."""
+    """Who made it; None if not known."""
     source: str | None
-    """From where, as `CommandContext.source`."""
+    """The source of the request, as in `CommandContext.source`."""
     reason: str | None
     """Why, in the words of that person."""
 

@@ -105,7 +105,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         except BaseException:  # also from a signal handler: the next statement must not get the answer to this one
             self.pgconn.finish()
             raise
-        if self.closed:  # the server's reason came as the answer
+        if self.closed:  # the server has sent a reason instead of an answer
             reasons = [result.error_message.decode(errors="replace") for result in results]
             raise psycopg.OperationalError("".join(reasons) or "the server has ended the connection")
 
@@ -277,7 +277,7 @@ def _to_newest(
 
 def _connect(kind: type[BoundedConnection], args: Any, **options: Any) -> BoundedConnection:
     raw = kind.connect(*args, **options)
-    escape_texts(raw)  # only now: `connect` sets the adapters last
+    escape_texts(raw)  # after `connect`, which sets the adapters last
     return raw
 
 

@@ -385,7 +385,7 @@ def _element(value: object, texts: dict[datetime, str]) -> str:
         return texts.get(value) or texts.setdefault(value, _instant(value))
     if isinstance(value, timedelta):
         return str(value // timedelta(microseconds=1))
-    if isinstance(value, int):  # a bool, too
+    if isinstance(value, int):  # also a bool
         return str(value)
     raise TypeError(f"{type(value).__name__} is not a valid value of a column")
 

@@ -166,7 +166,7 @@ class _Pool(ConnectionPool):
             return super().get_connection(*names, **options)
         except RedisAwayError:
             raise
-        except (RedisConnectionError, RedisTimeoutError) as error:  # redis-py 6 greets a server outside its retry
+        except (RedisConnectionError, RedisTimeoutError) as error:  # redis-py 6: the first calls have no retry
             self._breaker.open(error)
             raise
 

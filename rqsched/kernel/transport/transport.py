@@ -472,7 +472,7 @@ class Transport:
         self._patiently(self._drop_freeze_script, keys=[self.freeze_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove links that have fired: entries and hashes together."""
+        """Remove links that have fired, entries and hashes together."""
         names = list(ids)
         hashes = [Job.key_for(name) for name in names]
         if names:
@@ -686,7 +686,7 @@ def _require_serializer(name: str) -> None:
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing: no record of refusals is kept."""
+    """Do nothing, because nobody records refusals."""
 
 
 def _text(value: bytes | str) -> str:
