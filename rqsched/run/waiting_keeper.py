@@ -17,7 +17,10 @@ may take it, because the dispatcher of that worker is a fork and needs half of t
 
 
 def take(places: list[int]) -> int | None:
-    """Lock a place and return it; None if all are taken. The lock lasts as long as a process has the file open."""
+    """Lock a place and return it; None if all places are taken.
+
+    The lock lasts as long as a process has the file open.
+    """
     for place in places:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

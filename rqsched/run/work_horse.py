@@ -1,5 +1,5 @@
-"""Work horses (the processes of jobs) as their workers see them: wait for a horse, kill it after its deadline, and
-settle its run if it died.
+"""The worker's side of work horses (the processes of jobs): wait for a horse, kill it after its deadline, and settle
+its run if the horse died.
 
 A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a separate
 child of the runner forks its horses. Only jobs that are not rqsched's get such a horse. The runner starts that child

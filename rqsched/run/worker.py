@@ -1,8 +1,8 @@
 """`rqsched worker`: a supervisor whose children are a dispatcher and the processes that execute runs.
 
-These are one or several RQ workers that fork for every run, or runners, which execute run after run, as many as
-`--concurrency` says. A child that died or stands still is restarted. The children end when the supervisor ends, however
-it ends. SIGTERM lets the dispatcher finish its batch and the others their job.
+Runs are executed by one or several RQ workers that fork for every run, or by runners, which execute run after run.
+`--concurrency` is their number. A child that died or stands still is restarted. The children end when the supervisor
+ends, however it ends. At SIGTERM the dispatcher finishes its batch, and the other processes finish their job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """After the caller's commit: publish what operations wrote in the caller's transaction.
 
-The written rows are read again on our own connection. They are published as they are then, not as they were decided,
+The written rows are read again on our own connection. Their present state is published, and not the decided state,
 because the transaction or a savepoint in it may have been rolled back. If a row still has the uid of its operation, the
 row and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
 """

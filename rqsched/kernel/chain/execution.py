@@ -43,7 +43,7 @@ def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
 
     A stale delivery does nothing: the job was delivered twice or again, or the run was cancelled. If a person requeued
     the `rq_job` after its run had failed, this requests another attempt of the run. The error of a failed attempt is
-    recorded, and then raised again for RQ and RQ's exception handlers. A workflow that itself raises RunCancelled
+    recorded, and then raised again for RQ and RQ's exception handlers. A workflow that raises RunCancelled itself
     cancels its run. A run whose workflow this process cannot find is given back (see `blocked`). Raises UnknownJobError
     if this database has no such run.
     """

@@ -85,8 +85,8 @@ class Feature(Protocol):
     follows_first: ClassVar[bool] = False
     """Whether `follow` is called before the subscribers, which are the application's code and may be slow."""
     claims_alone: ClassVar[Condition | None] = None
-    """The condition on a run and its schedule under which the feature writes nothing with the claim; None if it never
-    writes with a claim."""
+    """The condition on a run and its schedule under which the feature writes nothing with a claim. None means that the
+    feature never writes with a claim."""
     jobs: ClassVar[tuple[type[OwnJobId], ...]] = ()
     """The kinds of ids of the RQ jobs that the feature performs. Each kind belongs to one feature."""
 

@@ -116,7 +116,10 @@ def import_workflows(settings: Settings) -> None:
 
 
 def is_importing_workflows() -> bool:
-    """Return whether an import of RQSCHED_IMPORTS is under way now, in contrast to the import of a web application."""
+    """Return whether RQSCHED_IMPORTS is being imported in this context.
+
+    The import of a web application does not count.
+    """
     return _importing.get()
 
 

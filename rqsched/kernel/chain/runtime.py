@@ -149,7 +149,7 @@ class Runtime:
         return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_refusals=True)
 
     def prepare(self) -> None:
-        """Do the work that an operation in an event loop must not wait for: imports, the clock, first connections."""
+        """Do the slow work of a first operation in advance, for event loops: imports, the clock, first connections."""
         self.imports.attempt()
         self.now()
         self.ownership.known_database_id()

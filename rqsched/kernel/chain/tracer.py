@@ -90,7 +90,10 @@ class Tracer(Protocol):
         ...
 
     def attempt(self, attempt: Attempt) -> AbstractContextManager[None]:
-        """Trace an attempt while its workflow executes and its end is recorded; its span is current meanwhile."""
+        """Trace an attempt while its workflow executes and its end is recorded.
+
+        The attempt's span is current meanwhile.
+        """
         ...
 
     def note_outcome(self, outcome: str) -> None:

@@ -533,7 +533,7 @@ class Database:
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether this thread is inside a transaction of this database."""
+        """Whether this thread is inside a transaction of this `Database`."""
         return getattr(self._open, "depth", 0) > 0
 
     @contextmanager

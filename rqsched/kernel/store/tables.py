@@ -81,8 +81,8 @@ class Microseconds(TypeDecorator[timedelta]):
 class PartialIndex(sa.Index):
     """An index of the rows that meet a condition.
 
-    SQLAlchemy loads every dialect whose options it is given (twenty modules for PostgreSQL). Here it gets the options
-    only when it asks for them: to create the index, or to compare it.
+    SQLAlchemy loads every dialect whose options it is given (twenty modules for PostgreSQL). Here SQLAlchemy gets the
+    options only when it needs them, to create the index or to compare it.
     """
 
     inherit_cache = True
@@ -118,7 +118,8 @@ def _place_columns() -> list[sa.Column[Any]]:
     return [
         sa.Column("limit_group", sa.String(511)),
         sa.Column("limit_at", Instant),
-        # Written by grants, which lock the row of the group and then the row of the run or target, but no schedule.
+        # Grants write these columns. They lock the row of the group and then the row of the run or target, but no
+        # schedule.
         sa.Column("granted_at", Instant),
         sa.Column("passed_at", Instant),
         sa.Column("passed_count", sa.Integer),
@@ -142,9 +143,9 @@ def is_held_by(table: sa.Table, token: str | sa.BindParameter[str] | None) -> sa
 def is_free_for(
     table: sa.Table, token: str | sa.BindParameter[str] | None, *may_start: sa.ColumnElement[bool]
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a token may claim an attempt: it is pending and `may_start`, or the token holds it.
+    """Return the condition that a token may claim an attempt: it is pending and `may_start`, or has this token.
 
-    The token already holds the attempt if a claim is repeated because the answer to its commit was lost.
+    The attempt has the token already if a claim is repeated after a lost answer to its commit.
     """
     return sa.and_(table.c.status == constant(RunStatus.PENDING), *may_start) | is_held_by(table, token)
 
@@ -369,7 +370,7 @@ runs = sa.Table(
     sa.Column("asked_attempt", sa.Integer),
     sa.Column("dispatched_at", Instant),
     sa.Column("dead_letter_at", Instant),
-    # Written by claims and heartbeats of external workers only, read by reconcile only.
+    # Only claims and heartbeats of external workers write this column, and only reconcile reads it.
     sa.Column("held_until", Instant),
     sa.Column("long_at", Instant),
     sa.Column("traceparent", Traceparent),
@@ -409,8 +410,8 @@ with this condition instead of a smaller index that names a status."""
 IS_IN_LINE = _is_in_line(runs)
 """Whether `Run.is_in_line`."""
 HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
-"""Whether `Run.takes_place`, or the run was passed over. These few runs have their own index. Without it, a plan
-without fresh statistics would search all unfinished runs."""
+"""Whether `Run.takes_place`, or the run was passed over in its line. These few runs have their own index. Without it, a
+plan without fresh statistics would search all unfinished runs."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Whether a pending run has a job, because it is not in line."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)

@@ -66,7 +66,7 @@ def function_of(workflow: str) -> str:
     """Return the dotted path that a workflow's jobs name as their function.
 
     Letters, digits, `_`, `-`, `:` and single inner dots stay. Every other character is written as the bytes of its
-    UTF-8, `%XX` each, so that different names stay different and no name breaks a line of a log.
+    UTF-8, `%XX` each. So different names stay different, and no name breaks a line of a log.
     """
     return f"{WORKFLOW}." + _UNFIT.sub(
         lambda unfit: "".join(f"%{byte:02X}" for byte in unfit[0].encode("utf-8", "surrogatepass")), workflow
