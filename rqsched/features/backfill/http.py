@@ -1,15 +1,36 @@
-"""`/backfills/`: the backfills of all schedules. A schedule begins them."""
+"""A schedule's backfill is started at `/schedules/{schedule_id}/backfill/`; `/backfills/` has those of all schedules.
+
+A small backfill completes within its request; a large one continues after the response and can be polled. Its row in
+SQL owns the progress: when this process ends, reconcile continues it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
+from fastapi import Request
 from pydantic import Field
+from starlette.responses import Response
 
-from rqsched.errors import BackfillNotFoundError, InvalidLimitError
-from rqsched.http.dependencies import OperateAlways, Read
+from rqsched import BackfillRange, OverlapPolicy, Rerun
+from rqsched.api import backfills
+from rqsched.api.build_description import describe_preview
+from rqsched.errors import (
+    BackfillNotFoundError,
+    FrozenError,
+    InvalidLimitError,
+    InvalidPolicyError,
+    NewerReleaseError,
+    ScheduleNotFoundError,
+    TooMuchWorkError,
+)
+from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read
+from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.operation import Operation, routes
+from rqsched.http.native.requests import BackfillRequest, ScheduleId
 from rqsched.http.native.responses import BackfillResponse, BackfillsResponse
+from rqsched.http.openapi import PROBLEM, Json
 
 Uid = Annotated[str, Field(max_length=26)]
 OPERATIONS = (
@@ -35,3 +56,42 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 router = routes(OPERATIONS, "backfills")
+
+
+@router.post(
+    "/schedules/{schedule_id}/backfill/",
+    response_model=BackfillResponse,
+    responses={
+        202: {"model": BackfillResponse, "description": "It continues; poll Location."},
+        **PROBLEM.of(
+            NewerReleaseError,
+            ScheduleNotFoundError,
+            FrozenError,
+            InvalidPolicyError,
+            InvalidLimitError,
+            TooMuchWorkError,
+            TooManyHeavyReadsError,
+        ),
+    },
+)
+def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
+    """Fire the occurrences of [start, end) that have passed and have no run yet.
+
+    Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
+    A dry run counts all of them, and has rows for the first 500.
+    """
+    overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
+    rerun = None if body.rerun is None else Rerun.of(body.rerun)
+    handle, wanted = (
+        call.schedule(schedule_id),
+        BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
+    )
+    if body.dry_run:
+        chunks = backfills.preview(call.scheduler.runtime, handle.refresh().state, wanted)
+        return Json(describe_preview(handle.state, wanted, chunks, backfills.CHUNK))
+    first = next(iter(handle.backfill_in_chunks(wanted)))
+    if first.is_done or first.uid is None:
+        return Json(first)
+    backfills.continue_later(call.scheduler.runtime, first.uid)
+    location = str(request.url_for("read_backfill", uid=first.uid))
+    return Json(replace(first, rows=[]), 202, {"Location": location})

@@ -1,24 +1,20 @@
-"""A schedule's history, runs, upcoming fires and backfills, also after it was deleted.
+"""The runs of schedules, and what a schedule's history, deliveries and coming fires say of them.
 
-A small backfill completes within its request; a large one continues after the response and can be polled. Its row in
-SQL owns the progress: when this process ends, reconcile continues it.
+They stay readable after the schedule was deleted.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rqsched import BackfillRange, OverlapPolicy, Rerun
-from rqsched.api import backfills
 from rqsched.api import events as event_queries
 from rqsched.api import runs as run_queries
-from rqsched.api.build_description import describe_preview, describe_run
+from rqsched.api.build_description import describe_run
 from rqsched.api.cursors import PAGE_CHARACTERS, bind_cursor, unbind_cursor, unbind_number
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunFilters
@@ -28,19 +24,16 @@ from rqsched.api.states import RUN_FILTERS
 from rqsched.errors import (
     FrozenError,
     InvalidLimitError,
-    InvalidPolicyError,
-    NewerReleaseError,
     RunNotFoundError,
     RunStateError,
     ScheduleNotFoundError,
     TooMuchWorkError,
 )
-from rqsched.http.dependencies import Call, OperateAlways, OperateOrHeavy, Read, ReadHeavy
+from rqsched.http.dependencies import Call, OperateAlways, Read, ReadHeavy
 from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.operation import Operation, Owner, routes
 from rqsched.http.native.requests import (
-    BackfillRequest,
     Cursor,
     Id,
     Instant,
@@ -51,14 +44,12 @@ from rqsched.http.native.requests import (
 )
 from rqsched.http.native.responses import (
     LARGE_OF_RUN,
-    BackfillResponse,
     DeliveriesResponse,
     EventsResponse,
     FoundRunsResponse,
     RetryFailedResponse,
     RunResponse,
     RunsResponse,
-    TargetsResponse,
     UpcomingResponse,
     WhyResponse,
     retry_failed_response,
@@ -67,14 +58,14 @@ from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
 
 _LAST_SEQUENCE = 2**63 - 1
-_UID_LENGTH = 26
+UID_LENGTH = 26
 
 router = APIRouter(route_class=StrictRoute)
 _RUN = (ScheduleNotFoundError, RunNotFoundError)
 BackfillStatus = Literal["running", "done", "stopped"]
 
 RunId = Annotated[str, Path(max_length=512, description="A run's uid, number or instance id.")]
-BackfillUid = Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the backfill.")]
+BackfillUid = Annotated[str, Path(max_length=UID_LENGTH, description="The uid of the backfill.")]
 
 
 @router.get(
@@ -135,50 +126,6 @@ def read_run(call: Read, schedule_id: ScheduleId, run: RunId) -> Response:
     return Json(describe_run(call.newest(schedule_id).run(run).state))
 
 
-TargetFilter = Annotated[str | None, Query(max_length=20, description="Only targets of this status, such as failed.")]
-
-
-@router.get(
-    "/schedules/{schedule_id}/runs/{run}/targets/",
-    response_model=TargetsResponse,
-    responses=PROBLEM.of(*_RUN, InvalidLimitError),
-    tags=["runs"],
-)
-def list_targets(
-    call: Read,
-    schedule_id: ScheduleId,
-    run: RunId,
-    status: TargetFilter = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response:
-    """Read the progress of a run's targets, and a page of them in the order they were named."""
-    return _targets(call.newest(schedule_id).run(run), limit, cursor, status)
-
-
-@router.get(
-    "/runs/{run_uid}/targets/",
-    response_model=TargetsResponse,
-    responses=PROBLEM.of(RunNotFoundError, InvalidLimitError),
-    tags=["runs"],
-)
-def list_targets_of_run(
-    call: Read,
-    run_uid: Annotated[str, Path(max_length=_UID_LENGTH, description="The uid of the run.")],
-    status: TargetFilter = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response:
-    """Read the progress of the targets of any schedule's run, and a page of them, by the run's uid."""
-    run = call.scheduler.runs.get(run_uid.upper(), namespace=call.namespace)
-    return _targets(run, limit, cursor, status)
-
-
-def _targets(run: RunHandle, limit: int, cursor: str | None, status: str | None) -> Response:
-    page = run.targets(limit, cursor, status=status)
-    return Json({"progress": run.progress(), "items": page.items, "next_cursor": page.next_cursor})
-
-
 @router.get("/runs/", response_model=FoundRunsResponse, responses=PROBLEM.of(InvalidLimitError), tags=["runs"])
 def list_runs_of_namespace(
     call: Read,
@@ -211,46 +158,6 @@ def list_runs_of_namespace(
     )
     items = [describe_run(run, LARGE_OF_RUN if is_slim else ()) | {"schedule_id": name} for name, run in page.items]
     return Json({"items": items, "next_cursor": page.next_cursor})
-
-
-@router.post(
-    "/schedules/{schedule_id}/backfill/",
-    response_model=BackfillResponse,
-    responses={
-        202: {"model": BackfillResponse, "description": "It continues; poll Location."},
-        **PROBLEM.of(
-            NewerReleaseError,
-            ScheduleNotFoundError,
-            FrozenError,
-            InvalidPolicyError,
-            InvalidLimitError,
-            TooMuchWorkError,
-            TooManyHeavyReadsError,
-        ),
-    },
-    tags=["backfills"],
-)
-def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
-    """Fire the occurrences of [start, end) that have passed and have no run yet.
-
-    Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
-    A dry run counts all of them, and has rows for the first 500.
-    """
-    overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
-    rerun = None if body.rerun is None else Rerun.of(body.rerun)
-    handle, wanted = (
-        call.schedule(schedule_id),
-        BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
-    )
-    if body.dry_run:
-        chunks = backfills.preview(call.scheduler.runtime, handle.refresh().state, wanted)
-        return Json(describe_preview(handle.state, wanted, chunks, backfills.CHUNK))
-    first = next(iter(handle.backfill_in_chunks(wanted)))
-    if first.is_done or first.uid is None:
-        return Json(first)
-    backfills.continue_later(call.scheduler.runtime, first.uid)
-    location = str(request.url_for("read_backfill", uid=first.uid))
-    return Json(replace(first, rows=[]), 202, {"Location": location})
 
 
 def _newest(call: Call, given: dict[str, Any]) -> ScheduleHandle:

@@ -1,7 +1,4 @@
-"""Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger.
-
-Bulk operations apply to every schedule that matches a filter; a sync brings about a declared set.
-"""
+"""Schedules: list, create, upsert, read, update, delete, and the operations pause, resume, restart and trigger."""
 
 from __future__ import annotations
 
@@ -11,19 +8,16 @@ import uuid
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-import rqsched
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.build_description import upstream_warnings
-from rqsched.api.bulk import Bulk
-from rqsched.api.bulk import begin as begin_bulk
 from rqsched.api.creation import Named, ScheduleRequest, create_once, define_new
 from rqsched.api.cursors import PAGE_CHARACTERS
 from rqsched.api.database import Connection
 from rqsched.api.definitions import dies_by_default
-from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.list_filters import to_filters
 from rqsched.api.option_table import require_id, require_note
 from rqsched.api.runs import LastRun, last_runs
 from rqsched.api.schedule_handle import ScheduleHandle
@@ -47,15 +41,13 @@ from rqsched.errors import (
 from rqsched.http.dependencies import (
     Admin,
     AdminAlways,
-    AdminOrHeavy,
     Call,
     Operate,
     OperateAlways,
-    OperateOrCount,
     Read,
     require_allowed_hosts,
 )
-from rqsched.http.errors import MalformedError, TooManyHeavyReadsError
+from rqsched.http.errors import MalformedError
 from rqsched.http.native.convert import Declaration, declaration_of, statuses_of, update_of
 from rqsched.http.native.operation import Operation, Owner, routes
 from rqsched.http.native.requests import (
@@ -63,7 +55,6 @@ from rqsched.http.native.requests import (
     MAX_QUERY,
     QUERY_HELP,
     BatchDeleteRequest,
-    BulkRequest,
     CreateRequest,
     Cursor,
     DeclareRequest,
@@ -76,18 +67,13 @@ from rqsched.http.native.requests import (
     Note,
     ScheduleId,
     ShownFields,
-    SyncedScheduleRequest,
-    SyncRequest,
     TriggerRequest,
     UpdateRequest,
 )
 from rqsched.http.native.responses import (
-    BulkResponse,
     ScheduleResponse,
     SchedulesResponse,
-    SyncResponse,
     TriggerResponse,
-    bulk_response,
     schedule_response,
     trigger_response,
 )
@@ -407,95 +393,3 @@ def trigger_schedule(
         context=call.context,
     )
     return Json(trigger_response(result))
-
-
-BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Path(description="What is done to each.")]
-
-
-@router.post(
-    "/bulk/{operation}/",
-    response_model=BulkResponse,
-    responses=PROBLEM.of(InvalidPolicyError, InvalidLimitError, TooManyHeavyReadsError),
-)
-def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
-    """Pause, resume, trigger or skip the next occurrences of every schedule that matches, one chunk for each request.
-
-    The first request, without `cursor`, only counts the schedules; more than `bound` is 422. Then send the same body
-    with the `next_cursor` of each response as `cursor`, until it is null: each request handles some schedules, each in
-    a separate transaction. If its filters or parameters differ from those of the first request, it is 422. Send a
-    request again when its response is lost: triggers find the runs that they started. But a schedule that somebody
-    resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence that has passed, and a
-    trigger that the overlap policy skipped may start a run now.
-    """
-    asked = Bulk.of(
-        operation.replace("-", "_"),
-        reason=body.reason,
-        note=body.note,
-        on_resume=body.on_resume,
-        until=body.until,
-        overlap=body.overlap,
-        idempotency_key=body.idempotency_key,
-        count=body.count,
-        context=call.context,
-    )
-    filters = ListFilters(
-        status=body.status,
-        outcome=body.outcome,
-        workflow=body.workflow,
-        owner=body.owner,
-        labels=body.labels,
-        search_attributes=body.search_attributes,
-        managed_by=body.managed_by,
-        text=body.q,
-        overdue=body.overdue,
-        created_since=body.created_since,
-        created_until=body.created_until,
-        next_since=body.next_since,
-        next_until=body.next_until,
-        query=body.query,
-    )
-    chunks = begin_bulk(
-        call.scheduler.runtime,
-        asked,
-        call.namespace,
-        filters,
-        dry_run=body.dry_run,
-        bound=body.bound,
-        cursor=body.cursor,
-    )
-    return Json(bulk_response(next(chunks)))
-
-
-@router.post("/sync/", response_model=SyncResponse, responses=PROBLEM.of(*DEFINITION, TooManyHeavyReadsError))
-def sync_schedules(call: AdminOrHeavy, body: SyncRequest) -> Response:
-    """Create or replace the definitions of a declared set; `delete_removed` deletes others of earlier syncs.
-
-    The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
-    """
-    declared = [_declared(call, one) for one in body.schedules]
-    done = call.scheduler.sync(
-        declared,
-        delete_removed=body.delete_removed,
-        keep=body.keep,
-        dry_run=body.dry_run,
-        namespace=call.namespace,
-        context=call.context,
-    )
-    return Json(done)
-
-
-def _declared(call: Call, body: SyncedScheduleRequest) -> rqsched.Declaration:
-    try:
-        declaration = declaration_of(body)
-        require_registered(call, declaration)
-    except InvalidInputError as error:
-        error.add_note(f"in the declaration of {body.schedule_id!r}")
-        raise
-    return rqsched.Declaration(
-        body.schedule_id,
-        declaration.workflow or "",
-        declaration.spec or {},
-        declaration.options,
-        body.note,
-        body.paused,
-    )

@@ -1,0 +1,75 @@
+"""`/bulk/`: an operation on every schedule that matches, one chunk for each request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from rqsched.api.list_filters import ListFilters
+from rqsched.errors import InvalidLimitError, InvalidPolicyError
+from rqsched.features.bulk.api import Bulk, begin
+from rqsched.http.dependencies import OperateOrCount
+from rqsched.http.errors import TooManyHeavyReadsError
+from rqsched.http.native.requests import BulkRequest
+from rqsched.http.native.responses import BulkResponse, bulk_response
+from rqsched.http.openapi import PROBLEM, Json
+from rqsched.http.request_bodies import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["schedules"])
+BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Path(description="What is done to each.")]
+
+
+@router.post(
+    "/bulk/{operation}/",
+    response_model=BulkResponse,
+    responses=PROBLEM.of(InvalidPolicyError, InvalidLimitError, TooManyHeavyReadsError),
+)
+def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
+    """Pause, resume, trigger or skip the next occurrences of every schedule that matches, one chunk for each request.
+
+    The first request, without `cursor`, only counts the schedules; more than `bound` is 422. Then send the same body
+    with the `next_cursor` of each response as `cursor`, until it is null: each request handles some schedules, each in
+    a separate transaction. If its filters or parameters differ from those of the first request, it is 422. Send a
+    request again when its response is lost: triggers find the runs that they started. But a schedule that somebody
+    resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence that has passed, and a
+    trigger that the overlap policy skipped may start a run now.
+    """
+    asked = Bulk.of(
+        operation.replace("-", "_"),
+        reason=body.reason,
+        note=body.note,
+        on_resume=body.on_resume,
+        until=body.until,
+        overlap=body.overlap,
+        idempotency_key=body.idempotency_key,
+        count=body.count,
+        context=call.context,
+    )
+    filters = ListFilters(
+        status=body.status,
+        outcome=body.outcome,
+        workflow=body.workflow,
+        owner=body.owner,
+        labels=body.labels,
+        search_attributes=body.search_attributes,
+        managed_by=body.managed_by,
+        text=body.q,
+        overdue=body.overdue,
+        created_since=body.created_since,
+        created_until=body.created_until,
+        next_since=body.next_since,
+        next_until=body.next_until,
+        query=body.query,
+    )
+    chunks = begin(
+        call.scheduler.runtime,
+        asked,
+        call.namespace,
+        filters,
+        dry_run=body.dry_run,
+        bound=body.bound,
+        cursor=body.cursor,
+    )
+    return Json(bulk_response(next(chunks)))
