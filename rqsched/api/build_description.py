@@ -181,9 +181,9 @@ def upcoming(schedule: Schedule, *, count: int, now: datetime) -> list[datetime]
 
 
 def iter_upcoming(schedule: Schedule, now: datetime, since: datetime | None = None) -> Iterator[datetime]:
-    """Yield the next instants at which a schedule fires, lazily; nothing when it does not fire.
+    """Yield the next instants at which a schedule fires, lazily. Yield nothing if it does not fire.
 
-    A schedule whose pause ends by itself fires after that end. With `since`, only the first yielded instant may lie
+    A schedule whose pause ends by itself fires after that end. With `since`, only the first yielded instant may be
     before `since`. For a timing of a newer release, only the stored next instant is known.
     """
     if schedule.resume_at is not None:

@@ -1,6 +1,6 @@
-"""Descriptions of schedules, runs, triggers, backfills and notifications: plain values, and the fields of handles.
+"""Descriptions of schedules, runs, triggers, backfills and notifications as plain values, and the fields of handles.
 
-Imports no SQL, cron or Redis: clients use it.
+This module imports no SQL, cron or Redis, because HTTP clients import it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Description:
     connection: str | None
     """The named Redis of its runs, its own or the workflow's; None is the settings' Redis."""
     targets: str | None
-    """The source of the targets that a run calls its workflow for, its own or the workflow's; None without targets."""
+    """The workflow that names the targets of a run, given by the schedule or its workflow; None without targets."""
     timeout: int | None
     """Seconds one attempt may take; None is the settings' run timeout."""
     executor: str
@@ -57,7 +57,7 @@ class Description:
     priority: int
     """Above 0, runs go to the front of their queue."""
     jitter: float
-    """Seconds that a fire is delayed at most."""
+    """The longest random delay of a fire, in seconds."""
     max_runs: int | None
     """How many runs may start in all; None is no limit."""
     remaining_runs: int | None
@@ -93,7 +93,7 @@ class Description:
     missed_count: int
     """Occurrences that passed without a fire."""
     buffered_count: int
-    """Runs that wait for the run ahead of them, those of backfills included."""
+    """Runs that wait for the run ahead of them, including backfilled runs."""
     last_skip_reason: str | None
     """Why the newest skipped occurrence was skipped."""
     last_skipped_at: datetime | None
@@ -105,11 +105,11 @@ class Description:
     on_recovery: str | None
     """The workflow that runs on the first success after failures."""
     expect_success_within: float | None
-    """Seconds without a success after which it is overdue; None expects nothing."""
+    """Seconds without a success after which it is overdue; None means never."""
     overdue_since: datetime | None
-    """Since when it has been without a success for as long as allowed; None when it is not."""
+    """Since when it is overdue; None if it is not."""
     last_success_at: datetime | None
-    """When a run succeeded last; kept only while it expects successes."""
+    """When a run succeeded last; recorded only if the schedule has `expect_success_within`."""
     notifications: dict[str, Any]
     """Other recipients: `webhook` and `heartbeat` (their hosts), `events`, `sentry`."""
     current_retry: int
@@ -119,7 +119,7 @@ class Description:
     last_run_uid: str | None
     """The uid of the newest run."""
     position: int
-    """`n`, the position in the chain of links."""
+    """`n`, the number of its current link (the delayed job that fires it)."""
     version: int
     """Grows with every change by a user; for `if_version`."""
     created_at: datetime
@@ -127,9 +127,9 @@ class Description:
     updated_at: datetime
     """When its row was written last."""
     paused_at: datetime | None
-    """When it was paused; None unless it is."""
+    """When it was paused; None unless it is paused."""
     deleted_at: datetime | None
-    """When it was deleted; None unless it is."""
+    """When it was deleted; None unless it is deleted."""
     blocked_reason: str | None = None
     """The worker and the code that it lacked for the newest run, while that run is blocked."""
     warnings: list[str] = field(default_factory=list)
@@ -137,13 +137,13 @@ class Description:
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
-    """The outcome of the run that ended last, such as `succeeded` or `failed`; None while none has ended."""
+    """The outcome of the run that ended last, such as `succeeded` or `failed`; None before the first end."""
     expect_duration: float | None = None
-    """Seconds a run may take before a notification; None expects nothing."""
+    """Seconds that a run may take before it is reported as long; None means any time."""
     resume_at: datetime | None = None
-    """When its pause ends by itself; None for one that ends by hand, and unless it is paused."""
+    """When its pause ends by itself; None if a person has to end the pause, and if it is not paused."""
     resume_mode: str | None = None
-    """How it then continues: `next`, `once` or `from_now`; None without `resume_at`."""
+    """How it continues at `resume_at`: `next`, `once` or `from_now`; None without `resume_at`."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that the next occurrence was moved from; usually none."""
     skips: list[datetime] = field(default_factory=list)
@@ -151,7 +151,7 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values, with instants as ISO 8601 UTC. Lists and dicts are not copied."""
-        return plainly({name: getattr(self, name) for name in _NAMES})  # a deep copy would be most of a list's cost
+        return plainly({name: getattr(self, name) for name in _NAMES})  # deep copies would take most of a list's time
 
 
 _NAMES = [one.name for one in fields(Description)]
@@ -179,13 +179,13 @@ class DeliveryDescription:
     event_type: str
     """The audit event, or the kind of a ping."""
     run_uid: str | None
-    """The run it is about; None when it is about the schedule only."""
+    """The run that it is about; None if it is only about the schedule."""
     status: str
     """`pending`, `running`, `succeeded` or `failed`."""
     attempt: int
     """The current attempt, from 1."""
     error: str | None
-    """Why the newest attempt failed; None when none has."""
+    """Why the newest attempt failed; None if no attempt failed."""
     message: dict[str, Any]
     """The content."""
     created_at: datetime
@@ -207,7 +207,7 @@ class DeliveryDescription:
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """A run as HTTP shows it. Instants are aware UTC."""
+    """A run with the fields that HTTP returns. Instants are aware UTC."""
 
     uid: str
     """The run's uid."""
@@ -242,9 +242,9 @@ class RunDescription:
     priority: int
     """Above 0, it goes to the front of its queue."""
     overlap: str
-    """The overlap policy it was decided under."""
+    """The overlap policy that decided about the run."""
     is_override: bool
-    """Whether that policy is not the schedule's own, or it comes from a backfill."""
+    """Whether that policy was not the schedule's own, or a backfill created the run."""
     trigger_number: int | None
     """The number of this start among the schedule's starts; None until it started."""
     labels: dict[str, Any]
@@ -254,15 +254,15 @@ class RunDescription:
     search_attributes: dict[str, Any]
     """The schedule's search attributes when it was recorded."""
     lineage: dict[str, Any]
-    """The audit event that ties it to its schedule."""
+    """The audit event that connects the run to its schedule."""
     attempt: int
     """The current attempt, from 1."""
     job_number: int
-    """The number of the job that carries this attempt, from 1: a job that was lost before its claim is replaced."""
+    """The number of the job that carries this attempt, from 1. A job that is lost before its claim is replaced."""
     worker: str | None
     """The worker of the current or last attempt; None before the first."""
     due_at: datetime | None
-    """When it was to start."""
+    """The planned start."""
     queued_at: datetime | None
     """When it became pending; None while it waits."""
     started_at: datetime | None
@@ -272,7 +272,7 @@ class RunDescription:
     retry_at: datetime | None
     """When its next attempt is due; None unless it is retrying."""
     heartbeat_at: datetime | None
-    """External runs: the last sign of life."""
+    """When an external worker last reported that it executes the run."""
     attempts: list[dict[str, Any]]
     """One entry for each ended attempt, the newest 50."""
     result: Any
@@ -280,37 +280,37 @@ class RunDescription:
     error: str | None
     """The error of the newest failed attempt; None when none failed."""
     idempotency_key: str | None
-    """The key of the trigger that made it; None otherwise."""
+    """The key of the trigger that created the run; None without a key."""
     backfill_uid: str | None
-    """The backfill that made it; None otherwise."""
+    """The backfill that created the run; None otherwise."""
     asked_attempt: int | None = None
-    """The attempt that an operator asked for last; None without such a request."""
+    """The last attempt that a person requested; None without a request."""
     dispatched_at: datetime | None = None
-    """When its workflow returned and its targets were open; None unless it has targets."""
+    """When its workflow returned while targets were open; None without targets."""
     target_counts: dict[str, int] | None = None
-    """How many of its targets ended in each status; None until the last one has."""
+    """How many of its targets ended in each status; None until the last target has ended."""
     long_at: datetime | None = None
-    """When it was reported to take longer than its schedule expects; None if it was not."""
+    """When it was reported as longer than its schedule expects; None if it was not."""
     start_by: datetime | None = None
-    """The instant after which its newest attempt may not start; None without `start_within`."""
+    """The latest start of its newest attempt; None without `start_within`."""
     expired_at: datetime | None = None
-    """When it ended as `cancelled` because it had not started in time; None unless it did."""
+    """When it ended as `cancelled` because it had not started in time; None otherwise."""
     blocked_at: datetime | None = None
     """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
     blocked_reason: str | None = None
-    """The last worker that could not find it, and the code that it lacked; None unless it is blocked."""
+    """The last worker that could not find its workflow, and the missing code; None unless it is blocked."""
     upstream_run_uid: str | None = None
-    """The run of another schedule whose end started it; None unless its kind is `after`."""
+    """The upstream run whose end started this run; None unless its kind is `after`."""
     upstream_schedule_id: str | None = None
-    """The id of that schedule; None also where that run was pruned."""
+    """The id of the upstream schedule; None if the kind is not `after`, or if the upstream run was pruned."""
     moved_from: list[datetime] = field(default_factory=list)
-    """The excluded instants that were moved to its occurrence, which it stands for, too; usually none."""
+    """The excluded instants that were moved to its occurrence; usually none."""
     limit: str | None = None
-    """The group in which it needs a place, as of its creation; None needs none."""
+    """The group whose limit applies to the run, since its creation; None without a limit."""
     place_in_line: int | None = None
-    """Its place in that group's line, from 1 to 1 000, or 1 001 if more are ahead; None unless it waits there."""
+    """Its position in the line of that group, from 1 to 1 000, or 1 001 if more are ahead; None if not in line."""
     traceparent: str | None = None
-    """The span of its requester in the form of W3C Trace Context; None when that was not traced."""
+    """The span of its requester in the form of W3C Trace Context; None without a trace."""
 
     @property
     def is_blocked(self) -> bool:
@@ -464,15 +464,15 @@ class TriggerResult(Generic[H]):
     outcome: str
     """`triggered`, `buffered`, `buffer_full` or `skipped`."""
     run: H | None = None
-    """The run that was started or buffered; None when nothing was."""
+    """The run that was started or buffered; None without a run."""
     reason: str | None = None
-    """Why nothing was started; None when something was."""
+    """Why no run was started or buffered; None with a run."""
     buffer_depth: int | None = None
-    """How many runs wait, this one included; None unless it waits."""
+    """How many runs wait, including this run; None if it does not wait."""
 
     @property
     def instance_id(self) -> str | None:
-        """The instance id of the run; None when nothing was started."""
+        """The instance id of the run; None without a run."""
         return self.run.instance_id if self.run else None
 
     def __bool__(self) -> bool:
@@ -495,23 +495,23 @@ class BackfillProgress:
     end_at: datetime
     """The end of the range, exclusive."""
     overlap: str | None
-    """The policy it was given; None for the schedule's."""
+    """The overlap policy that was given for the backfill; None means the policy of the schedule."""
     rerun: str | None
-    """The occurrences with a run that are run again: `failed` or `all`; None for none."""
+    """Which occurrences with a run are run again: `failed` or `all`; None means that none is."""
     bound: int
-    """The most occurrences it may hold."""
+    """The most occurrences that the range may have."""
     attempted: int
     """Occurrences handled so far."""
     started: int
-    """Runs started; in a dry run those that would be."""
+    """Runs started. In a dry run, the runs that would start."""
     buffered: int
-    """Runs that wait their turn."""
+    """Runs that wait for the run ahead of them."""
     skipped: int
-    """Occurrences that started nothing."""
+    """Occurrences that started no run."""
     already_run: int
     """Occurrences that had a run before."""
     reason: str | None = None
-    """Why it stopped; None otherwise."""
+    """Why it stopped; None if it did not stop early."""
     cursor: datetime | None = None
     """The instant from which it continues; None for a dry run."""
     created_at: datetime | None = None
@@ -519,12 +519,13 @@ class BackfillProgress:
     updated_at: datetime | None = None
     """When its progress was last recorded; None for a dry run."""
     rows: list[BackfillRow] = field(default_factory=list)
-    """One for each occurrence that this call, or this step of `backfill_in_chunks`, handled.
+    """One row for each occurrence that this call, or this step of `backfill_in_chunks`, handled.
 
-    Empty when the progress is only read, and from an HTTP request that leaves a part for later: see the counts.
+    It is empty if the progress is only read, and if an HTTP request leaves a part of the range for later. Then the
+    counts show the progress.
     """
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the backfill has ended."""
         return self.status != "running"

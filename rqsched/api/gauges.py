@@ -1,4 +1,4 @@
-"""The gauges of an installation: what SQL and Redis hold now, each read at once."""
+"""The gauges of an installation: the present figures of SQL and of Redis. Each of the two is read at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DatabaseGauges(NamedTuple):
     without_success: list[tuple[str, int]]
     """Schedules without a success within their `expect_success_within`, by namespace."""
     frozen: list[tuple[str, int]]
-    """The frozen namespaces, each with a 1."""
+    """The frozen namespaces, each with the value 1."""
     limits: list[LimitDescription]
     """The groups with the most open runs."""
     failing: list[tuple[str, int]]
@@ -60,11 +60,11 @@ class DatabaseGauges(NamedTuple):
     notifications: list[tuple[str, str, int]]
     """Waiting notifications, and those given up within a day, by namespace and status."""
     went_back: set[WentBack]
-    """The sides that went back, as noticed within a day."""
+    """The servers that were found within a day to have gone back to an older state."""
     refusals: int
-    """How often Redis has refused a write for good: a publish, or the taking of an entry."""
+    """How often Redis has permanently refused a write: of a job, of a link, or of the lease of a link."""
     refused: list[str]
-    """The queues, and kinds of links, that Redis refuses now."""
+    """The queues, and kinds of links, whose writes Redis refuses now."""
 
 
 class RedisGauges(NamedTuple):
@@ -83,7 +83,7 @@ class RedisGauges(NamedTuple):
 def database_gauges(runtime: Runtime) -> DatabaseGauges:
     """Read the figures of SQL in one transaction."""
     runtime.freezes.look()
-    # The times first: inside a transaction the clock is never measured anew.
+    # Read the times first, because the clock of SQL is not measured inside a transaction.
     now, until = runtime.now(), late_until(runtime)
     return runtime.database.read(partial(_gauges, runtime=runtime, now=now, until=until))
 
@@ -128,7 +128,7 @@ def redis_gauges(runtime: Runtime) -> RedisGauges:
 
 
 def _memory_of(redis: Redis) -> Memory | None:
-    """Return how full Redis is; None where a provider, or the rights of this user, hide it."""
+    """Return how full Redis is; None if the provider, or the rights of this user, hide it."""
     try:
         return telemetry.read_memory(redis)
     except (ResponseError, KeyError):

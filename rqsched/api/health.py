@@ -68,11 +68,11 @@ GIVEN_UP_WITHIN = timedelta(days=1)
 NAMED = 5
 """The most schedules, workers or reasons that a surface lists."""
 _TOLD = NAMED + 1
-"""The most that are read: one more than is listed, to know whether there are more."""
+"""The most items that are read: one more than is listed, to know whether there are more."""
 _DEEP = 1_000
 """The most waiting links; if there are more, the workers do not keep up."""
 _MOST, _MOST_WAITING = 1_000, 5_000
-"""The most that are counted: of schedules and blocked runs, and of waiting runs and targets."""
+"""The most items that are counted: schedules and blocked runs, and waiting runs and targets."""
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _ENDS_SOON = timedelta(days=90)
@@ -80,7 +80,7 @@ _ENDS_SOON = timedelta(days=90)
 _NEARLY_FULL = 0.9
 """A quota, or Redis's memory, is a warning when this share of it is used."""
 _GOES_ON = timedelta(minutes=5)
-"""How long a finding of two writing databases counts: each pass repeats it, so an older finding is over."""
+"""How long a finding of two writing databases is valid. Each pass repeats it, so an older finding is over."""
 _MIB = 1024 * 1024
 _FOLLOWED_WITHIN = timedelta(minutes=1)
 """A downstream run that has not started this long after the end of its upstream's run is a problem."""
@@ -199,7 +199,7 @@ def examine(runtime: Runtime) -> Iterator[Finding]:
 
 
 def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
-    """Ask a question and return its finding; an error of SQL or Redis becomes a finding of a problem."""
+    """Ask a question and return its finding. An error of SQL or Redis becomes a finding with the level of a problem."""
     try:
         return _named(name, question(), advice)
     except WorkCancelledError:
@@ -348,7 +348,7 @@ def _where_permitted(ask: Callable[[_Scope], Finding]) -> Callable[[_Scope], Fin
 
 
 def _lifetime(settings: Settings, pid: int) -> str:
-    """Say how the embedded Valkey ends, which lives longer than the process that started it."""
+    """Return text on how to stop the embedded Valkey, which lives longer than the process that started it."""
     if settings.redis_url is not None:
         return ""
     return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
@@ -375,7 +375,7 @@ def _ownership(scope: _Scope) -> Finding:
 
 
 def _server(runtime: Runtime) -> Finding:
-    """Compare the database's server with the recorded server: a copy or an old primary has the same database id."""
+    """Compare the server of the database with the recorded server. A copy or old primary has the same database id."""
     standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
     if standing.outcome in MAY_GO_ON:
         return Finding(Level.OK, "the control queue belongs to this database")
@@ -407,7 +407,7 @@ def _schema(scope: _Scope) -> Finding:
 
 @_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.", _Shown.PROCESSES)
 def _publishing(scope: _Scope) -> Finding:
-    """Look for permanent refusals of Redis that any process has recorded: nothing executes there."""
+    """Look for queues whose writes Redis permanently refuses, as any process has recorded. No job executes there."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
     if not found:
         return Finding(Level.OK, "Redis takes what is published")
@@ -509,7 +509,7 @@ def _eviction(scope: _Scope) -> Finding:
 )
 @_where_permitted
 def _memory(scope: _Scope) -> Finding:
-    """Check whether Redis will soon be full: under `noeviction`, which we need, it then refuses writes."""
+    """Check whether Redis will soon be full. Under `noeviction`, which rqsched needs, it then refuses writes."""
     used, limit, policy = telemetry.read_memory(scope.runtime.transport.redis)
     told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
     if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
@@ -572,7 +572,7 @@ def _dispatchers(scope: _Scope) -> Finding:
     _Shown.PROCESSES,
 )
 def _waits(scope: _Scope) -> Finding:
-    """Look for dispatchers that can read SQL but cannot write to it: a check that only reads would not notice."""
+    """Look for dispatchers that can read SQL but cannot write to it. A check that only reads would not notice this."""
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
     waiting = [one for one in alive if one.waits_for]
@@ -590,10 +590,10 @@ def _waits(scope: _Scope) -> Finding:
     "`rqsched update ID --set environments=NAME`.",
 )
 def _environments(scope: _Scope) -> Finding:
-    """Compare the `environments` of schedules with those of the dispatchers, each of which may fire any schedule.
+    """Compare the `environments` of schedules with RQSCHED_ENVIRONMENT of the dispatchers.
 
-    It is no problem if no dispatcher is in them, as long as each has an RQSCHED_ENVIRONMENT: production's schedules do
-    not fire in staging.
+    Each dispatcher may take any schedule. If every dispatcher has an RQSCHED_ENVIRONMENT, it is no problem that none is
+    among a schedule's `environments`: for example, schedules of production do not fire in staging.
     """
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
@@ -685,7 +685,7 @@ def _foreign_workers(scope: _Scope) -> Finding:
     _Shown.WORK,
 )
 def _blocked(scope: _Scope) -> Finding:
-    """Look for blocked runs, whose code no worker had: each reason once, with the workers that lacked the code."""
+    """Look for blocked runs, whose code no worker had. List each reason once, with the workers that lacked the code."""
     found = scope.read(lambda connection: run_queries.blocked_runs(connection, scope.namespace, _MOST))
     if not found:
         return Finding(Level.OK, "no run waits for code")
@@ -849,7 +849,7 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
     if expected is not None and now - began_at > expected:
         return True
     if not spec.is_known or spec.is_from_completion or schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
-        return False  # no fire waits for this run, as far as is known
+        return False  # no fire is known to wait for this run
     first = spec.next_after(began_at)
     second = None if first is None or first > now else spec.next_after(first)
     return first is not None and second is not None and now - began_at > second - first

@@ -1,7 +1,7 @@
-"""Schedule handles: a schedule's fields and operations. `description` defines the fields.
+"""Schedule handles: the fields and operations of a schedule. `description` defines the fields.
 
-A handle belongs to one schedule, not to its id. If that schedule is deleted and another is created under the same id,
-the operations of the old handle raise ScheduleNotFoundError, so a stale handle never changes the new schedule.
+A handle belongs to one schedule, not to its id. If the schedule is deleted and another one is created with the same id,
+the operations of the old handle raise ScheduleNotFoundError. So an old handle never changes the new schedule.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class ScheduleHandle(ScheduleView):
         return upcoming(self._schedule, count=count, now=self._runtime.now())
 
     def why(self, at: datetime | None = None) -> Why:
-        """Say why it ran or did not run at a past instant, or whether it will run at a future one.
+        """Return why it ran or did not run at a past instant, or whether it will run at a future instant.
 
         The answer covers the minute of `at`, or its second if `at` has seconds. Without `at` it is about the newest
         occurrence up to now. Works after delete too. Raises InvalidSpecError for a naive instant.
@@ -253,10 +253,10 @@ class ScheduleHandle(ScheduleView):
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
         With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `on_resume`
-        says how it continues; the default is its `on_resume` policy at the time of this call. A `resume()` before
-        `until` cancels the automatic one. On a paused schedule, `until` sets a new end. Occurrences that are due
-        between `until` and the actual resumption fire late, by the schedule's `missed` policy. Raises InvalidInputError
-        when `until` has passed.
+        determines how it continues; the default is its policy at the time of this call. A `resume()` before `until`
+        cancels the automatic resume. On a paused schedule, `until` sets a new end of the pause. Occurrences that are
+        due between `until` and the actual resume fire late, by the schedule's `missed` policy. Raises InvalidInputError
+        if `until` has passed.
 
         Args:
             note: A note for the next operator.
@@ -301,10 +301,10 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Skip the next `count` (1 to 100) occurrences that are not due yet.
 
-        The call fixes their times (`skips`) and replaces earlier skips: repeating it skips no more, and `skip_next(0)`
-        removes all skips. `reason` is recorded with each skip. A change of the timing drops skips that are no longer
-        occurrences. Raises ScheduleStateError unless active; `skip_next(0)` also works on a paused schedule. Raises
-        InvalidInputError for a `from_completion` interval, and when there is no next occurrence.
+        The call stores their times (`skips`) and replaces earlier skips. So a repetition skips no further occurrence,
+        and `skip_next(0)` removes all skips. `reason` is recorded with each skip. A change of the timing drops skips
+        that are no longer occurrences. Raises ScheduleStateError unless active; `skip_next(0)` also works on a paused
+        schedule. Raises InvalidInputError for a `from_completion` interval, and if there is no next occurrence.
 
         Args:
             count: How many occurrences that are not due yet: 1 to 100; 0 for none.

@@ -1,6 +1,6 @@
-"""Why a schedule ran or did not run at an instant, in words: found in its row, its runs and its history.
+"""Explain why a schedule ran or did not run at an instant, from its row, its runs and its history.
 
-This file only reads. Where history was pruned, the answer says so, and concludes nothing from missing records.
+This module only reads. If history was pruned, the answer says so, and nothing is concluded from missing records.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIR
 def why(
     connection: Connection, schedule: Schedule, at: datetime | None, now: datetime, default_queue: str = "default"
 ) -> Why:
-    """Answer for an aware UTC instant; without one, for the newest occurrence up to now.
+    """Return the answer for an aware UTC instant; without an instant, for the newest occurrence up to now.
 
     `default_queue` is the queue of a run whose schedule names no queue.
     """
@@ -137,7 +137,7 @@ class _Question:
         return replace(told, text=f"{told.text} When it was due: {live.text}") if live.answer in _NO_RUN else told
 
     def refused(self, told: Why, default_queue: str) -> str:
-        """Say that Redis permanently refuses a waiting run or fire; return an empty text for any other answer."""
+        """Return text if Redis permanently refuses a waiting run or fire; else an empty text."""
         if told.answer not in {Answer.WAITS, Answer.LATE}:
             return ""
         run = None if told.run_uid is None else changes.find_run(self.connection, told.run_uid)
@@ -148,7 +148,7 @@ class _Question:
         return f" {found[-1].text}. {found[-1].advice}" if found else ""
 
     def shifted(self, occurrence: datetime | None) -> str:
-        """Say that an occurrence stands for a local time that the clock left out; else return an empty text."""
+        """Return text if an occurrence stands for a local time over which the clocks went forward; else empty text."""
         spec = self.schedule.spec
         if occurrence is None or not spec.is_known or spec.dst_gap != "shift":
             return ""
@@ -179,7 +179,7 @@ class _Question:
         return upstream_ends.read_one(self.connection, self.schedule.uid, self.at, self.end)
 
     def ended(self, end: UpstreamEnd) -> str:
-        """Say which upstream run ended, when and how."""
+        """Return text on which upstream run ended, when and how."""
         upstream = changes.find(self.connection, end.upstream_uid)
         name = end.upstream_id or "a schedule that was purged"
         run = None if upstream is None else run_queries.find_run_of(self.connection, upstream.uid, end.run_uid)
@@ -328,10 +328,11 @@ class _Question:
 
     @cached_property
     def timing_then(self) -> tuple[Spec | None, datetime | None]:
-        """The timing that held at the instant, and its occurrence there.
+        """The timing at the instant, and its occurrence there.
 
-        The timing is None if the history does not hold it, the occurrence if there is none. The stored next occurrence
-        counts even where the timing does not name it: it may count from the end of a run, or precede a new timing.
+        The timing is None if the history does not have it. The occurrence is None if the timing has none there. The
+        stored next occurrence counts even if the timing does not contain it: it may count from the end of a run, or be
+        older than the timing.
         """
         schedule = self.schedule
         spec: Spec | None
@@ -393,7 +394,7 @@ class _Question:
         return replace(told, text=_ended(text), run_uid=run)
 
     def awaited_by(self, run: Run) -> str:
-        """Say what a pending run waits for, or its place in line."""
+        """Return text on what a pending run waits for, or on its position in line."""
         if run.is_blocked:
             return f"for its workflow: {run.blocked_reason}"
         if self.freeze_at(self.now) is not None:
@@ -547,7 +548,7 @@ class _Question:
         return self.say(Answer.NO_OCCURRENCE, f"No occurrence is then; {near or 'it has none'}.")
 
     def comes_after(self, after: After) -> str:
-        """Say what the schedule comes after, and whether that upstream is missing or does not fire."""
+        """Return text on the upstream of the schedule, and whether the upstream is missing or does not fire."""
         text = f"It comes {after_in_words(after)}"
         upstream = changes.find_named(self.connection, self.schedule.namespace, after.schedule_id)
         if upstream is None:
@@ -614,7 +615,7 @@ class _Question:
         return self.say(Answer.LATE, f"{text}.", occurrence_at=occurrence, since=due)
 
     def not_kept(self, occurrence: datetime | None = None) -> Why | None:
-        """Answer that the needed record was pruned or lies too far back; return None if neither is so."""
+        """Answer if the needed record was pruned or is too far back; else return None."""
         oldest = event_queries.oldest_event(self.connection, self.schedule.uid)
         pruned_to = changes.read_pruned_to(self.connection, self.schedule.uid)
         is_cut = oldest is None or (oldest.sequence > 1 and occurrence is not None and oldest.recorded_at > occurrence)
@@ -668,7 +669,7 @@ def _recorded_in(event: AuditRecord, start: datetime, end: datetime) -> datetime
 
 
 def _lateness(run: Run) -> str:
-    """Say how late the first attempt of a run started and where the time went; empty for one that was not late."""
+    """Return text on how late the first attempt of a run started, and on the reasons; empty if it was not late."""
     if run.due_at is None or run.started_at is None or run.attempt > 1 or run.kind is RunKind.BACKFILL:
         return ""
     if run.started_at - run.due_at < _LATE:

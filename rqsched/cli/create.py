@@ -148,7 +148,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
 
     @property
     def paused(self) -> bool | None:
-        """Whether it shall be paused; None when nothing is said."""
+        """Whether to pause the schedule; None if neither flag is given."""
         return self._yes("paused")
 
     def spec(self) -> Spec:
@@ -264,7 +264,7 @@ def _number(flag: str, text: str, kind: type[int] | type[float]) -> int | float:
 
 
 def _content(flag: str, text: str) -> str:
-    """Return JSON as it was given, or for `@FILE` that file's content: no JSON begins so; `@-` is standard input."""
+    """Return the given JSON. For `@FILE` return the content of the file, and for `@-` standard input."""
     if not text.startswith("@"):
         return text
     try:

@@ -1,4 +1,4 @@
-"""The command that runs everything in one terminal: dev. Apart from the others, which draw no screen."""
+"""The command `dev`: run everything in one terminal. It has a separate module, because it draws a screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `import`: brings the schedules of another scheduler over, and reports what each becomes and loses."""
+"""The command `import`: create schedules from those of another scheduler, and report what could not be imported."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def import_(
 
 
 def _address(source: str) -> str:
-    """Return SOURCE, or for `env:NAME` that variable's value: all users of a machine can see a command's arguments."""
+    """Return SOURCE. For `env:NAME` return the value of the variable, because all users can see arguments."""
     variable = _VARIABLE.fullmatch(source)
     if variable is None:
         return source
@@ -198,7 +198,7 @@ def _by_sentence(found: Sequence[Imported]) -> dict[str, list[str]]:
 
 
 def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> Iterator[str]:
-    """Say which schedules fire where, and what is left to do."""
+    """Write which schedules fire in which scheduler, and what is left to do."""
     at_source = f"at {source.kind}"
     where = {fires: [one for one in found if one.fires is fires] for fires in Fires}
     if both := where[Fires.BOTH]:
@@ -236,7 +236,7 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
 
 
 def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Imported]) -> Iterator[str]:
-    """Say why some schedules fire nowhere, and what is left to do."""
+    """Write why some schedules fire in no scheduler, and what is left to do."""
     moved = [one for one in silent if moving.is_moving(one)]
     waiting = [one for one in silent if moving.is_waiting(one) and one not in moved]
     resting = [one for one in silent if one.is_paused and not moving.is_waiting(one)]
@@ -252,7 +252,7 @@ def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Impo
 
 
 def _place(settings: Settings) -> Iterator[str]:
-    """Say where the imported schedules are if no setting does: applications with other settings do not see them."""
+    """Write where the imported schedules are, if no setting names the place. Other applications may not see them."""
     if settings.database_url is None:
         yield (
             f"Ours belong to {settings.data_dir}, for RQSCHED_DATABASE_URL is unset. An application with a database of "

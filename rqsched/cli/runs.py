@@ -332,7 +332,7 @@ def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
 
 
 def _end(session: Session, run: RunHandle, wanted: str) -> None:
-    """Write the run's new status; a run that had already ended in another status is a conflict."""
+    """Write the new status of the run. If it had already ended in another status, end with the code of a conflict."""
     is_done = run.status == wanted
     text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had already ended'}."
     session.writer.record(describe_run(run.state), text)

@@ -76,7 +76,7 @@ class _Mounted:
         self._application: WSGIApplication | None = None
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        environ = {**environ, "REMOTE_PORT": environ.get("REMOTE_PORT") or "0"}  # else a2wsgi forgets the address
+        environ = {**environ, "REMOTE_PORT": environ.get("REMOTE_PORT") or "0"}  # without it a2wsgi drops the address
         if self._operator is not None:
             principal = self._operator(environ)
             if principal is None:

@@ -37,7 +37,7 @@ GROUPS = 8
 """The groups of failures that are shown."""
 _HEIGHT = 100.0
 _LEAST = 2.0
-"""The least height of a block, which would else be invisible."""
+"""The least height of a block, so that it is visible."""
 _NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b|\d+", re.IGNORECASE)
 _SEARCHED = 60
 """Characters of an error that a link searches for."""
@@ -94,7 +94,7 @@ class Recent:
     counts: Counter[str]
     """How many runs of all slots had each outcome."""
     backfilled: int
-    """How many further runs backfills made: the charts show live runs only."""
+    """How many further runs backfills created. The charts show only live runs."""
     most: int
     """The runs that the full height of outcomes stands for."""
     longest: float | None
@@ -201,7 +201,7 @@ def _compared(p50: float | None, p95: float | None, longest: float | None) -> li
 
 
 class Failure(NamedTuple):
-    """Runs that failed alike."""
+    """Runs that failed with similar errors."""
 
     schedule_id: str
     """The schedule of the newest run."""
@@ -222,7 +222,7 @@ class Failures:
     """The most frequent failures since an instant."""
 
     since: datetime
-    """The instant: a day ago, or later if there were more failures than are looked at."""
+    """The instant: a day ago, or later if there were more failures than are read."""
     is_cut: bool
     """Whether it is later than a day ago."""
     count: int

@@ -38,7 +38,7 @@ POLICY = (
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 """The headers of every page. Without a referrer a browser's form has the origin `null`."""
 _COMPRESSION = 5
-"""This level makes 8 kB of a page of 90 kB in a millisecond; a higher one takes longer and saves one percent more."""
+"""The level of compression. It makes 8 kB of a page of 90 kB in a millisecond. Higher levels save one percent more."""
 _YEAR = 31_536_000
 MENU = {
     "Overview": "/",
@@ -103,7 +103,7 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 
 def duration(value: timedelta | float | None) -> str:
-    """Return a length as people read it at a glance: `850 ms`, `12.4 s`, `3 min 20 s`."""
+    """Return a length as short text: `850 ms`, `12.4 s`, `3 min 20 s`."""
     if value is None:
         return NOTHING
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -160,7 +160,7 @@ def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
 
 
 def _day(shown: datetime, now: datetime) -> str:
-    """Return the form of a day: a weekday only if it is unique among the days until then."""
+    """Return the format of a day. It is the weekday alone if that is unique among the days until then."""
     today = now.astimezone(shown.tzinfo).date()
     if 0 <= (shown.date() - today).days < 7:
         return "%a"
@@ -168,7 +168,7 @@ def _day(shown: datetime, now: datetime) -> str:
 
 
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
-    """Return the outcomes of the newest runs as a strip of links, oldest first; a page has too many for a template.
+    """Return the outcomes of the newest runs as a strip of links, oldest first. A template is too slow for a page's.
 
     `base` is the address of runs, with or without a query.
     """

@@ -48,7 +48,7 @@ NEWEST = "newest"
 _CHARTED = 60
 _YEAR = timedelta(days=53 * 7)
 _SPREAD_DAYS, _LEAST_DAYS, _SPREAD_HOURS, _ENOUGH_DAYS = 60, 14, 48, 3
-"""Durations are shown for up to 60 days, at least 14; by hours, for 48, until the schedule has run on three days."""
+"""Durations are shown for 14 to 60 days. Until the schedule has run on three days, they are shown for 48 hours."""
 _BACKFILL_COLUMNS = 120
 _UPCOMING = 5
 _SEARCHED = 2_000
@@ -62,7 +62,7 @@ _FAILED_TARGETS = 50
 _MOST_DOWNSTREAM = 20
 _TICK = timedelta(microseconds=1)
 _LOOKED_BACK = timedelta(days=366)
-"""How far back the occurrence before another one is looked for."""
+"""How far back the page searches for the occurrence before another one."""
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
 """Answers that the page shows elsewhere, so that they are given only on request."""
 
@@ -152,13 +152,13 @@ def show(visit: Visit) -> Response:
 
 
 def _neighbours(spec: Spec, at: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Return the occurrences before and after an instant, None for one that is not known."""
+    """Return the occurrences before and after an instant; None for an occurrence that is not known."""
     if at is None or not spec.is_known or spec.is_from_completion or spec.after is not None:
         return None, None
     try:
         before = answered(lambda: spec.last_between(at - _LOOKED_BACK, at - _TICK, 1), otherwise=[])
         return next(iter(before), None), answered(spec.next_after, at, otherwise=None)
-    except InvalidSpecError:  # a calendar that it names is gone
+    except InvalidSpecError:  # a calendar of the spec was deleted
         return None, None
 
 
@@ -184,7 +184,7 @@ class BackfillRuns(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether occurrences are left to process, or it was not stopped and some of its runs have not ended."""
+        """Whether occurrences are left, or some runs have not ended although the backfill was not stopped."""
         return self.row.status == "running" or (self.row.status == "done" and bool(self.running + self.waiting))
 
 
@@ -209,11 +209,11 @@ class _Found(NamedTuple):
 
     runs: Page[Run]
     events: list[AuditRecord]
-    """One more than is shown, to know whether older ones follow."""
+    """One event more than is shown, to know whether there are older events."""
     gaps: list[Omission]
-    """The newest skips and misses, also those before a restart, which counts from zero."""
+    """The newest skips and misses, even from before a restart, which sets the counters to zero."""
     freezes: list[Freeze]
-    """The freezes that are known, the newest first; none where nothing was missed."""
+    """The known freezes, the newest first; empty if no occurrence was missed."""
     backfills: list[BackfillRuns]
     """The newest ones of the schedule's id."""
     outlines: list[RunOutline]

@@ -38,7 +38,7 @@ SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "
 LIFETIME = timedelta(hours=12)
 """The longest life of a session: a cookie with a later end is refused."""
 _SKEW = timedelta(minutes=1)
-"""A cookie's life is shorter by this, so that a web process whose clock is this far behind accepts the cookie."""
+"""The life of a cookie is shorter by this. So a web process whose clock is behind by this length accepts the cookie."""
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
@@ -162,7 +162,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def require_csrf(request: Request, given: str) -> None:
-    """Refuse a form that was not sent by a page of ours; raises ForbiddenError.
+    """Refuse a form that no page of this dashboard sent; raises ForbiddenError.
 
     A neighbouring subdomain may set our cookies, so the browser's headers about the sending page are checked, too.
     """
@@ -174,7 +174,7 @@ def require_csrf(request: Request, given: str) -> None:
 
 
 def remember(response: Response, request: Request, name: str, value: str, *, seconds: int | None = None) -> None:
-    """Set a cookie of the dashboard; one without `seconds` ends with the browser."""
+    """Set a cookie of the dashboard. Without `seconds`, the cookie ends when the browser ends."""
     response.set_cookie(
         name, value, max_age=seconds, path=_path(request), httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
@@ -214,7 +214,7 @@ def log_in(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def log_out(request: Request, form: Mapping[str, str]) -> Response:
-    """End the session in every web process; remove the cookie even if the database does not answer."""
+    """End the session in every web process. Remove the cookie even if the database does not answer."""
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     response: Response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)

@@ -91,7 +91,7 @@ class Pace:
     per_hour: float
     """Runs ended per hour, with the targets that ended."""
     busy: float
-    """How many workers what ended kept busy on average."""
+    """How many workers the ended runs and targets kept busy on average."""
     p50: float | None
     """Seconds from due to started, at the median; None without a run that started."""
     p95: float | None
@@ -129,7 +129,7 @@ class Judgement(NamedTuple):
 
 
 def judge(workers: int, pace: Pace | None, *, is_slow: bool) -> Judgement:
-    """Say whether the workers of a queue are enough for what came in the last hour, with a fifth to spare."""
+    """Return whether a queue has enough workers for the jobs of the last hour, with a reserve of a fifth."""
     came = pace is not None and pace.arriving > 0
     if not workers:
         return Judgement("too few: no worker listens" if came or is_slow else "", came or is_slow)
@@ -145,7 +145,7 @@ def judge(workers: int, pace: Pace | None, *, is_slow: bool) -> Judgement:
 
 
 class Doing(NamedTuple):
-    """A run or a target of one that a worker executes."""
+    """A run, or a target of a run, that a worker executes."""
 
     text: str
     """Its description."""
@@ -164,7 +164,7 @@ class LiveWorker:
     state: str
     """`busy`, `idle`, `suspended` or `started`, as it said last."""
     is_silent: bool
-    """Whether its next sign of life is overdue, so that it does not count."""
+    """Whether its next report is overdue. Then the worker does not count."""
     queues: list[str]
     """The queues it listens on, the most urgent first."""
     heartbeat_at: datetime | None
@@ -190,17 +190,17 @@ class LiveQueue:
     name: str
     """Its name."""
     waiting: int
-    """Jobs that wait; a viewer of some namespaces only gets the runs of this one."""
+    """Jobs that wait. For a viewer of some namespaces, only the runs of this namespace count."""
     workers: int
     """Workers that listen on it and are not silent."""
     head_since: datetime | None
-    """Since when the next job has waited; a viewer of some namespaces only gets the oldest run of this one."""
+    """Since when the next job has waited. A viewer of some namespaces gets that of this namespace's oldest run."""
     is_slow: bool
     """Whether it has waited too long."""
     pace: Pace | None
     """The pace of its runs in the last hour; None without any."""
     verdict: Judgement
-    """Whether its workers are enough; empty for a viewer of some namespaces, who does not see all that comes."""
+    """Whether its workers are enough; empty for a viewer of some namespaces, who does not see all jobs."""
 
 
 @dataclass
@@ -227,7 +227,7 @@ def show(visit: Visit) -> Response:
     hour, alive = _read_last_hour(visit), _Alive()
     try:
         alive = _alive(visit, hour)
-        visit.scheduler.runtime.transport.try_write()  # if it fails, no process can report that it is alive
+        visit.scheduler.runtime.transport.try_write()  # if this fails, no process can report that it is alive
     except RedisError as error:
         _log.warning("workers are not known: %s", outages.told(error), extra={"action": "dashboard_redis"})
         alive.problem = f"{outages.briefly(error)}, so what is shown of workers and queues is missing or old."
@@ -286,7 +286,7 @@ class _Flow:
     ended: float = 0.0
     """Targets that ended."""
     busy: float = 0.0
-    """How many workers those that ended kept busy on average."""
+    """How many workers the ended targets kept busy on average."""
 
 
 def _pace(found: Sequence[Outcome], span: timedelta, targets: _Flow) -> Pace:
@@ -350,7 +350,7 @@ def _show_workers(
 
 
 def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | None]) -> dict[str, Doing]:
-    """Read the runs and targets of a namespace behind jobs, by the jobs' ids."""
+    """Read the runs and targets of a namespace that jobs carry, by the ids of the jobs."""
     parsed = {id_: parse_run_job_id(id_) or parse_target_job_id(id_) for id_ in jobs if id_}
     run_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, RunJobId)}
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}

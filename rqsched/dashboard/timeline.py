@@ -34,7 +34,7 @@ from rqsched.when.words import zone_in_words
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
 """The spans to choose from, in hours."""
 _FROM_RUNS = 48
-"""The longest span whose runs are read one by one; for longer ones their hourly counts are read."""
+"""The longest span for which runs are read one by one. For longer spans their hourly counts are read."""
 _HALVED = 336
 """The longest span that is centred on its instant; a longer span lies almost entirely before its instant."""
 _UNITS = ((_FROM_RUNS, 1, 240), (720, 3_600, 120), (HOURS[-1], 86_400, 120))
@@ -43,9 +43,9 @@ counts have fewer columns; spans beyond a month have columns of days."""
 ROWS = 40
 """Schedules on one page."""
 _MOST_MARKS = 900
-"""The most marks of all schedules together; if there would be more, columns are wider."""
+"""The most marks of all schedules together. Columns become wider if there would be more."""
 _MOST_TICKS = 24
-"""Fires of one schedule that are drawn one by one; more are drawn as a band."""
+"""The most fires of one schedule that are drawn one by one. More fires are drawn as a band."""
 _MOST_SKIPS = 200
 _MINUTE = timedelta(minutes=1)
 _AMONG = 100
@@ -53,7 +53,7 @@ _AMONG = 100
 _MOST_BARS = 240
 """Bars of the load ahead."""
 _MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
-"""Schedules and minutes that a page counts for the load: fewer than the command `load`, because a viewer waits."""
+"""The most schedules and minutes for which a page counts the load. The command counts more, but a viewer waits."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 """The years that can be shown; in these years every zone is defined."""
@@ -217,7 +217,7 @@ def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
 
 
 def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[charts.OffsetChange]:
-    """Return the changes of clocks; equal changes of several zones at one instant are one mark."""
+    """Return the changes of clocks. Equal changes of several zones at one instant share a mark."""
     zones = {row.schedule.spec.timezone for row in rows} | {visit.zone.key}
     found = defaultdict[tuple[float, str], list[str]](list)
     for name in sorted(zones):

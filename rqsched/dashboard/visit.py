@@ -73,7 +73,7 @@ class Visit:
         return self.scheduler.runtime.database.read(query)
 
     def schedule(self) -> ScheduleHandle:
-        """Find the schedule in the path, also a deleted one; raises ScheduleNotFoundError."""
+        """Find the schedule in the path, even a deleted schedule; raises ScheduleNotFoundError."""
         return self.scheduler.newest(self.request.path_params["schedule_id"], namespace=self.namespace)
 
     def run(self) -> tuple[Schedule, Run]:
@@ -95,7 +95,7 @@ class Visit:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the viewer sees every namespace, and therefore queues, workers and repairs, which belong to none."""
+        """Whether the viewer sees every namespace. Only then the viewer sees queues, workers and repairs."""
         return self.principal.namespaces is None
 
     def query(self, name: str, default: str = "") -> str:
@@ -136,7 +136,7 @@ class Visit:
         return response
 
     def done(self, message: str, path: str, **query: Any) -> Response:
-        """Answer a form: show the page at `path` with a message."""
+        """Return the response to a form, which shows the page at `path` with a message."""
         response = RedirectResponse(self.url(path, **query), 303)
         session.remember(response, self.request, session.FLASH, quote(message[:1000]), seconds=30)
         return response
@@ -176,14 +176,14 @@ class Visit:
 
     @cached_property
     def redis_problem(self) -> str | None:
-        """Why Redis did not answer when it was asked last, as a sentence; much of what pages show is not known then."""
+        """Why Redis did not answer the last question, as a sentence. Then many values of the pages are not known."""
         gate = self.scheduler.runtime.freezes
         gate.look()
         return None if gate.redis_error is None else outages.briefly(gate.redis_error)
 
     @property
     def stopped_at(self) -> datetime | None:
-        """Since when nothing fires in the namespace, as far as that is known."""
+        """Since when nothing fires in the namespace; None if that is not known, or if schedules fire."""
         stop = self.all_frozen or self.freeze
         return None if stop is None else stop.since
 
