@@ -28,7 +28,7 @@ class _Exported(NamedTuple):
     entries: list[dict[str, Any]]
     """The entries of the schedules in the file."""
     untold: dict[str, Iterable[str]]
-    """The parts that a file cannot hold, for each schedule that is left out because of them, by id."""
+    """The parts that a file cannot hold, by the id of the schedule that is left out because of them."""
     tasks: list[str]
     """Ids of schedules that are left out because they are tasks of Django."""
     done: list[str]

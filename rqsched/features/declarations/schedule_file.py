@@ -51,7 +51,7 @@ _ENTRIES = "schedules"
 _CALENDARS, _OF_CALENDARS = "calendars", ("exclude", "description", "source", "reaches")
 """The key of the table of calendars, and the keys of one calendar in it."""
 _BESIDE = ("$schema", "$comment")
-"""Keys beside the entries that JSON may have instead of comments."""
+"""Keys that JSON may have in addition to the entries, in place of comments."""
 _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
 """The options that hold any JSON. TOML has no null, so there a value with a null is written as JSON text."""
 _USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
@@ -60,7 +60,7 @@ MOST_REPEATED = 1_000_000
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20
-"""The width of a YAML line: lines are never wrapped, because a small change could wrap many lines anew."""
+"""The width of a YAML line. Lines are never wrapped, because then a small change could change many lines."""
 
 
 class Format(StrEnum):
@@ -346,7 +346,7 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
     intervals = [member for member in spec.members if isinstance(member, Every)]
     kinds = {(one.offset, one.anchor, one.from_completion) for one in intervals}
     if len(kinds) > 1 or any(cron.timezone or cron.anchor not in {None, declared_at} for cron in crons):
-        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # an entry has its exclusions apart
+        return {"spec": replace(spec, exclude=(), on_excluded="skip").to_json()}  # exclusions have separate keys
     offset, anchor, from_completion = kinds.pop() if kinds else (None, None, False)
     return {
         "cron": [cron.expression for cron in crons],
@@ -379,7 +379,7 @@ def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def usual(name: str, field: str = "") -> Any:
-    """Return the default of an option, or of one of its fields, as it would be written. A tidied entry omits it."""
+    """Return the default of an option, or of one of its fields, in its written form. A tidied entry omits it."""
     if name in _USUAL_RETRIES and field:
         return _retry_fields(name, _USUAL_RETRIES[name]).get(field)
     if name == "timezone":
@@ -388,7 +388,7 @@ def usual(name: str, field: str = "") -> Any:
 
 
 def _written(name: str, value: Any, settings: Settings) -> Any:
-    """Return a value in its written form; None to leave it out."""
+    """Return a value in its written form; None if it is left out."""
     if name in {"cron", "interval", "once"}:
         several = [_text(name, one) for one in (value if isinstance(value, list) else [value]) if one is not None]
         return several[0] if len(several) == 1 else several or None
@@ -468,7 +468,7 @@ def text_of(
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file atomically. With a half-written file, a later sync could delete the schedules that it lacks.
+    """Replace a file atomically. If a file were half-written, a later sync could delete the schedules that it lacks.
 
     Raises InvalidInputError if it cannot be written.
     """
@@ -510,7 +510,7 @@ def _has_null(value: object) -> bool:
 
 
 def _in_yaml(value: object) -> str:
-    # PyYAML reads NEL and similar characters back as blanks, unless it writes ASCII, where it escapes them.
+    # PyYAML reads NEL and similar characters back as blanks. If it writes ASCII, it escapes them.
     is_printable = json.dumps(value, ensure_ascii=False).isprintable()
     text: str = _yaml().safe_dump(value, sort_keys=False, allow_unicode=is_printable, width=_NO_WRAPPING)
     return text

@@ -22,7 +22,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
-"""The most runs of all schedules that are read from their rows; if there are more, the hours are read."""
+"""The most runs of all schedules that are read from their rows. If there are more, the hours are read."""
 _BEFORE = 100
 """How many runs before a span are searched for runs that lasted into the span."""
 _PROBES = 16
@@ -62,13 +62,13 @@ class Lot(NamedTuple):
     schedule_uid: str
     """The schedule."""
     is_backfilled: bool
-    """Whether a backfill started them; then they are in the columns of their occurrences."""
+    """Whether a backfill started the runs. Then they are in the columns of their occurrences."""
     status: str
-    """Their final status, or their current one."""
+    """The status of the runs."""
     first: int
-    """The column in which they begin."""
+    """The column in which the runs begin."""
     last: int
-    """The column in which they end; for runs that have not ended, the column of now."""
+    """The column in which the runs end; for runs that have not ended, the column of now."""
     since: int
     """When the longest run began, in seconds since 1970. For a lot from hours it may be before the first column."""
     runs: int
@@ -85,15 +85,16 @@ class Picture(NamedTuple):
     lots: list[Lot]
     """The runs, in lots."""
     is_whole: bool = True
-    """Whether no run is missing. After an upgrade of the database, older runs may not be counted yet."""
+    """Whether all runs are included. After an upgrade of the database, older runs may not be counted yet."""
 
 
 def read(
     connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
 ) -> Picture:
-    """Read the runs in the columns; `newest` has the number of each schedule's newest run, by uid of the schedule.
+    """Read the runs in the columns. `newest` has the number of each schedule's newest run, by uid of the schedule.
 
-    The rows of the runs are read, or the hours if `by_hours` is set or there are more than MOST_RUNS.
+    The rows of the runs are read. If `by_hours` is set, or if there are more than MOST_RUNS, the hours are read
+    instead.
     """
     if not by_hours:
         ranges = _ranges(connection, newest, columns)

@@ -85,7 +85,7 @@ def usage_of(parts: Parts, namespace: str) -> Usage:
 
 
 def usages(parts: Parts, connection: Connection, namespace: str | None = None) -> list[Usage]:
-    """Return the usage of each namespace with a quota, or only of `namespace`. Without quotas, read nothing."""
+    """Return the usage of each namespace with a quota, or only of `namespace`. Without quotas, do not read SQL."""
     quotas = parts.settings.quotas
     if namespace is not None:
         limits = quota_of(parts, namespace)

@@ -23,7 +23,7 @@ COUNTED = (
     "surface",
     "notifications",
 )
-"""The fields of a declaration whose UTF-8 bytes count: those that a caller can make large."""
+"""The fields of a declaration whose UTF-8 bytes count. These are the fields that a caller can make large."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The native surface under `/api/v1/`: every operation on a schedule, in our words and in the Pipelit document's."""
+"""The native surface under `/api/v1/`: every operation, with the names of rqsched and of the Pipelit document."""

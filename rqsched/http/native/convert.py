@@ -1,4 +1,4 @@
-"""From a body to the scheduler's parameters: spec, options, and the surface's own fields. Pure."""
+"""Convert the body of a request to the scheduler's parameters: spec, options, and fields of this surface. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
     name: option.default for name, option in OPTIONS.items() if name not in {"timezone", *_RETRIES}
 }
-"""The value that null stands for, for each field of a change. Retry policies are changed field by field instead."""
+"""The value that null means, for each field of a change. Retry policies are changed field by field instead."""
 _ALIASES = {
     "kwargs": "trigger_payload",
     "max_successes": "total_repeats",
@@ -65,7 +65,7 @@ def declaration_of(body: DeclareRequest) -> Declaration:
         raise InvalidInputError("workflow", "is missing; name a registered workflow")
     options = {name: value for name, value in _options(body).items() if value is not None}
     if body.interval_seconds is not None:
-        options.setdefault("on_resume", OnResume.FROM_NOW)  # resume as the Pipelit document says
+        options.setdefault("on_resume", OnResume.FROM_NOW)  # the default of the Pipelit document
     return Declaration(workflow, _spec(body, None), _typed(options | _retries(body), _surface(body, {})))
 
 
@@ -120,7 +120,7 @@ def _retries(body: DefinitionRequest) -> dict[str, Any]:
 
 
 def _surface(body: DefinitionRequest, kept: dict[str, Any]) -> dict[str, Any]:
-    """Return the surface's own fields: the display name, and the ids of the Pipelit document."""
+    """Return the fields that only this surface has: the display name, and the ids of the Pipelit document."""
     given = {name: getattr(body, name) for name in _OF_SURFACE if body.has(name)}
     return {name: value for name, value in (kept | given).items() if value is not None}
 

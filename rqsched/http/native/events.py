@@ -139,7 +139,7 @@ async def stream_history(
 
 
 def _sequence_of(text: str, uid: str) -> int:
-    """Read the sequence to continue after; a position in an earlier incarnation is the start of this one."""
+    """Read the sequence after which to continue. For a position in an earlier schedule with this id, it is 0."""
     before, separator, sequence = text.rpartition(".")
     is_known = is_uid(before) if separator else True
     if not (is_known and sequence.isascii() and sequence.isdigit() and len(sequence) <= 18):

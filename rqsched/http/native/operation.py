@@ -47,7 +47,7 @@ _WORDS: Mapping[str, str] = {
     "cursor": "The next_cursor of the previous page.",
     "reason": "Why; recorded with the caller.",
 }
-"""Their meanings, for methods whose docstrings do not list them."""
+"""The meanings of these parameters, for methods whose docstrings do not list them."""
 
 
 def _as_json(_: Call, result: Any) -> Response:
@@ -56,7 +56,7 @@ def _as_json(_: Call, result: Any) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object whose method an operation calls: the scheduler, or one that a request names."""
+    """The object whose method an operation calls: the scheduler, or an object that the request names."""
 
     kind: type
     """Its class."""
@@ -90,12 +90,12 @@ class Operation:
     errors: Sequence[ErrorLike] = ()
     """The errors in addition to those of every route."""
     is_repeatable: bool = False
-    """Whether it has the same effect when it is sent twice, so that a client sends it again if the answer is lost.
+    """Whether sending it twice has the same effect. If so, a client sends it again if the answer is lost.
 
     A client also sends every dry run again.
     """
     types: Mapping[str, Any] = field(default_factory=dict)
-    """The types of parameters that have limits which the method's annotations do not say."""
+    """The types of parameters with limits that the method's annotations do not have."""
     example: Mapping[str, Any] | None = None
     """An example of the body."""
     owner: Owner = SCHEDULER
@@ -119,13 +119,13 @@ class Parameter(NamedTuple):
     name: str
     """Its name, the same in the method and over HTTP."""
     annotation: str
-    """As the method writes it."""
+    """The annotation of the method."""
     kind: Any
     """Its type over HTTP."""
     default: Any
     """`inspect.Parameter.empty` if it is required."""
     is_keyword: bool
-    """Whether the method takes it by name only."""
+    """Whether the method takes it only by name."""
     about: str
     """What it means."""
 
@@ -153,7 +153,7 @@ def parameters_of(operation: Operation) -> list[Parameter]:
 
 
 def _hints(function: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the types of some parameters; those of others may exist for type checkers only."""
+    """Return the types of some parameters. The types of others may exist only for type checkers."""
     alike = FunctionType(function.__code__, function.__globals__)
     alike.__annotations__ = {name: function.__annotations__[name] for name in names}
     return get_type_hints(alike)
@@ -269,7 +269,7 @@ def _model(operation: Operation, fields: Sequence[Parameter]) -> Any:
 
 
 def _default(default: Any) -> Any:
-    """Return the default of a parameter as pydantic writes it."""
+    """Return the default of a parameter in the form of pydantic."""
     if default is inspect.Parameter.empty:
         return ...
     return list(default) if isinstance(default, tuple) else default

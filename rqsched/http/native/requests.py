@@ -74,7 +74,7 @@ def _text_of_number(value: Any) -> Any:
 
 
 def _few_labels(value: Any) -> Any:
-    """Check the number of labels first: pydantic would list every wrong one."""
+    """Check the number of labels first, because pydantic would list every wrong label."""
     if isinstance(value, dict) and len(value) > MAX_LABELS:
         raise ValueError(f"must be at most {MAX_LABELS} labels, not {len(value)}")
     return value
@@ -97,11 +97,11 @@ MAX_NAME = 255
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 _NUMBERED = {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "integer"}]}
 NumberedName = Annotated[Name, BeforeValidator(_text_of_number), WithJsonSchema(_NUMBERED)]
-"""A name, or the number by which another system knows it."""
+"""A name, or a number, such as an id in another system."""
 Note = Annotated[str, Field(max_length=4096)]
 Crons = Annotated[
     list[Annotated[str, Field(max_length=1024)]],
-    Field(max_length=100),  # inside the validators around it: pydantic would else list every wrong item first
+    Field(max_length=100),  # checked before the items, because pydantic would list every wrong item
     BeforeValidator(listed),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 100}]}),
 ]
@@ -153,14 +153,14 @@ _NOTE = "A note for the next operator."
 
 
 class RequestBody(BaseModel):
-    """A body: unknown fields and values of another type are refused by name."""
+    """A body. Unknown fields and values of another type are refused with the name of the field."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: Any) -> Any:
-        """Refuse many unknown fields with a list of the first few: pydantic takes 25 microseconds to list each."""
+        """Refuse many unknown fields, and list only the first few: pydantic takes 25 microseconds for each."""
         known = cls.model_fields
         unknown = [name for name in value if name not in known] if isinstance(value, dict) else []
         if len(unknown) <= MOST_ERRORS:
@@ -282,7 +282,7 @@ def _fields(*, is_fixed: bool) -> dict[str, Any]:
     return {
         name: (_type_of(name, option) | None, Field(default=None, description=help_of(option)))
         for name, option in OPTIONS.items()
-        if option.is_fixed is is_fixed and name != "timezone"  # it belongs to the timing
+        if option.is_fixed is is_fixed and name != "timezone"  # the time zone belongs to the timing
     }
 
 
@@ -335,7 +335,7 @@ class CreateRequest(
 
     @property
     def is_in_pipelit_words(self) -> bool:
-        """Whether the body uses the words of the Pipelit document, in which a failed run ends the schedule."""
+        """Whether the body uses names of the Pipelit document. With these, a failed run ends the schedule."""
         return self.interval_seconds is not None or self.total_repeats is not None
 
 

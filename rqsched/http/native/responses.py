@@ -168,7 +168,7 @@ class BulkResponse(Schema):
     matched: int
     """How many schedules matched when they were counted."""
     done: int
-    """How many are done, this chunk included; more than `matched` if more schedules match now than at the count."""
+    """How many are done, including this chunk. This exceeds `matched` if more schedules match than at the count."""
     counts: dict[str, int]
     """How many of this chunk had each outcome."""
     items: list[BulkRowResponse]
@@ -371,7 +371,7 @@ class ThawPreviewResponse(Schema):
     runs: list[WaitingRunResponse]
     """The runs that wait, the oldest first."""
     has_more: bool
-    """Whether there are more of either."""
+    """Whether there are more schedules or runs than are listed."""
 
 
 class ThawResponse(Schema):
@@ -386,7 +386,7 @@ class ThawResponse(Schema):
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int
-    """How many occurrences it fired, their runs started or waiting."""
+    """How many occurrences it fired. Their runs started, or wait."""
 
 
 class WorkflowsResponse(Schema):

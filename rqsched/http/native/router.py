@@ -48,7 +48,7 @@ _BAD_REQUEST = frozenset({"pause", "resume"})
 
 
 def render(problem: Problem, request_id: str) -> Response:
-    """Render problem details; a pause or resume in the wrong status is 400, as the Pipelit document says."""
+    """Render problem details. A pause or resume in the wrong status is 400, as in the Pipelit document."""
     error = problem.error
     if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
         problem = replace(problem, status=400)
@@ -59,7 +59,7 @@ SURFACE = Surface("/api/v1", render=render, has_slash=True)
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """Render an error of rqsched in another application as this surface does."""
+    """Render an error of rqsched in another application, in the form of this surface."""
     return render_tagged(Tag(request_id_of(request.headers), SURFACE), error)
 
 

@@ -205,7 +205,7 @@ def create_schedule(
 
 
 def _default_id(call: Call, name: str | None, key: str | None) -> str:
-    """Return the id of a schedule that the caller did not name: the same one for the same key."""
+    """Return an id for a schedule that the caller did not name. The same key gives the same id."""
     if name is not None and ID.fullmatch(name):
         return name
     if key is not None:
@@ -309,7 +309,7 @@ def delete_schedules(call: AdminAlways, body: BatchDeleteRequest) -> Response:
 
 
 def version_of(schedule: Schedule, condition: str | None) -> int | None:
-    """Read If-Match: an ETag of ours, a bare version, or `*`; raises VersionConflictError for another incarnation."""
+    """Read If-Match: an ETag, a version, or `*`. Raises VersionConflictError for an ETag of an earlier schedule."""
     if condition is None or condition.strip() == "*":
         return None
     text, _, _ = condition.strip().removeprefix("W/").strip('"').partition("-")  # a read appends the content's hash
@@ -326,7 +326,7 @@ def _tagged(schedule: Schedule) -> dict[str, str]:
 
 
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
-    """Return a schedule as it was last read, with its ETag, and its Location when it is new."""
+    """Return a schedule as it was last read, with its ETag, and with its Location if it is new."""
     schedule = handle.state
     latest = call.read(lambda c: last_runs(c, [schedule]))
     headers = _tagged(schedule)

@@ -35,6 +35,6 @@ def list_workflows(call: Read) -> Response:
 
 
 def _workflow(workflow: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shown fields of a workflow, which leave out the place of its code."""
+    """Return the fields of a workflow without the location of its code."""
     known = {**loads(workflow.get("options") or "{}"), **workflow}
     return {name: known.get(name) for name in WorkflowResponse.model_fields}
