@@ -98,7 +98,7 @@ def routes() -> list[Route]:
 
 
 def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
-    """Return the route of a page; a heavy one, or a dry run, computes for seconds and needs admission."""
+    """Return the route of a page. A heavy page, or a dry run, computes for seconds and needs admission."""
 
     async def serve(request: Request) -> Response:
         try:
@@ -107,7 +107,7 @@ def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GE
             return _error(request, None, error)
         if not is_heavy and not any(name == "dry_run" for name, _ in fields):
             return await run_in_threadpool(_serve, request, fields, handler, role)
-        # The first thread finds the viewer; no thread waits for the admission.
+        # Find the viewer in a thread first. Then wait for the admission without a thread.
         visit = await run_in_threadpool(_serve, request, fields, _same, role)
         if isinstance(visit, Response):
             return visit
@@ -158,13 +158,13 @@ async def _stream(request: Request) -> Response:
         reader = Reader(visit.namespace, visit.now, may_read=session.lasting(request, visit.now))
         return await open_stream(wiring_of(request).feed, reader, cursor, is_new=False, fields=_least)
     except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
-        return Response(status_code=204)  # no stream now: a browser logs any other answer as an error
+        return Response(status_code=204)  # no stream now; a browser would log any other status as an error
     except RqschedError as error:
         return _error(request, None, error)
 
 
 def _since(visit: Visit) -> datetime:
-    """Return the instant from which events are sent; it is bounded, because an old page is loaded again."""
+    """Return the instant from which events are sent. It is not too far back, because an old page is loaded again."""
     text = visit.query("since")
     try:
         at = datetime.fromisoformat(text) if text else visit.now
@@ -175,7 +175,7 @@ def _since(visit: Visit) -> datetime:
 
 
 def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
-    """Return the schedule and the type of an event: the page reads the details."""
+    """Return the schedule and the type of an event. The page reads the details itself."""
     return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
 
 
@@ -216,7 +216,7 @@ def _namespace(principal: Principal, wanted: str | None, default: str) -> str:
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:
-    """Read the fields of a form; none of a page."""
+    """Read the fields of a form; empty for a page."""
     if request.method != "POST":
         return []
     try:

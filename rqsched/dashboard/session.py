@@ -135,13 +135,13 @@ def _signature(key: bytes, body: bytes) -> str:
 
 
 def csrf_of(request: Request) -> str:
-    """Return the value of this browser's CSRF cookie; a new one when it has none."""
+    """Return the value of this browser's CSRF cookie, or a new value if there is no cookie."""
     known = request.cookies.get(CSRF, "")
     return known if _CSRF_FORM.fullmatch(known) else secrets.token_hex(16)
 
 
 def masked(csrf: str) -> str:
-    """Return a CSRF value as a form carries it, different in each response.
+    """Return a CSRF value in the masked form for a form field, different in each response.
 
     Pages are compressed. If a secret stood unmasked in every page, an attacker who can inject guesses and see the
     length of responses could find it (BREACH).
@@ -164,7 +164,8 @@ def _xor(one: bytes, other: bytes) -> bytes:
 def require_csrf(request: Request, given: str) -> None:
     """Refuse a form that no page of this dashboard sent; raises ForbiddenError.
 
-    A neighbouring subdomain may set our cookies, so the browser's headers about the sending page are checked, too.
+    A neighbouring subdomain may set cookies of this site, so the browser's headers about the sending page are checked,
+    too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
         raise ForbiddenError("a page of another site may not make changes; use those of this server.")

@@ -1,4 +1,4 @@
-"""Why a run waits, in one line: for a thaw, its code, a place of its limit, the run ahead of it, or a worker."""
+"""The reason why a run waits, in one line: a freeze, missing code, a limit, the run ahead of it, or no free worker."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 
 class Wait(NamedTuple):
-    """What one run waits for."""
+    """The reason why one run waits."""
 
     text: str
-    """It in words, after *waits*."""
+    """The reason in words, which follow *waits*."""
     path: str = ""
-    """The page about it; empty without one."""
+    """The page about the reason; empty without a page."""
 
 
 def waits_of(visit: Visit, runs: Iterable[Run]) -> dict[str, Wait]:
-    """Return what each of the runs waits for, by its uid; runs that wait for nothing are left out."""
+    """Return the reason of each waiting run by its uid. Runs that do not wait are left out."""
     found = [run for run in runs if run.status in {RunStatus.PENDING, RunStatus.BUFFERED, RunStatus.RETRYING}]
     if not found:
         return {}

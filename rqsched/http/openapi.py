@@ -183,7 +183,7 @@ class ProblemResponse(Schema):
     code: str
     """A stable identifier of the kind of error."""
     request_id: str
-    """The id of the request, which the server's log has."""
+    """The id of the request, which is also in the server's log."""
     errors: list[ProblemField] | None = None
     """The refused fields."""
     attributes: dict[str, str | int | list[str] | None] | None = None
@@ -242,7 +242,7 @@ EVERYWHERE: Sequence[ErrorLike] = (
     BackendUnavailableError, DatabaseUnavailableError, DatabaseReadOnlyError, DatabasePrivilegeError,
     DatabaseLimitError, RedisUnavailableError, SchemaError, WorkCancelledError,
 )  # fmt: skip
-"""The errors of every route whose surface has no codes of its own for them."""
+"""The errors of every route for which its surface has no special codes."""
 DEFINITION: Sequence[ErrorLike] = (
     InvalidSpecError, InvalidCronError, InvalidTimezoneError, InvalidDurationError, UpstreamError, InvalidPayloadError,
     InvalidPolicyError, InvalidTypeError, InvalidLimitError, TooMuchWorkError, UnknownWorkflowError,
@@ -275,7 +275,7 @@ def complete(
     modes += [(model, "serialization") for model in responses]
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:  # FastAPI keeps what it generated
+        if app.openapi_schema is None:  # FastAPI caches the generated document
             _, schemas = models_json_schema(modes, ref_template=_REF)
             document = generate()
             document["components"]["schemas"] |= schemas["$defs"]

@@ -16,13 +16,13 @@ from rqsched.api.runtime import Runtime
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.5
-"""Seconds after which a silent backend counts as not responding: orchestrators wait little longer themselves."""
+"""Seconds after which a silent backend counts as not responding. Orchestrators wait only a little longer."""
 
 
 class Readiness:
-    """Asks each backend in a separate thread, one question at a time; concurrent probes share its answer.
+    """Asks each backend in a separate thread, one question at a time. Concurrent probes share the answer.
 
-    So a silent backend holds up neither the probe nor the threads that serve requests.
+    So a silent backend delays neither the probe nor the threads that serve requests.
     """
 
     def __init__(self, runtime: Runtime) -> None:

@@ -191,7 +191,7 @@ def _require_text(text: str) -> None:
 
 
 async def json_body(request: Request) -> Any:
-    """Read the body as strict JSON; None when it is empty. For routes that check the value themselves."""
+    """Read the body as strict JSON; None for an empty body. For routes that check the value themselves."""
     raw = await request.body()
     return parse_json(raw) if raw.strip() else None
 
@@ -224,7 +224,7 @@ class StrictRoute(APIRoute):
 
 
 def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
-    """Return the error of a field; for an unknown field, name the nearest known one."""
+    """Return the error of a field. For an unknown field, the error names the nearest known field."""
     if detail["type"] != "extra_forbidden":
         return detail
     _, *parents, name = detail["loc"]

@@ -21,7 +21,7 @@ SERVE_ELSEWHERE = "is a path of rqsched itself; serve it below another one, such
 
 
 def collides(path: str) -> bool:
-    """Return whether a request below a path may look like a request for a route of ours."""
+    """Return whether a request below a path may look like a request for a route of rqsched."""
     return bool(path) and any(is_below(path, own) or is_below(own, path) for own in OWN)
 
 
@@ -31,7 +31,7 @@ def is_below(path: str, root: str) -> bool:
 
 
 def without_repeat(scope: Scope) -> Scope:
-    """Remove a repeated root path: a server prepends its own to one that a proxy has left in the path."""
+    """Remove a repeated root path. A server prepends its root path even if a proxy has left it in the path."""
     root, path = str(scope.get("root_path", "")), str(scope["path"])
     rest = path.removeprefix(root)
     if root and is_below(path, root) and is_below(rest, root) and not collides(root):

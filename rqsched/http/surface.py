@@ -1,4 +1,4 @@
-"""A surface: a prefix of the application with its own form of errors and own headers, also where no route matches."""
+"""A surface: a prefix of the application with a special form of errors and headers, even if no route matches."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _as_it_is(connection: HTTPConnection, media_type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One prefix of the application, with its own errors and headers."""
+    """One prefix of the application, with its form of errors and its headers."""
 
     prefix: str
     """Such as `/ojs`, without a trailing slash; the empty prefix is everything else."""
     render: Callable[[Problem, str], Response] = render_problem
     """Renders a problem with the request's id. The problem's headers are added afterwards."""
     headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
-    """The headers of every response, errors included."""
+    """The headers of every response, even of errors."""
     media_type: Callable[[HTTPConnection, str], str] = _as_it_is
     """Returns the media type of a response, given the request and the usual media type."""
     has_slash: bool = False

@@ -151,7 +151,7 @@ def remove_cron(call: Admin, name: CronName) -> Response:
     openapi_extra=body_schema(requests.ChangeRequest),
 )
 def change_cron(call: Operate, name: CronName, body: Body) -> Response:
-    """Enable or disable a cron job; its other fields may be changed with the role that registers."""
+    """Enable or disable a cron job. A change of its other fields needs the role `admin`, like a registration."""
     registration = requests.read_registration(body)
     wanted = FIELDS & set(body)
     if not wanted:

@@ -57,9 +57,9 @@ DEFAULT_BOUND = 500
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
 """The operations of `scheduler.bulk`, and the status that each applies to by default."""
 CHUNK = 100
-"""The most schedules that one chunk changes. A dry run changes none, and looks at `MAX_PAGE` at once."""
+"""The most schedules that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
 CHUNK_TIME = timedelta(seconds=2)
-"""A chunk that takes longer ends with the schedule that it is doing."""
+"""A chunk that takes longer ends after its current schedule."""
 
 
 class Bulk(NamedTuple):
@@ -68,17 +68,17 @@ class Bulk(NamedTuple):
     operation: str
     """`pause`, `resume`, `trigger` or `skip_next`; from the dashboard also `restart` and `delete`."""
     reason: str | None = None
-    """The reason in the audit events of a pause, a delete or a skip; None for none."""
+    """The reason in the audit events of a pause, a delete or a skip; None without a reason."""
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     on_resume: OnResume | None = None
-    """Where resume, or a pause with `until`, continues; None keeps each schedule's own."""
+    """Where a resume, or a pause with `until`, continues; None means the policy of each schedule."""
     until: datetime | None = None
-    """When a pause ends by itself; None for by hand."""
+    """When a pause ends by itself; None if a person has to end it."""
     overlap: OverlapPolicy | None = None
-    """The policy of a trigger; None keeps each schedule's own."""
+    """The overlap policy of a trigger; None means the policy of each schedule."""
     idempotency_key: str | None = None
-    """With the same key, a repeated trigger starts no second run of a schedule; None takes the operation's own."""
+    """With the same key, a repeated trigger starts no second run of a schedule. None means a key of the operation."""
     context: CommandContext | None = None
     """The caller, for the audit events."""
     force: bool = False
@@ -100,7 +100,7 @@ class Bulk(NamedTuple):
         count: int = 1,
         context: CommandContext | None = None,
     ) -> Bulk:
-        """Return an operation on all schedules that match, from the parameters that somebody gave."""
+        """Return an operation on all schedules that match, from the given parameters."""
         if operation not in OPERATIONS:
             raise InvalidInputError("operation", f"{operation!r} is not one of {', '.join(OPERATIONS)}")
         return cls(
@@ -168,21 +168,21 @@ class Bulk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """How far a bulk operation is; its cursor holds this."""
+    """The progress of a bulk operation, which its cursor holds."""
 
     uid: str
     """The identity of the operation, and the key of its triggers."""
     end_at: datetime
-    """Just after the count; schedules that were created then or later are left out."""
+    """The instant just after the count. Schedules that were created then or later are left out."""
     matched: int
-    """How many there were."""
+    """How many schedules matched at the count."""
     done: int = 0
     """How many schedules are done."""
     after: Position | None = None
-    """The place of the last of them; None before the first."""
+    """The position of the last schedule that is done; None before the first."""
 
     def write(self, of: object) -> str:
-        """Return the cursor, which only a request for a chunk `of` the same is accepted with."""
+        """Return the cursor. It is accepted only in a request for a chunk with the same `of`."""
         after = "" if self.after is None else write_cursor(*self.after)
         parts = (self.uid, self.end_at.isoformat(), self.matched, self.done, after)
         return bind_cursor("~".join(map(str, parts)), "bulk", of)
@@ -205,9 +205,10 @@ _OTHER = (
 
 
 def identity_of(bulk: Bulk, filters: Filters, *, dry_run: bool) -> str:
-    """Return what every request of one bulk operation has in common, for `count_matching` and `do_chunk`.
+    """Return the values that are equal in all requests of one bulk operation, for `count_matching` and `do_chunk`.
 
-    The caller may change from chunk to chunk, and so may the instant at which a pause ends: a command says `2h` again.
+    The caller and the instant at which a pause ends are left out. They may differ from chunk to chunk, for example
+    because a command gives `2h` again.
     """
     asked = {field.name: getattr(filters, field.name) for field in fields(filters)}
     asked |= {name: sorted({*asked[name]}) for name in ("statuses", "outcomes")}
@@ -222,9 +223,9 @@ def _counted(filters: Filters, end_at: datetime) -> Filters:
 
 
 def count_matching(runtime: Runtime, filters: Filters, of: object) -> BulkProgress:
-    """Count the schedules that match. The cursor of the result does the first chunk; it is None when none match.
+    """Count the schedules that match. The cursor of the result is for the first chunk; None if no schedule matches.
 
-    `of` names the operation: `do_chunk` accepts the cursor only with the same. Its filters must be in it.
+    `of` identifies the operation and must contain its filters. `do_chunk` accepts the cursor only with the same `of`.
     """
     now = runtime.now()
     end_at = now + timedelta(microseconds=1)

@@ -141,7 +141,9 @@ def _call(runtime: Runtime, workflow: Workflow, claimed: ClaimedTarget, token: s
     """Call a workflow with the id of the target, its payload if there is one, and the arguments of the run."""
     target, payload = claimed.target, claimed.payload
     if claimed.run is None or (found := _run_of(runtime, target, claimed.run[1])) is None:
-        raise UnknownWorkflowError(target.workflow, f"workflow {target.workflow!r} does not handle targets by hand")
+        raise UnknownWorkflowError(
+            target.workflow, f"workflow {target.workflow!r} handles only targets of a run, and this target has no run"
+        )
     if (status := claimed.run[0]) in ENDED_IN_VAIN:
         raise RunCancelled(f"its run was {status.value} before it began")
     schedule, run = found
