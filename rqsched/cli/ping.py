@@ -28,7 +28,7 @@ _BEGINS_NOTHING = {
 @app.command()
 def ping(
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one may take to answer.")
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long a process may take to answer.")
     ] = 5.0,
     ready: Annotated[
         bool, typer.Option("--ready", help="Fail also while one starts, or is about to end; for startup probes.")
@@ -38,8 +38,8 @@ def ping(
     """Ask the processes of this machine whether they live.
 
     For probes. It asks the workers and dispatchers of this user, also an `rq worker` with a dispatcher; in a container,
-    those inside. Exit code 1 when there is none, or one does not answer. It asks no server: a worker that waits for
-    Redis or SQL lives. The line says if its database is a standby, or if its own settings freeze it.
+    those inside. Exit code 1 if there is none, or if one does not answer. It asks no server, so a worker that waits for
+    Redis or SQL lives. The line of a process shows if its database is a standby, or if its settings freeze it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

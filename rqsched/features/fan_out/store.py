@@ -509,7 +509,7 @@ _CLAIM_RETURNING = _CLAIM.values(
     deadline_at=sa.bindparam("begun", type_=targets.c.started_at.type)
     + sa.func.make_interval(0, 0, 0, 0, 0, 0, targets.c.timeout, type_=sa.Interval),
 ).returning(*TARGET_COLUMNS, targets.c.payload, targets.c.started_at, *_OF_RUN)
-"""The claim in one statement (PostgreSQL). The run is an outer join, because a fan-out started by hand has no run."""
+"""The claim in one statement (PostgreSQL). Subqueries read the run, because a fan-out started by hand has no run."""
 _MINE = targets.alias("mine")
 _LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
 _IS_UNLOCKED = (
