@@ -140,6 +140,17 @@ class _Scope(NamedTuple):
         return self.runtime.database.read(query) if self.connection is None else query(self.connection)
 
 
+class _Shown(Enum):
+    """The part of the dashboard that makes a check. `rqsched doctor` makes every check."""
+
+    DOCTOR = auto()
+    """No part: doctor alone makes it."""
+    PROCESSES = auto()
+    """The dashboard, with the servers, workers and clocks."""
+    WORK = auto()
+    """The dashboard, with the schedules, runs and notifications of a namespace."""
+
+
 class _Check(NamedTuple):
     name: str
     needs: frozenset[str]
@@ -149,17 +160,6 @@ class _Check(NamedTuple):
     shown: _Shown
     """The part of the dashboard that makes it, too."""
     ask: Callable[[_Scope], Finding]
-
-
-class _Shown(Enum):
-    """Where a check is made, besides `rqsched doctor`, which makes all."""
-
-    DOCTOR = auto()
-    """Nowhere else."""
-    PROCESSES = auto()
-    """The dashboard, with the servers, workers and clocks."""
-    WORK = auto()
-    """The dashboard, with the schedules, runs and notifications of a namespace."""
 
 
 _CHECKS: list[_Check] = []

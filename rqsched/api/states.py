@@ -1,4 +1,4 @@
-"""The states of schedules and runs, and the kinds of audit events."""
+"""The states of schedules and runs, the kinds of audit events, and reasons, in codes and in words."""
 
 from rqsched.kernel.decide.audit import BUFFERED as BUFFERED
 from rqsched.kernel.decide.audit import CONTRACT as CONTRACT
@@ -19,3 +19,9 @@ from rqsched.kernel.decide.model import OPEN as OPEN
 from rqsched.kernel.decide.model import REPEATEDLY as REPEATEDLY
 from rqsched.kernel.decide.model import RUN_FILTERS as RUN_FILTERS
 from rqsched.kernel.decide.model import tone_of as tone_of
+from rqsched.kernel.decide.reasons import ASKED as ASKED
+from rqsched.kernel.decide.reasons import NOTHING_FIRED as NOTHING_FIRED
+from rqsched.kernel.decide.reasons import SkipReason as SkipReason
+from rqsched.kernel.decide.reasons import end_in_words as end_in_words
+from rqsched.kernel.decide.reasons import miss_in_words as miss_in_words
+from rqsched.kernel.decide.reasons import skip_in_words as skip_in_words

@@ -35,7 +35,7 @@ _BESIDES: Mapping[str, Sequence[str]] = {
     "start_at": (),
     "end_at": (),
 }
-"""What `--set` takes beside the options: the names of a file, each with its values if they are few."""
+"""The names of a file that `--set` takes besides the options, each with its values if they are few."""
 _SET: Mapping[str, Option | Part] = {
     name: one
     for whole, option in OPTIONS.items()

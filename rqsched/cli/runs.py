@@ -15,9 +15,8 @@ import typer
 
 from rqsched.api.build_description import describe_run
 from rqsched.api.run_handle import RunHandle
-from rqsched.api.states import BLOCKED, EXCLUDED, EXPIRED, MISSED, OPEN
+from rqsched.api.states import BLOCKED, EXCLUDED, EXPIRED, MISSED, OPEN, miss_in_words
 from rqsched.api.values import iso_utc
-from rqsched.api.words import miss_in_words
 from rqsched.cli.arguments import (
     Limit,
     PageToken,
@@ -321,7 +320,7 @@ def _follow(run: RunHandle) -> None:
 
 @command(app)
 def cancel(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
-    """End a run, a running one at its next checkpoint. One that waits never starts."""
+    """End a run, a running one at its next checkpoint. A waiting run never starts."""
     _end(session, session.newest(schedule_id).run(run).cancel(session.reason, context=session.context), "cancelled")
 
 

@@ -15,8 +15,8 @@ import typer
 
 from rqsched.api.list_filters import read_page
 from rqsched.api.option_table import Policies
+from rqsched.api.states import SkipReason
 from rqsched.api.values import MAX_PAGE, pages
-from rqsched.api.words import SkipReason
 from rqsched.cli import arguments
 from rqsched.cli.arguments import (
     IdempotencyKey,

@@ -108,7 +108,7 @@ class Calendars(Group):
         """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
 
         Args:
-            name: The name, by which schedules exclude what it holds.
+            name: The name that schedules give in `exclude`.
             shared: True finds only a calendar that all namespaces share, False only one of the namespace.
         """
         return self._client.send(get(path_of("calendars", name), responses.calendar, sent({"shared": shared})))
@@ -121,7 +121,7 @@ class Calendars(Group):
         Raises CalendarInUseError with the first schedules that name it, CalendarNotFoundError and CalendarChangedError.
 
         Args:
-            name: The name, by which schedules exclude what it holds.
+            name: The name that schedules give in `exclude`.
             shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
             revision: Refuse to delete another revision.
             reason: Why; recorded with the caller.
@@ -290,7 +290,7 @@ class Operations(Sender):
 
         Args:
             everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
-            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+            missed: The occurrences that each due schedule fires: the oldest occurrence (`one`), all up to its
                 `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
             since: With `missed="none"`: only what is due since then is recorded as missed.
         """
@@ -322,12 +322,12 @@ class Operations(Sender):
 
         With `cancel_pending`, every run that waits for an attempt to begin is cancelled. Both happen before anything
         can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
-        Due occurrences and waiting runs begin within 20 s. A namespace that is not frozen is left alone. Raises
+        Due occurrences and waiting runs begin within 20 s. Without a freeze nothing is done. Raises
         InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
 
         Args:
             everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
-            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+            missed: The occurrences that each due schedule fires: the oldest occurrence (`one`), all up to its
                 `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
             since: With `missed="none"`: only what is due since then is recorded as missed.
             cancel_pending: Cancel every run that waits to begin.

@@ -21,7 +21,7 @@ from rqsched.api.database import Connection
 from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.api.words import skip_in_words
+from rqsched.api.states import skip_in_words
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from rqsched.api import events as event_queries
 from rqsched.api.database import Altered, find_altered
 from rqsched.api.events import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
-from rqsched.api.words import ASKED
+from rqsched.api.states import ASKED
 from rqsched.dashboard.runs import WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError

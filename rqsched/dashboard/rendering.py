@@ -20,9 +20,19 @@ from starlette.responses import HTMLResponse, Response
 
 import rqsched
 from rqsched.api.runs import RunOutline
-from rqsched.api.states import ENDED_IN_VAIN, MISSED, RUN_FILTERS, SKIPPED, instant_of, tone_of
+from rqsched.api.states import (
+    ENDED_IN_VAIN,
+    MISSED,
+    NOTHING_FIRED,
+    RUN_FILTERS,
+    SKIPPED,
+    end_in_words,
+    instant_of,
+    miss_in_words,
+    skip_in_words,
+    tone_of,
+)
 from rqsched.api.values import iso_utc, loads
-from rqsched.api.words import NOTHING_FIRED, end_in_words, miss_in_words, skip_in_words
 from rqsched.errors import error_line
 from rqsched.types import AuditRecord, Freeze
 from rqsched.when.words import in_words, length_in_words, zone_in_words

@@ -123,7 +123,7 @@ def _on(text: str) -> str | None:
 
 
 def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
-    """Return the uids of the schedules to which ends of these upstreams are owed."""
+    """Return the uids of the schedules that have not followed every end of these upstreams yet."""
     is_one = dialect_of(connection).one_of(upstream_ends.c.upstream_uid, upstream_uids)
     found = sa.select(upstream_ends.c.schedule_uid).where(is_one, IS_OWED).distinct()
     return sorted(connection.execute(found).scalars())

@@ -64,7 +64,7 @@ class Calendars(Group):
         """Return the calendar that a schedule of the namespace means by a name; raises CalendarNotFoundError.
 
         Args:
-            name: The name, by which schedules exclude what it holds.
+            name: The name that schedules give in `exclude`.
             shared: True finds only a calendar that all namespaces share, False only one of the namespace.
             namespace: The namespace; default that of the scheduler.
         """
@@ -114,7 +114,7 @@ class Calendars(Group):
         Raises CalendarInUseError with the first schedules that name it, CalendarNotFoundError and CalendarChangedError.
 
         Args:
-            name: The name, by which schedules exclude what it holds.
+            name: The name that schedules give in `exclude`.
             shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
             namespace: The namespace; default that of the scheduler.
             revision: Refuse to delete another revision.

@@ -66,7 +66,7 @@ class Batch(NamedTuple):
 
 
 class RunName(NamedTuple):
-    """What identifies the run of targets in texts for people."""
+    """The name of the run of targets in texts for people."""
 
     namespace: str
     """The namespace of its schedule."""

@@ -93,7 +93,7 @@ class Freezing:
         Args:
             everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
             namespace: The namespace; default that of the scheduler.
-            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+            missed: The occurrences that each due schedule fires: the oldest occurrence (`one`), all up to its
                 `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
             since: With `missed="none"`: only what is due since then is recorded as missed.
         """
@@ -124,13 +124,13 @@ class Freezing:
 
         With `cancel_pending`, every run that waits for an attempt to begin is cancelled. Both happen before anything
         can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
-        Due occurrences and waiting runs begin within 20 s. A namespace that is not frozen is left alone. Raises
+        Due occurrences and waiting runs begin within 20 s. Without a freeze nothing is done. Raises
         InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
 
         Args:
             everything: Every namespace at once, instead of one; over HTTP the token must see all of them.
             namespace: The namespace; default that of the scheduler.
-            missed: What fires of each schedule that is due: the oldest occurrence (`one`), all up to its
+            missed: The occurrences that each due schedule fires: the oldest occurrence (`one`), all up to its
                 `missed_limit`, or none; the rest is recorded as missed. Default: each schedule's own policy.
             since: With `missed="none"`: only what is due since then is recorded as missed.
             cancel_pending: Cancel every run that waits to begin.

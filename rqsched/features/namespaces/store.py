@@ -42,7 +42,7 @@ from rqsched.kernel.store.tables import (
 )
 
 OF_SCHEDULES = (counted, uncounted, hours, targets, runs, backfills, deliveries, audit_events, upstream_ends)
-"""Tables whose rows belong to a schedule, in the order in which they are deleted before the schedule."""
+"""Tables whose rows belong to a schedule. They are deleted in this order, and then the schedule."""
 OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
 """Tables whose rows belong to a namespace; they are deleted after its schedules."""
 LAST = (namespace_metadata,)

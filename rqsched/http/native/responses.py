@@ -354,7 +354,7 @@ class FreezesResponse(Schema):
     """Freezes, current or past ones; of the past at most 100."""
 
     items: list[FreezeResponse]
-    """That of everything first, then the newest."""
+    """The freeze of everything first, then the newest."""
 
 
 DueScheduleResponse: Any = schema_of("DueScheduleResponse", DueSchedule)

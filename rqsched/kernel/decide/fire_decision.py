@@ -150,7 +150,7 @@ def _record_missed(
 ) -> None:
     """Count the missed occurrences that have no run. An occurrence that a backfill ran is not missed."""
     schedule = builder.schedule
-    # Of the times before the last change of timing, only the stored next time is an occurrence.
+    # Before the last change of timing, only the stored next time is an occurrence.
     since, stored = schedule.timing_changed_at, schedule.next_run_at
     ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
     count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)

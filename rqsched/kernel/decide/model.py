@@ -221,7 +221,7 @@ class Definition:
     owner: str | None = None
     """The owner of the schedule (Pipelit's `user_profile_id`)."""
     managed_by: str | None = None
-    """What created the schedule: `sync` (a sync deletes only these schedules), or `task` (Django's tasks framework)."""
+    """The creator: `sync` (a sync deletes only such schedules), or `task` (Django's tasks framework)."""
     surface: str = "{}"
     """JSON: the request of another system's API, so that this API can return the values as they were sent."""
     notifications: str = "{}"
