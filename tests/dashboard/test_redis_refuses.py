@@ -65,6 +65,7 @@ def test_every_surface_says_once_that_redis_refuses(way: str, pages: Pages, own_
 
 @pytest.mark.parametrize("way", ["READONLY", "NOREPLICAS", "MASTERDOWN"])
 def test_operation_that_needs_redis_says_that_it_refuses(way: str, pages: Pages, own_valkey: ValkeyServer) -> None:
+    pages.env.scheduler.freeze(everything=True)
     with refusing(own_valkey, way) as word, pytest.raises(RedisUnavailableError, match=word) as told:
         pages.env.scheduler.thaw(everything=True)
     assert "does not answer" not in str(told.value)

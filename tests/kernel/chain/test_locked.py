@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -114,20 +114,26 @@ def test_tick_fires_what_is_free_before_it_waits_for_what_is_held(env: Env) -> N
 
 
 @pytest.mark.parametrize("overlap", ["cancel_other", "terminate_other"])
-def test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile(env: Env, overlap: str) -> None:
+def test_thaw_that_replaces_a_run_locks_it_before_it_writes(env: Env, overlap: str) -> None:
     schedule = env.create(overlap=overlap)
     run = env.fire_next(schedule)
+    env.scheduler.freeze(everything=True)
     env.advance(3 * MINUTE)
-    start, tried = {"token": "t", "started_at": env.clock.now()}, list[object]()
-    other = Database(env.runtime.database.url, patience=NO_PATIENCE)
+    engine, tried = Database(env.runtime.database.url, patience=NO_PATIENCE).engine, list[str]()
+    locked = sa.select(runs.c.uid).where(runs.c.uid == run.uid).with_for_update(key_share=True, nowait=True)
 
-    def claim(word: str) -> None:
+    def lock(word: str) -> None:
         if word != "SELECT" and not tried:
-            tried.append("once")
-            with suppress(BackendUnavailableError):
-                tried.append(other.transact(lambda c: claims.start_run(c, run.uid, 1, 1, start)))
+            try:
+                with engine.begin() as connection:
+                    connection.execute(locked)
+                tried.append("locked by nobody")
+            except sa.exc.OperationalError:
+                tried.append("locked by the thaw")
 
-    with closing(other), statements(env.runtime, claim):
+    with statements(env.runtime, lock):
         assert env.scheduler.thaw(everything=True, missed="none", since=env.clock.now() - MINUTE).missed
+    engine.dispose()
 
-    assert (tried, run.refresh().status in {"cancelled", "terminated"}) == (["once"], True)
+    assert tried == ["locked by the thaw"]
+    assert run.refresh().status in {"cancelled", "terminated"}
