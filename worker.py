@@ -2,7 +2,7 @@
 
 import sys
 
-from rqsched.run.first_process import leave_first_process
+from rqsched.run.pid_one import leave_first_process
 
 if __name__ == "__main__":
     leave_first_process()  # as PID 1 of a container, before anything else is imported

@@ -31,9 +31,9 @@ from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.chain.reconcile.passes import recover
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.lifecycle import Identity
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.store import changes, schema_version
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.store.tables import runs

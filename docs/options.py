@@ -16,7 +16,7 @@ from typing import Any
 from rqsched import dashboard
 from rqsched.config import Settings
 from rqsched.dashboard import editor
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Option, Part, help_of
+from rqsched.kernel.decide.options import OPTIONS, PARTS, Kind, Option, Part, help_of
 from rqsched.when.duration import format_duration
 from rqsched.workflows import workflow
 
@@ -47,7 +47,7 @@ A default that is named `RQSCHED_...` is the project's: an environment variable,
 without that prefix. The value is stored with the schedule when it is created or declared, except that of `retention`.
 If you change the setting later, declared schedules get the new value at the next `sync`; other schedules keep theirs.
 
-This page is made from the table in `rqsched/kernel/decide/option_table.py` by `python docs/options.py`.
+This page is made from the table in `rqsched/kernel/decide/options.py` by `python docs/options.py`.
 """
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.TEXTS: "text or list of texts"}

@@ -44,7 +44,7 @@ from rqsched.kernel.chain import create, option_checks
 from rqsched.kernel.chain.create import Named, ScheduleRequest
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.model import ScheduleStatus as Status
-from rqsched.kernel.decide.option_table import is_id, require_id
+from rqsched.kernel.decide.options import is_id, require_id
 from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text, loads
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.when.spec import Cron, Every, Spec

@@ -33,11 +33,11 @@ from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from rqsched.errors import ConfigError, InvalidDurationError, InvalidInputError, InvalidPolicyError, did_you_mean
+from rqsched.kernel.decide.define import read_retry
 from rqsched.kernel.decide.notifications import workflow_name
 from rqsched.kernel.decide.policy import Policies, RetryPolicy, no_retry
 from rqsched.kernel.decide.quota_options import EVERY, Quota, parse_quotas
 from rqsched.kernel.decide.retention import HOW_TO_SAY, Retention
-from rqsched.kernel.decide.schedule_options import read_retry
 from rqsched.when.duration import to_span
 from rqsched.when.zones import require_timezone
 

@@ -21,7 +21,7 @@ from rq.utils import import_worker_class
 from rq.worker import SpawnWorker
 
 from rqsched import jobs
-from rqsched.api.recovering import find_worker_command
+from rqsched.api.background_reconcile import find_worker_command
 from rqsched.config import Settings, is_in_environment, variable_of
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.kernel.chain.imports import import_workflows

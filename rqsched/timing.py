@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rqsched.errors import InvalidSpecError
-from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.options import Options
 from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.when.duration import SpanLike, require_interval
 from rqsched.when.spec import Cron, Every, Member, Spec, SpecLike

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rqsched.kernel.decide.model import ScheduleStatus as ScheduleStatus
     from rqsched.kernel.decide.model import TargetStatus as TargetStatus
     from rqsched.kernel.decide.notifications import Notifications as Notifications
-    from rqsched.kernel.decide.option_table import Options as Options
+    from rqsched.kernel.decide.options import Options as Options
     from rqsched.kernel.decide.policy import ErrorsLike as ErrorsLike
     from rqsched.kernel.decide.results import Answer as Answer
     from rqsched.kernel.decide.results import BackfillRow as BackfillRow
@@ -101,7 +101,7 @@ _NAMES = {
     "kernel.decide.freeze": "DueSchedule Freeze ThawPreview Thawed WaitingRun",
     "kernel.decide.model": "LastOutcome Run RunKind RunStatus Schedule ScheduleStatus TargetStatus",
     "kernel.decide.notifications": "Notifications",
-    "kernel.decide.option_table": "Options",
+    "kernel.decide.options": "Options",
     "kernel.decide.policy": "ErrorsLike",
     "kernel.decide.results": "Answer BackfillRow BulkProgress BulkRow LimitDescription Load NamespaceData Page Peak "
     "QueueLoad Recovered RetryRow Synced Why",

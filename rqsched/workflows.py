@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from rqsched.errors import InvalidIdError, InvalidInputError, NotExecutedError, UnknownWorkflowError
 from rqsched.kernel.decide.notifications import workflow_name
-from rqsched.kernel.decide.option_table import Options, timeout_seconds
+from rqsched.kernel.decide.options import Options, timeout_seconds
 from rqsched.kernel.fork_guard import ForkGuard, call_in_this_process
 from rqsched.timing import When
 from rqsched.when.duration import SpanLike

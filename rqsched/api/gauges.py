@@ -13,10 +13,10 @@ from rqsched.api.health import GIVEN_UP_WITHIN, late_until, waiting_by_queue
 from rqsched.features.limits import store as limits
 from rqsched.features.quotas.chain import usages
 from rqsched.features.quotas.decide import Usage
-from rqsched.kernel.chain.marks import find_told
+from rqsched.kernel.chain.rollback_marks import find_told
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.decide.marks import WentBack as WentBack
 from rqsched.kernel.decide.results import LimitDescription
+from rqsched.kernel.decide.rollback_marks import WentBack as WentBack
 from rqsched.kernel.queries import system as system_queries
 from rqsched.kernel.store.database import Connection
 from rqsched.kernel.transport import telemetry

@@ -39,16 +39,16 @@ from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import shown_destination
 from rqsched.features.quotas.chain import usages
 from rqsched.features.quotas.decide import Usage
-from rqsched.kernel.chain import marks, option_checks
+from rqsched.kernel.chain import option_checks, rollback_marks
 from rqsched.kernel.chain.error_text import explain
 from rqsched.kernel.chain.ownership import MAY_GO_ON, REFUSALS
 from rqsched.kernel.chain.reconcile.repair import SOON
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.marks import WentBack
 from rqsched.kernel.decide.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.kernel.decide.quota_options import EVERY
+from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries
@@ -430,10 +430,10 @@ def _publishing(scope: _Scope) -> Finding:
 def _went_back(scope: _Scope) -> Finding:
     """Look for SQL or Redis that went back to older data, and for two writing databases, as passes noticed."""
     now = scope.runtime.now()
-    found = scope.read(partial(marks.find_told, scope.runtime, now))
+    found = scope.read(partial(rollback_marks.find_told, scope.runtime, now))
     taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
     texts = [f"{one.text} (noticed {_when(one.noticed_at)})" for one in found]
-    if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - marks.STANDS:
+    if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - rollback_marks.STANDS:
         texts.append(f"this database took over from that of another server, {parts[2]}, at {parts[0]}")
     if not texts:
         return Finding(Level.OK, "neither SQL nor Redis, within a day")

@@ -21,7 +21,7 @@ from rqsched.kernel.chain import settle
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.model import Run
-from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.overlap import StartResult
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.results import MAX_PAGE, Page, RetryRow, pages

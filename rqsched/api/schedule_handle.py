@@ -35,13 +35,13 @@ from rqsched.kernel.chain import trigger as triggering
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.audit import AuditRecord, CommandContext
+from rqsched.kernel.decide.define import define, require_known
 from rqsched.kernel.decide.ids import is_uid, new_uid
 from rqsched.kernel.decide.model import Change, Run, Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import require_key, require_note
+from rqsched.kernel.decide.options import require_key, require_note
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy, Rerun
 from rqsched.kernel.decide.results import MAX_PAGE, BackfillRow, Page, Why, pages
-from rqsched.kernel.decide.schedule_options import define, require_known
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries import schedules as schedule_queries

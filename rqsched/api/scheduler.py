@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from rq import get_current_job
 
 from rqsched import signals
+from rqsched.api.background_reconcile import Recovering, find_worker_command
 from rqsched.api.groups import Grouped
 from rqsched.api.list_filters import ListFilters, read_page, to_filters
-from rqsched.api.recovering import Recovering, find_worker_command
 from rqsched.api.run_handle import Runs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.clock import Clock
@@ -41,11 +41,11 @@ from rqsched.kernel.chain.change import read_in
 from rqsched.kernel.chain.create import Named, ScheduleRequest
 from rqsched.kernel.chain.imports import is_importing_workflows
 from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.define import require_known
 from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.option_table import is_id, require_id, require_note
+from rqsched.kernel.decide.options import is_id, require_id, require_note
 from rqsched.kernel.decide.results import MAX_PAGE, Load, Page, pages
 from rqsched.kernel.decide.retention import Retention
-from rqsched.kernel.decide.schedule_options import require_known
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.kernel.store import changes, schema_version

@@ -7,7 +7,7 @@ import io
 import sys
 from importlib import import_module
 
-from rqsched.run.first_process import leave_first_process
+from rqsched.run.pid_one import leave_first_process
 
 __all__ = ["main"]
 _PACKAGES = ("typer", "rich")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rqsched.api.option_table import NOTIFICATION_TARGETS, OPTIONS, PARTS, Kind, Option, Part
+from rqsched.api.options import NOTIFICATION_TARGETS, OPTIONS, PARTS, Kind, Option, Part
 from rqsched.cli import arguments
 from rqsched.cli.arguments import NewId, Note, ScheduleId, Texts, workflow_names
 from rqsched.cli.command import Session, command

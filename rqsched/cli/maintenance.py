@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from rqsched.api import schema_version
+from rqsched.api.background_reconcile import count_to_compare
 from rqsched.api.database import Database
 from rqsched.api.identity import renew_identity
-from rqsched.api.recovering import count_to_compare
 from rqsched.api.schema_version import HEAD
 from rqsched.api.values import new_uid
 from rqsched.cli.arguments import Yes

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from rqsched.api.list_filters import read_page
-from rqsched.api.option_table import Policies
+from rqsched.api.options import Policies
 from rqsched.api.states import SkipReason
 from rqsched.api.values import MAX_PAGE, pages
 from rqsched.cli import arguments

@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from rqsched.api.async_scheduler import AsyncScheduler, run
-from rqsched.api.recovering import Recovering
+from rqsched.api.background_reconcile import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.errors import ConfigError, RqschedError
 

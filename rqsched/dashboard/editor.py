@@ -21,7 +21,7 @@ from rqsched import MissedPolicy, OverlapPolicy
 from rqsched.api import schedules as schedule_queries
 from rqsched.api import workflows
 from rqsched.api.definitions import value_of, with_clocks
-from rqsched.api.option_table import (
+from rqsched.api.options import (
     EXPECTATIONS,
     METADATA,
     OPTIONS,

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from rqsched.api.database import DatabaseError
 from rqsched.api.events import SETTLING, FoundEvent
-from rqsched.api.option_table import require_id
+from rqsched.api.options import require_id
 from rqsched.dashboard import actions, audit, editor, find, session, system, timeline
 from rqsched.dashboard import overview as overview_page
 from rqsched.dashboard import runs as runs_page

@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Route
 import rqsched
 from rqsched import durable_workflow, ojs
 from rqsched.api.async_scheduler import run
+from rqsched.api.background_reconcile import Recovering
 from rqsched.api.database import Patience
-from rqsched.api.recovering import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, install

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from rqsched.api.option_table import is_id
+from rqsched.api.options import is_id
 from rqsched.config import Settings
 from rqsched.errors import ConfigError
 from rqsched.http.errors import ForbiddenError, UnauthorizedError

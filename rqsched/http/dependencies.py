@@ -19,7 +19,7 @@ from starlette.requests import Request
 from rqsched import CommandContext
 from rqsched.api import schedules
 from rqsched.api.database import Connection
-from rqsched.api.option_table import is_id, refused_url, require_id
+from rqsched.api.options import is_id, refused_url, require_id
 from rqsched.api.runs import LastRun, last_runs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.scheduler import Scheduler

@@ -33,7 +33,7 @@ from rqsched.importers.cron_fields import (
 )
 from rqsched.importers.unpickle import NotReadableError, Object, what_is
 from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.option_table import MAX_DELAY
+from rqsched.kernel.decide.options import MAX_DELAY
 from rqsched.when.duration import format_duration, require_interval
 from rqsched.when.members import Cron, Once
 from rqsched.when.spec import Spec

@@ -32,7 +32,7 @@ from rqsched.importers.cron_fields import (
 )
 from rqsched.importers.source import AS_BEFORE, MOST_DESCRIBED, SourceEntry, named_id, not_before
 from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.option_table import OPTIONS
+from rqsched.kernel.decide.options import OPTIONS
 from rqsched.kernel.decide.payload import MEMO_BYTES, json_text
 from rqsched.when.duration import format_duration, require_interval
 from rqsched.when.spec import Spec

@@ -32,7 +32,7 @@ from rqsched.kernel.chain.error_text import explain
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import Definition, Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.options import require_id
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.store import changes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rqsched.importers.source import AS_BEFORE, MOST_DESCRIBED
 from rqsched.importers.unpickle import NotReadableError, loaded, what_is
-from rqsched.kernel.decide.option_table import MAX_TIMEOUT
+from rqsched.kernel.decide.options import MAX_TIMEOUT
 from rqsched.workflows import is_path
 
 NO_TIMEOUT = "It has no timeout of its own: it gets RQSCHED_RUN_TIMEOUT instead of its queue's (RQ's default is 180 s)."

@@ -19,7 +19,7 @@ from redis import Redis
 
 from rqsched.errors import ConflictError
 from rqsched.kernel.decide.ids import iso_utc
-from rqsched.kernel.decide.option_table import OPTIONS
+from rqsched.kernel.decide.options import OPTIONS
 from rqsched.kernel.decide.payload import dumps
 
 _MOST_CHARACTERS = 200

@@ -16,7 +16,7 @@ from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.chain import option_checks
 from rqsched.kernel.decide.ids import new_uid
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.options import require_id
 from rqsched.kernel.store.machine_states import KEPT_AS
 from rqsched.machines.machine import Load, Machine, MachineClass, Save, check_schedules
 from rqsched.machines.resolve import Dispatched, body, dispatch

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from rqsched.api import external_runs
 from rqsched.api import runs as run_queries
 from rqsched.api.external_runs import AttemptOutcome, AttemptResult, ClaimedRun, settle_run
-from rqsched.api.option_table import ErrorTypes
+from rqsched.api.options import ErrorTypes
 from rqsched.api.states import OPEN
 from rqsched.api.values import MEMO_BYTES, dumps, json_text, uid_to_uuid, uuid_to_uid
 from rqsched.errors import RunNotFoundError, RunStateError

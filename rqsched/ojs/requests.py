@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from rqsched import FailurePolicy, RetryPolicy
-from rqsched.api.option_table import MAX_DELAY, MAX_ERROR_TYPES
+from rqsched.api.options import MAX_DELAY, MAX_ERROR_TYPES
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.examples import shown
 from rqsched.http.openapi import request_body

@@ -19,11 +19,11 @@ from rq.utils import import_attribute
 from rqsched.kernel.chain.feature import Features
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.lifecycle import Identity
 from rqsched.kernel.decide.model import Run, RunKind, Schedule
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_trigger
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.kernel.store import changes, claims
 from rqsched.kernel.store.database import FAILURES, Connection, Patience

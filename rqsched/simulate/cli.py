@@ -18,7 +18,7 @@ from rqsched.clock import SystemClock
 from rqsched.errors import InvalidInputError
 from rqsched.features.declarations import schedule_file
 from rqsched.features.list import make_runtime
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.options import require_id
 from rqsched.simulate import api as simulating
 from rqsched.simulate import load_cli, upcoming_cli
 from rqsched.simulate.api import Progress, Wanted, wanted_of

@@ -22,12 +22,12 @@ from rqsched.features.limits.decide import Bounds
 from rqsched.kernel.chain import option_checks
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.ids import derived_uid
 from rqsched.kernel.decide.lifecycle import Identity, decide_create
 from rqsched.kernel.decide.model import Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import require_id, require_note
+from rqsched.kernel.decide.options import require_id, require_note
 from rqsched.kernel.decide.results import MAX_PAGE
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.kernel.store import changes, named_calendars
 from rqsched.simulate.decide import Spans

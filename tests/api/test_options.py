@@ -25,7 +25,7 @@ from rqsched.errors import (
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.fan_out.store import Batch
 from rqsched.kernel.decide.notifications import hidden
-from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.options import Options
 from rqsched.kernel.store.tables import targets
 from rqsched.workflows import FannedOut
 from tests.support.env import (

@@ -11,7 +11,7 @@ from rqsched import CommandContext, Cron, Every, Once
 from rqsched.errors import InvalidInputError, ScheduleStateError, VersionConflictError
 from rqsched.kernel.decide.model import changed
 from rqsched.kernel.decide.policy import OverlapPolicy
-from rqsched.kernel.decide.repair import decide_retime
+from rqsched.kernel.decide.schedule_repair import decide_retime
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env, events, last, occurrences, types
 from tests.support.invariants import check_invariants
 

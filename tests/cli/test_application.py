@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from rqsched.cli.app import ENTRIES, Deferred, Entry, app
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS
+from rqsched.kernel.decide.options import OPTIONS, PARTS
 from tests.support.cli import COMMAND, every_command
 
 COMMANDS: dict[str, Any] = COMMAND.commands  # type: ignore[attr-defined]

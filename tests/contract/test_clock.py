@@ -49,7 +49,7 @@ def test_no_module_imports_time_time_under_a_bare_name() -> None:
 TRANSACTIONS = {"transact", "transact_alone", "change", "commit"}
 """Functions that run a given function in one transaction."""
 OF_BEFORE = {
-    "rqsched.kernel.chain.reconcile.attempts:redeliver_runs": "jobs were looked for then, and no instant is written",
+    "rqsched.kernel.chain.reconcile.lost_attempts:redeliver_runs": "jobs were looked for then; no instant is written",
     "rqsched.features.hours.chain:count_ended": "a bound: what ended after it is counted by a later pass",
     "rqsched.kernel.chain.runtime:record_workflows": "they were registered before they are recorded",
     "rqsched.kernel.chain.settle:write_end": "its statement writes only where the schedule is as it was at the claim",

@@ -16,7 +16,7 @@ from rqsched import errors
 from rqsched.api import health
 from rqsched.http import errors as http_errors
 from rqsched.kernel.decide.model import RunStatus, ScheduleStatus, TargetStatus
-from rqsched.kernel.decide.option_table import OPTIONS
+from rqsched.kernel.decide.options import OPTIONS
 from rqsched.kernel.decide.results import Answer
 from rqsched.kernel.store.tables import metadata
 from tests.contract.sources import PACKAGE

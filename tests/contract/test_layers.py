@@ -13,7 +13,7 @@ import pytest
 from tests.contract.sources import PACKAGE, Import, imports_of, modules
 
 LAYERS = (
-    {"errors", "clock", "kernel.patience", "kernel.fork_guard", "run.first_process"},
+    {"errors", "clock", "kernel.patience", "kernel.fork_guard", "run.pid_one"},
     {"when"},
     {"kernel", "kernel.decide", "decide"},
     {"config", "timing", "signals", "workflows", "embedded"},
@@ -29,7 +29,7 @@ LAYERS = (
 PLACED = frozenset().union(*LAYERS)
 KINDS = {
     "decide": ("decide", "progress", "lines", "report"),
-    "store": ("store", "starts", "timeline"),
+    "store": ("store", "rate_starts", "timeline"),
     "chain": (
         *("chain", "upstreams", "dispatch", "execution", "run_end", "jobs"),
         *("sender", "outbox", "timed_http", "watching"),
@@ -91,7 +91,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.kernel.store.dialect", "sqlalchemy.dialects.sqlite"): "as above",
     ("rqsched.kernel.store.dialect", "sqlalchemy.dialects.postgresql.JSONB"): "as above",
     ("rqsched.features.freeze.api", "rqsched.features.freeze.chain"): "most commands and requests need none of it",
-    ("rqsched.api.recovering", "rqsched.kernel.chain.reconcile.passes.recover"): "as in rqsched.api.scheduler",
+    (
+        "rqsched.api.background_reconcile",
+        "rqsched.kernel.chain.reconcile.passes.recover",
+    ): "as in api.scheduler",
     ("rqsched.run.keeper", "rqsched.config.export"): "a keeper that is started anew holds 12 MB instead of 50",
     ("rqsched.run.keeper", "rqsched.run.worker.dispatch"): "as above",
     ("rqsched.run.keeper", "rqsched.run.worker.open_runtime"): "as above",

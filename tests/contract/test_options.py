@@ -19,7 +19,7 @@ import pytest
 
 from rqsched import RetryPolicy, Spec
 from rqsched.kernel.decide.model import Definition
-from rqsched.kernel.decide.option_table import OPTIONS, Options
+from rqsched.kernel.decide.options import OPTIONS, Options
 from rqsched.testing import ManualClock
 from tests.cli.conftest import cli
 from tests.contract.test_docs import script

@@ -15,7 +15,7 @@ import pytest
 
 import rqsched
 from rqsched import RunHandle, ScheduleHandle, Scheduler, aio, client, dashboard, http, machines, testing, types
-from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.options import Options
 from tests.contract.sources import imports_of, modules
 
 PUBLIC_NAMES = {

@@ -20,7 +20,7 @@ from rqsched.features.notifications import store as deliveries
 from rqsched.features.notifications.decide import Delivery, DeliveryKind, DeliveryStatus
 from rqsched.kernel.chain.execution import claim_run
 from rqsched.kernel.decide.ids import new_uid
-from rqsched.kernel.decide.marks import Mark, parse_mark
+from rqsched.kernel.decide.rollback_marks import Mark, parse_mark
 from rqsched.kernel.store import metadata
 from rqsched.kernel.transport import telemetry
 from rqsched.kernel.transport.telemetry import DispatcherHeartbeat

@@ -16,7 +16,7 @@ from django_celery_beat.tzcrontab import TzAwareCrontab
 from rqsched.features.declarations.schedule_file import declaration_of
 from rqsched.importers.celery_tasks import Clocked, Crontab, Interval, PeriodicTask, When
 from rqsched.importers.source import SourceEntry
-from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.decide.define import define
 from rqsched.timing import unfold
 from rqsched.when.spec import Spec
 from tests.support.rows import every_row

@@ -93,8 +93,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_link_does_not_come_again_where_only_a_queue_without_workers_waits[postgres]",
     ),
     "SQL or Redis that went back is noticed": (
-        *_on_both(_CHAIN + "marks.py::test_a_redis_that_went_back_is_noticed_with_its_time"),
-        _CHAIN + "marks.py::test_a_sql_without_any_mark_beside_a_redis_with_some_went_back",
+        *_on_both(_CHAIN + "rollback_marks.py::test_a_redis_that_went_back_is_noticed_with_its_time"),
+        _CHAIN + "rollback_marks.py::test_a_sql_without_any_mark_beside_a_redis_with_some_went_back",
     ),
     "a copy and an old primary execute nothing": (
         _CHAIN + "server_identity.py::test_an_old_primary_that_comes_back_is_refused_for_ever",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rqsched.api.recovering import Recovering
+from rqsched.api.background_reconcile import Recovering
 from rqsched.api.scheduler import Scheduler
 from rqsched.features.declarations.declarations import of_process
 

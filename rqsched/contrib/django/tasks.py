@@ -35,11 +35,11 @@ from rqsched.kernel.chain.change import read_in
 from rqsched.kernel.chain.create import Named, ScheduleRequest
 from rqsched.kernel.chain.execution import MAX_RESULT
 from rqsched.kernel.chain.run_log import on_end
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.ids import is_uid, new_uid
 from rqsched.kernel.decide.model import TASK, Definition, Run, RunStatus, Schedule
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.options import require_id
 from rqsched.kernel.decide.payload import dumps, loads
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.queries import schedules as schedule_queries
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection

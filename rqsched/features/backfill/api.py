@@ -11,7 +11,7 @@ from rqsched.errors import BackfillNotFoundError
 from rqsched.features.backfill import chain, store
 from rqsched.features.backfill.store import Backfill
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.results import MAX_PAGE, Page, pages
 from rqsched.kernel.queries.schedules import require_limit
 from rqsched.kernel.store import changes

@@ -35,7 +35,7 @@ from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import is_uid, iso_utc, new_uid
 from rqsched.kernel.decide.lifecycle import require_skips
-from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, BulkRow
 from rqsched.kernel.queries import schedules as schedule_queries

@@ -12,7 +12,7 @@ from rqsched.api.groups import Group
 from rqsched.errors import CalendarNotFoundError, InvalidInputError
 from rqsched.features.calendars import chain, store
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.option_table import require_id, require_note
+from rqsched.kernel.decide.options import require_id, require_note
 from rqsched.kernel.store import named_calendars
 from rqsched.when.calendars import Calendar, require_entries, require_name
 from rqsched.when.exclusion import ExcludeLike, is_name

@@ -16,10 +16,10 @@ from rqsched.kernel.chain import create, option_checks
 from rqsched.kernel.chain.create import ScheduleRequest
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.chunks import chunks
+from rqsched.kernel.decide.define import with_arguments
 from rqsched.kernel.decide.model import Change, Definition, Schedule
-from rqsched.kernel.decide.option_table import require_note
+from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.results import Synced
-from rqsched.kernel.decide.schedule_options import with_arguments
 from rqsched.when.calendars import Calendar
 from rqsched.when.spec import After, Cron, Every, Once, Spec
 

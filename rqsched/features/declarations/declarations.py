@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack, cast
 
 from rqsched.errors import InvalidInputError
-from rqsched.kernel.decide.option_table import Options, require_id, require_note
-from rqsched.kernel.decide.schedule_options import define, require_known
+from rqsched.kernel.decide.define import define, require_known
+from rqsched.kernel.decide.options import Options, require_id, require_note
 from rqsched.timing import Timing, When, unfold
 from rqsched.when.duration import SpanLike
 from rqsched.when.spec import Cron, Every

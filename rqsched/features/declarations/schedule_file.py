@@ -28,12 +28,12 @@ from rqsched.cli.output import shown
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError, did_you_mean, install
 from rqsched.features.declarations.declarations import Declaration
+from rqsched.kernel.decide.define import value_of
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import Definition, Schedule, ScheduleStatus
-from rqsched.kernel.decide.option_table import OPTIONS, PARTS, Kind, Options
+from rqsched.kernel.decide.options import OPTIONS, PARTS, Kind, Options
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.policy import Policies, RetryPolicy, no_retry
-from rqsched.kernel.decide.schedule_options import value_of
 from rqsched.when.calendars import Calendar, require_entries, require_name
 from rqsched.when.duration import in_one_unit, to_span
 from rqsched.when.spec import After, Cron, Every, Member, Once, Spec

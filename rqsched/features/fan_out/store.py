@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.features.fan_out.decide import TargetEnd
 from rqsched.features.fan_out.progress import TargetDescription
-from rqsched.features.limits.starts import count_starts, take_back
+from rqsched.features.limits.rate_starts import count_starts, take_back
 from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
 from rqsched.kernel.queries.pages import newest_since, page_by_uid

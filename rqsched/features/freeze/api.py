@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.freeze import Freeze, Thawed, ThawPreview
-from rqsched.kernel.decide.option_table import require_id, require_note
+from rqsched.kernel.decide.options import require_id, require_note
 from rqsched.kernel.store import metadata
 
 

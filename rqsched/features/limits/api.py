@@ -11,7 +11,7 @@ from rqsched.features.limits.chain import change_bounds
 from rqsched.features.limits.decide import Bounds
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, is_name, key_of, require_rate
-from rqsched.kernel.decide.option_table import require_id
+from rqsched.kernel.decide.options import require_id
 from rqsched.kernel.decide.results import MAX_PAGE, LimitDescription, Page, pages
 from rqsched.kernel.queries.schedules import require_limit
 

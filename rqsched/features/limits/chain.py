@@ -28,7 +28,7 @@ from rqsched.features.fan_out import jobs as target_jobs
 from rqsched.features.fan_out import store as fan_out_targets
 from rqsched.features.limits import store
 from rqsched.features.limits.decide import Bounds
-from rqsched.features.limits.starts import count_starts, take_back
+from rqsched.features.limits.rate_starts import count_starts, take_back
 from rqsched.features.limits.store import Granted
 from rqsched.kernel.chain.feature import Feature, Pass, Section, Stage, Started
 from rqsched.kernel.chain.freeze_gate import FreezeGate

@@ -11,7 +11,7 @@ from rqsched.features.quotas import chain as quotas
 from rqsched.features.quotas.decide import Usage
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.option_table import require_id, require_note
+from rqsched.kernel.decide.options import require_id, require_note
 from rqsched.kernel.decide.results import NamespaceData
 
 

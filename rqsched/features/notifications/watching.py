@@ -14,8 +14,8 @@ from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import change_run
 from rqsched.kernel.decide.model import Change, Run, Schedule
 from rqsched.kernel.decide.notifications import Notifications
-from rqsched.kernel.decide.repair import decide_long, decide_overdue
 from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.decide.schedule_repair import decide_long, decide_overdue
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.store.database import Connection
 

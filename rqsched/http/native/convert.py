@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from rqsched import OnResume
-from rqsched.api.option_table import OPTIONS
+from rqsched.api.options import OPTIONS
 from rqsched.api.values import loads
 from rqsched.errors import InvalidInputError, InvalidSpecError
 from rqsched.http.native.requests import (

@@ -1,6 +1,6 @@
 """The requests of the native surface: parameters, bodies, and the types and limits of their values.
 
-The fields of options are made from the table `rqsched.kernel.decide.option_table.OPTIONS`, which documents each.
+The fields of options are made from the table `rqsched.kernel.decide.options.OPTIONS`, which documents each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from rqsched.api.definitions import MAX_SKIPS
-from rqsched.api.option_table import MAX_ERROR_TYPES, OPTIONS, PARTS, Kind, Option, help_of
+from rqsched.api.options import MAX_ERROR_TYPES, OPTIONS, PARTS, Kind, Option, help_of
 from rqsched.api.values import MAX_PAGE
 from rqsched.http.errors import MORE, MOST_ERRORS
 from rqsched.http.examples import shown

@@ -18,7 +18,7 @@ from rqsched.api.cursors import PAGE_CHARACTERS
 from rqsched.api.database import Connection
 from rqsched.api.definitions import dies_by_default
 from rqsched.api.list_filters import to_filters
-from rqsched.api.option_table import require_id, require_note
+from rqsched.api.options import require_id, require_note
 from rqsched.api.runs import LastRun, last_runs
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.schedules import MOST_LOOKED_AT

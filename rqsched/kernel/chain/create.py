@@ -30,7 +30,7 @@ from rqsched.kernel.decide.ids import new_uid, new_uids
 from rqsched.kernel.decide.lifecycle import Identity, RunsOf
 from rqsched.kernel.decide.model import Change, Definition, Run, Schedule, ScheduleStatus, changed, unchanged
 from rqsched.kernel.decide.moves import RanOf
-from rqsched.kernel.decide.option_table import require_key
+from rqsched.kernel.decide.options import require_key
 from rqsched.kernel.store import changes, idempotency, named_calendars
 from rqsched.kernel.store.caller_transaction import CallerTransaction
 from rqsched.kernel.store.database import Connection

@@ -10,11 +10,11 @@ from typing import Any
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError, UnknownWorkflowError
 from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import Definition
 from rqsched.kernel.decide.notifications import Notifications
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.policy import RetryPolicy
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.store import registered_workflows
 from rqsched.timing import When, unfold
 from rqsched.when.spec import After, Cron, Spec, SpecLike

@@ -27,7 +27,7 @@ from rqsched.errors import (
     TransactionConflictError,
     WrongDatabaseError,
 )
-from rqsched.kernel.decide.option_table import CommonOptions
+from rqsched.kernel.decide.options import CommonOptions
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import is_conflict, is_refused, is_transient, reason_of, sqlstate_of
 from rqsched.kernel.store.dialect import dialect_of

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.freeze import Freeze
-from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import database_metadata, namespace_metadata
 

@@ -16,7 +16,7 @@ from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import InvalidInputError
 from rqsched.features.declarations.declarations import Declaration
 from rqsched.kernel.decide.model import Schedule
-from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.options import Options
 from tests.support.env import SECOND, Env, last, link_id
 
 

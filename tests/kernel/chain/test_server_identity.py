@@ -13,7 +13,7 @@ import pytest
 from rqsched.api import health
 from rqsched.api.health import Level
 from rqsched.errors import DatabaseUnavailableError, WrongDatabaseError
-from rqsched.kernel.chain import marks
+from rqsched.kernel.chain import rollback_marks
 from rqsched.kernel.chain.dispatcher import Dispatcher
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import Database
@@ -342,7 +342,7 @@ def test_a_copy_is_adopted_at_once_and_what_was_found_ends(original: Env, copy: 
 
     clone.recover()
     assert recorded(clone) == "7501 16999 2"
-    assert clone.runtime.database.read(partial(marks.find_told, clone.runtime, clone.clock.now())) == []
+    assert clone.runtime.database.read(partial(rollback_marks.find_told, clone.runtime, clone.clock.now())) == []
     with pytest.raises(WrongDatabaseError, match="is a copy"):
         original.recover()
 

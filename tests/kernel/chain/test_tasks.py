@@ -10,8 +10,8 @@ import pytest
 from rqsched import Once, RunHandle, ScheduleHandle
 from rqsched.kernel.chain import create
 from rqsched.kernel.chain.create import Named, ScheduleRequest
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import TASK
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.types import Pruned
 from tests.support.env import DAY, MINUTE, Env, newest, types
 from tests.support.invariants import check_invariants

@@ -26,13 +26,13 @@ from rqsched.features.limits.chain import grant
 from rqsched.features.notifications import chain as delivering
 from rqsched.features.notifications import store
 from rqsched.features.notifications.decide import Delivery, next_attempt_at
-from rqsched.kernel.chain import marks
+from rqsched.kernel.chain import rollback_marks
 from rqsched.kernel.chain.execution import claim_run
-from rqsched.kernel.chain.reconcile.attempts import settle_lost
+from rqsched.kernel.chain.reconcile.lost_attempts import settle_lost
 from rqsched.kernel.chain.runtime import using
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import DeliveryJobId, TargetJobId
-from rqsched.kernel.decide.marks import parse_mark
+from rqsched.kernel.decide.rollback_marks import parse_mark
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.tables import (
     database_metadata,
@@ -364,12 +364,12 @@ def test_mark_of_a_pass_that_met_another_one_is_not_of_before(postgres_env: Env)
     name = metadata.of_queue(metadata.MARK, env.transport.control.name)
     before = read(env, database_metadata.c.value, database_metadata.c.name == name)
     with held(env, sa.select(database_metadata.c.value).where(database_metadata.c.name == name)):
-        marks.leave_mark(env.runtime)
+        rollback_marks.leave_mark(env.runtime)
     assert read(env, database_metadata.c.value, database_metadata.c.name == name) == before
 
     database, tried = silent_database(env.runtime), env.advance()
     database.lose(meanwhile=lambda: env.advance(WAIT))
-    marks.leave_mark(env.runtime)
+    rollback_marks.leave_mark(env.runtime)
     mark = parse_mark(read(env, database_metadata.c.value, database_metadata.c.name == name))
     assert mark.at == tried, "the answer was lost, and the mark is that of the attempt that wrote it"
     assert env.transport.newest_mark(env.runtime.ownership.known_database_id()) == str(mark)

@@ -16,8 +16,8 @@ from rqsched.kernel.decide.fire_decision import decide_fire_failed
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import Change, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.kernel.decide.repair import decide_drain, decide_overdue, decide_retime
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_retry_on_request, decide_stop_backfill, decide_trigger
+from rqsched.kernel.decide.schedule_repair import decide_drain, decide_overdue, decide_retime
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.calendars import Calendar
 from rqsched.when.spec import After, Every, Once, Spec

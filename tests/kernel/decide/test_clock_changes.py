@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from rqsched.errors import InvalidSpecError
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.lifecycle import decide_create, decide_update
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.policy import MissedPolicy, Policies
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.when.spec import Cron, Every, Spec
 from rqsched.when.words import clock_warnings, in_words
 from tests.support.decisions import IDENTITY, active, event, fire, types

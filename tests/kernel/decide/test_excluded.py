@@ -9,11 +9,11 @@ import pytest
 
 from rqsched.errors import InvalidSpecError
 from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import Schedule, ScheduleStatus, changed, dump_spec
 from rqsched.kernel.decide.occurrences import due_of
 from rqsched.kernel.decide.policy import MissedPolicy, Policies
-from rqsched.kernel.decide.repair import decide_replan
-from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.decide.schedule_repair import decide_replan
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.spec import Cron, Every, Once, Spec
 from rqsched.when.steps import MOST_STEPS, Steps, bounded

@@ -27,8 +27,8 @@ from rqsched.kernel.decide.model import (
     ScheduleStatus,
 )
 from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies, RetryPolicy
-from rqsched.kernel.decide.repair import decide_drain
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_backfill, decide_retry_on_request, decide_trigger
+from rqsched.kernel.decide.schedule_repair import decide_drain
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.spec import Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, Memory, definition

@@ -22,8 +22,8 @@ from rqsched.kernel.decide.lifecycle import (
 )
 from rqsched.kernel.decide.model import Change, Definition, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies
-from rqsched.kernel.decide.repair import decide_retime
 from rqsched.kernel.decide.runs_on_request import Trigger, decide_backfill, decide_trigger
+from rqsched.kernel.decide.schedule_repair import decide_retime
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.spec import Cron, Every, Once, Spec, SpecLike
 from tests.support.decisions import IDENTITY, active, definition, ended, event, fire, holding, overlapping, run, types

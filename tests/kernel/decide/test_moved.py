@@ -13,10 +13,10 @@ import pytest
 from rqsched.errors import InvalidSpecError
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.audit import Event
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import Moves, Run, RunStatus, Schedule, dump_moves, read_instants
 from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies
 from rqsched.kernel.decide.runs_on_request import decide_backfill, preview_backfill
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.when.spec import Once, Spec
 from tests.support.decisions import Memory, active, definition, fire, types
 from tests.support.env import DAY, HOUR, MINUTE

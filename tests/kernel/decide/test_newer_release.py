@@ -9,11 +9,11 @@ import pytest
 
 from rqsched.errors import NewerReleaseError
 from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import RunStatus, Schedule, ScheduleStatus, dump_spec
 from rqsched.kernel.decide.payload import dumps, loads
 from rqsched.kernel.decide.policy import FailurePolicy, OnResume, Policies, RetryPolicy
-from rqsched.kernel.decide.repair import decide_replan, decide_retime
-from rqsched.kernel.decide.schedule_options import define
+from rqsched.kernel.decide.schedule_repair import decide_replan, decide_retime
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.spec import Every, Spec
 from tests.support.decisions import active, event, fire, holding, run, types

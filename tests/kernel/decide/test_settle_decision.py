@@ -11,7 +11,7 @@ import pytest
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.model import Change, Run, RunStatus, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import ErrorTypes, OverlapPolicy, Policies, RetryPolicy
-from rqsched.kernel.decide.repair import decide_drain
+from rqsched.kernel.decide.schedule_repair import decide_drain
 from rqsched.kernel.decide.settle_decision import (
     MAX_ATTEMPTS_KEPT,
     MAX_ERROR,

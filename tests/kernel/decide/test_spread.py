@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rqsched import Every, Spec
 from rqsched.errors import InvalidPolicyError
 from rqsched.kernel.decide import lifecycle
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.model import Definition, Schedule
 from rqsched.kernel.decide.occurrences import due_of, due_times
 from rqsched.kernel.decide.policy import Policies
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.when.spec import SpecLike
 from tests.support.decisions import UID, active, definition, fire
 from tests.support.env import DAY, HOUR, MINUTE, NOON, ONCE, SECOND

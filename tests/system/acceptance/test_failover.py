@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from rqsched import Every
-from rqsched.kernel.chain import marks
-from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.chain import rollback_marks
+from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.store.tables import runs
@@ -173,11 +173,11 @@ def test_two_copies_of_one_data_directory_look_alike_and_are_told_by_their_marks
     for _ in range(2):
         for runtime in (ours, theirs):
             pass_now(runtime)
-    found = ours.database.read(partial(marks.find_told, ours, ours.now()))
+    found = ours.database.read(partial(rollback_marks.find_told, ours, ours.now()))
     assert WentBack.TWO_DATABASES in {one.which for one in found}
 
 
 def pass_now(runtime: Any) -> None:
     """A pass, as if the interval were over."""
-    runtime.settings = runtime.settings.model_copy(update={"reconcile_interval": marks.STANDS * 0})
-    marks.leave_mark(runtime)
+    runtime.settings = runtime.settings.model_copy(update={"reconcile_interval": rollback_marks.STANDS * 0})
+    rollback_marks.leave_mark(runtime)

@@ -16,9 +16,7 @@ from tests.system.acceptance.chores import LEAVE_ORPHANS
 from tests.system.acceptance.live import LiveEnv
 
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
-BEGIN = (
-    "import os, signal, sys, time; from rqsched.run.first_process import leave_first_process; leave_first_process(); "
-)
+BEGIN = "import os, signal, sys, time; from rqsched.run.pid_one import leave_first_process; leave_first_process(); "
 
 
 def _is_allowed() -> bool:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from rqsched import Every, Scheduler
-from rqsched.kernel.decide.option_table import Options
+from rqsched.kernel.decide.options import Options
 from tests.support.env import ONCE
 from tests.support.processes import rq_worker_command, rqsched_command, wait_until
 from tests.support.receiver import HANG, Receiver

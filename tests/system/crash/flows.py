@@ -24,11 +24,11 @@ from rqsched.features.retry_on_request import chain as retrying_on_request
 from rqsched.kernel.chain import create, execution, settle
 from rqsched.kernel.chain import fire as firing
 from rqsched.kernel.chain.create import Named, ScheduleRequest
-from rqsched.kernel.chain.reconcile import attempts, schedules
+from rqsched.kernel.chain.reconcile import lost_attempts, schedules
+from rqsched.kernel.decide.define import define
 from rqsched.kernel.decide.ids import new_uid, parse_run_job_id
 from rqsched.kernel.decide.model import TASK, fence_of
 from rqsched.kernel.decide.policy import FailurePolicy, OverlapPolicy
-from rqsched.kernel.decide.schedule_options import define
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.tables import runs as run_rows
@@ -234,7 +234,7 @@ def taken_late(env: CrashEnv) -> None:
 
 
 def expire(env: CrashEnv) -> None:
-    for _ in attempts.expire(env.runtime):
+    for _ in lost_attempts.expire(env.runtime):
         continue
 
 

@@ -112,8 +112,8 @@ FENCES = (
         "features/freeze/chain.py",
         "changes.open_runs_for_start(connection, due) if is_locked else changes.open_runs(connection, due)",
         "changes.open_runs(connection, due)",
-        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[cancel_other]",
-        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_lets_no_other_process_claim_it_meanwhile[terminate_other]",
+        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_locks_it_before_it_writes[cancel_other]",
+        _CHAIN + "locked.py::test_thaw_that_replaces_a_run_locks_it_before_it_writes[terminate_other]",
     ),
     _edit(
         "a claim does not compare attempt and job number",
@@ -753,7 +753,7 @@ RECONCILE = (
     _edit(
         "reconcile arms no retries",
         "kernel/chain/reconcile/passes.py",
-        "        attempts.arm_retries(runtime, everything=everything),\n",
+        "        lost_attempts.arm_retries(runtime, everything=everything),\n",
         "",
         _CHAIN + "reconcile.py::test_a_retry_whose_link_is_gone_is_armed_again[sqlite]",
         _CRASH.format("a run fails and is retried"),
@@ -761,7 +761,7 @@ RECONCILE = (
     _edit(
         "reconcile enqueues no run jobs",
         "kernel/chain/reconcile/passes.py",
-        "        unless_all_frozen(runtime, attempts.redeliver_runs(runtime, everything=everything)),\n",
+        "        unless_all_frozen(runtime, lost_attempts.redeliver_runs(runtime, everything=everything)),\n",
         "",
         _CHAIN + "reconcile.py::test_a_pending_run_whose_job_is_gone_is_delivered_again_under_a_new_id[sqlite]",
         _CRASH.format("trigger"),
@@ -781,7 +781,7 @@ RECONCILE = (
     _edit(
         "reconcile records no run as lost",
         "kernel/chain/reconcile/passes.py",
-        "        attempts.settle_lost(runtime),\n",
+        "        lost_attempts.settle_lost(runtime),\n",
         "",
         _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
         _CRASH.format("a run succeeds"),
@@ -789,7 +789,7 @@ RECONCILE = (
     ),
     _edit(
         "reconcile records a run as lost at the first comparison of heartbeats",
-        "kernel/chain/reconcile/attempts.py",
+        "kernel/chain/reconcile/lost_attempts.py",
         "SIGHTINGS = 3\n",
         "SIGHTINGS = 0\n",
         _CHAIN + "lost.py::test_a_run_without_heartbeats_is_lost_after_three_sightings[sqlite]",
@@ -797,14 +797,14 @@ RECONCILE = (
     ),
     _edit(
         "reconcile records a run as lost although its heartbeats continue",
-        "kernel/chain/reconcile/attempts.py",
+        "kernel/chain/reconcile/lost_attempts.py",
         "claims.read_heartbeat(connection, run.uid)) != heartbeat:\n",
         "claims.read_heartbeat(connection, run.uid)) == -1:\n",
         _CHAIN + "lost.py::test_a_run_with_a_new_heartbeat_during_the_pass_is_not_lost",
     ),
     _edit(
         "reconcile records a run as lost although it has ended",
-        "kernel/chain/reconcile/attempts.py",
+        "kernel/chain/reconcile/lost_attempts.py",
         "return is_silent and current.attempt == run.attempt and current.is_held_by(run.token)",
         "return True",
         _CHAIN + "lost.py::test_a_run_that_ends_during_the_pass_keeps_its_end",
@@ -836,31 +836,32 @@ RECONCILE = (
     ),
     _edit(
         "a full pass that dies after SQL went back is not made again",
-        "kernel/chain/marks.py",
+        "kernel/chain/rollback_marks.py",
         "asking = [one for one in told(found, now) if not one.is_compared]",
         "asking = list[Told]()",
-        _CHAIN + "marks.py::test_a_pass_that_dies_before_everything_is_compared_is_followed_by_another_full_one",
+        _CHAIN
+        + "rollback_marks.py::test_a_pass_that_dies_before_everything_is_compared_is_followed_by_another_full_one",
     ),
     _edit(
         "SQL gets a mark although Redis lacks the one before",
-        "kernel/chain/marks.py",
+        "kernel/chain/rollback_marks.py",
         "return _Sides(mark, mark) if runtime.transport.push_mark(owner, str(mark), follows=str(newest)) else None",
         "return _Sides(mark, mark)",
-        _CHAIN + "marks.py::test_marks_that_do_not_reach_redis_tell_nothing[4]",
+        _CHAIN + "rollback_marks.py::test_marks_that_do_not_reach_redis_tell_nothing[4]",
     ),
     _edit(
         "what marks tell is recorded although SQL has another one by then",
         "kernel/store/metadata.py",
         "row, database_metadata.c.value == known)",
         "row)",
-        _CHAIN + "marks.py::test_passes_at_any_step_of_another_tell_nothing[as Redis has it, step 1-goes on]",
+        _CHAIN + "rollback_marks.py::test_passes_at_any_step_of_another_tell_nothing[as Redis has it, step 1-goes on]",
     ),
     _edit(
         "a pass that pauses puts its mark in front of later ones",
         "kernel/transport/lua.py",
         "if newest and newest ~= ARGV[2] then return 0 end\n",
         "",
-        _CHAIN + "marks.py::test_passes_at_any_step_of_another_tell_nothing[as Redis has it, step 3-goes on]",
+        _CHAIN + "rollback_marks.py::test_passes_at_any_step_of_another_tell_nothing[as Redis has it, step 3-goes on]",
     ),
     _edit(
         "a dispatcher of another server takes links",
@@ -1119,7 +1120,7 @@ NOTIFICATIONS = (
     ),
     _edit(
         "an overdue schedule is reported in each pass",
-        "kernel/decide/repair.py",
+        "kernel/decide/schedule_repair.py",
         "    builder.set(overdue_at=None, overdue_since=schedule.overdue_at)\n",
         "    builder.set(overdue_since=schedule.overdue_at)\n",
         "tests/features/notifications/test_chain.py::test_a_schedule_without_a_success_in_time_is_overdue_once[sqlite]",
@@ -1515,7 +1516,7 @@ NOTIFICATIONS = (
     _edit(
         "no pass ends what nobody started in time",
         "kernel/chain/reconcile/passes.py",
-        "        attempts.expire(runtime),\n",
+        "        lost_attempts.expire(runtime),\n",
         "",
         "tests/api/test_start_within.py::test_run_that_nobody_takes_in_time_ends_as_expired_by_a_pass[sqlite]",
     ),
@@ -1787,14 +1788,14 @@ EXCLUSIONS = (
     ),
     _edit(
         "each look for a next time begins at the last fire",
-        "kernel/decide/repair.py",
+        "kernel/decide/schedule_repair.py",
         "while span >= LOOK_FURTHER_EVERY:",
         "while span < timedelta(0):",
         "tests/kernel/decide/test_excluded.py::test_a_schedule_of_which_nothing_is_left_later_stays_active_until_an_occurrence_is",
     ),
     _edit(
         "a look that takes too many steps is repeated as it is",
-        "kernel/decide/repair.py",
+        "kernel/decide/schedule_repair.py",
         "span /= 8  #",
         "return  #",
         "tests/kernel/decide/test_excluded.py::"

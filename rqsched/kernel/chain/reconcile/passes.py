@@ -12,11 +12,11 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from rqsched.errors import BackendUnavailableError
-from rqsched.kernel.chain import marks
+from rqsched.kernel.chain import rollback_marks
 from rqsched.kernel.chain.feature import Pass, Stage
-from rqsched.kernel.chain.marks import Told
-from rqsched.kernel.chain.reconcile import attempts, schedules
+from rqsched.kernel.chain.reconcile import lost_attempts, schedules
 from rqsched.kernel.chain.reconcile.repair import unless_all_frozen
+from rqsched.kernel.chain.rollback_marks import Told
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.results import Recovered
 from rqsched.kernel.transport import telemetry
@@ -80,7 +80,9 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
     runtime.refusals.look()
     flush_marker = _unless_redis_fails(runtime.ownership.leave_flush_marker, None, "no look for a flush of Redis: %s")
     _unless_redis_fails(runtime.ownership.claim_server, None, "the database server is not compared with Redis: %s")
-    uncompared: list[Told] = _unless_redis_fails(partial(marks.leave_mark, runtime), [], "no mark is written: %s")
+    uncompared: list[Told] = _unless_redis_fails(
+        partial(rollback_marks.leave_mark, runtime), [], "no mark is written: %s"
+    )
     runtime.freezes.share()
     everything = deep or flush_marker is not None or bool(uncompared)
     handed_in = runtime.features.sections(Pass(everything, fires_between))
@@ -90,11 +92,11 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
         schedules.end_pauses(runtime),
         schedules.set_next_times(runtime),
         schedules.arm_links(runtime, everything=everything),
-        attempts.arm_retries(runtime, everything=everything),
-        attempts.expire(runtime),
-        unless_all_frozen(runtime, attempts.redeliver_runs(runtime, everything=everything)),
-        attempts.settle_lost(runtime),
-        unless_all_frozen(runtime, attempts.fail_blocked(runtime)),
+        lost_attempts.arm_retries(runtime, everything=everything),
+        lost_attempts.expire(runtime),
+        unless_all_frozen(runtime, lost_attempts.redeliver_runs(runtime, everything=everything)),
+        lost_attempts.settle_lost(runtime),
+        unless_all_frozen(runtime, lost_attempts.fail_blocked(runtime)),
         unless_all_frozen(runtime, schedules.drain(runtime)),
         *handed_in[Stage.RUNS],
     ]
@@ -104,7 +106,7 @@ def _iter_sections(runtime: Runtime, *, deep: bool, fires_between: bool) -> Iter
     if flush_marker is not None and not errors:
         yield from _guarded(_record_database_id(runtime, flush_marker), errors)
     if uncompared and not errors:
-        marks.record_compared(runtime, uncompared)
+        rollback_marks.record_compared(runtime, uncompared)
     for section in handed_in[Stage.REST]:
         yield from _guarded(section, errors)
 

@@ -11,8 +11,8 @@ from rqsched.kernel.chain.reconcile.repair import SOON, pages, pages_unfrozen, r
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.lifecycle import decide_end_pause
 from rqsched.kernel.decide.model import Change, Schedule
-from rqsched.kernel.decide.repair import decide_drain, decide_replan, decide_retime
 from rqsched.kernel.decide.results import Recovered
+from rqsched.kernel.decide.schedule_repair import decide_drain, decide_replan, decide_retime
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.store import changes, metadata
 from rqsched.kernel.store.database import Connection

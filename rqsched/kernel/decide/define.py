@@ -20,7 +20,7 @@ from rqsched.kernel.decide.limit_options import name_of
 from rqsched.kernel.decide.model import Definition, changed, dump_spec
 from rqsched.kernel.decide.notifications import OPTIONS as TOLD_BY
 from rqsched.kernel.decide.notifications import TARGETS
-from rqsched.kernel.decide.option_table import OPTIONS, Kind, Options, require_object
+from rqsched.kernel.decide.options import OPTIONS, Kind, Options, require_object
 from rqsched.kernel.decide.payload import ARGUMENT_BYTES, MEMO_BYTES, json_text, loads
 from rqsched.kernel.decide.policy import FailurePolicy, MissedPolicy, OverlapPolicy, RetryPolicy, no_retry
 from rqsched.when.moved import ON_EXCLUDED

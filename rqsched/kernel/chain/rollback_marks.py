@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.ids import iso_utc, new_uid
-from rqsched.kernel.decide.marks import Mark, WentBack, judge, parse_mark
+from rqsched.kernel.decide.rollback_marks import Mark, WentBack, judge, parse_mark
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import Connection
 

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from rqsched import Cron
-from rqsched.kernel.chain import marks
-from rqsched.kernel.chain.marks import Told
-from rqsched.kernel.decide.marks import WentBack
+from rqsched.kernel.chain import rollback_marks
+from rqsched.kernel.chain.rollback_marks import Told
+from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.store import metadata
 from rqsched.kernel.transport import redis_keys
 from tests.support.damage import forget, settled
@@ -34,7 +34,7 @@ FORGET: dict[str, Callable[[Env], object]] = {
 
 
 def told(env: Env) -> list[Told]:
-    return env.runtime.database.read(partial(marks.find_told, env.runtime, env.runtime.now()))
+    return env.runtime.database.read(partial(rollback_marks.find_told, env.runtime, env.runtime.now()))
 
 
 def noticed(env: Env) -> list[WentBack]:
@@ -84,17 +84,17 @@ def test_passes_of_many_processes_leave_one_mark_within_the_interval(make_env: M
     for env in envs:
         env.runtime.ownership.known_database_id()
     with statements(envs[0].runtime) as sent:
-        marks.leave_mark(envs[0].runtime)
+        rollback_marks.leave_mark(envs[0].runtime)
     assert sent.count("INSERT") == 1
     for env in envs:
         env.advance(4 * SECOND)
         with statements(env.runtime) as sent:
-            marks.leave_mark(env.runtime)
+            rollback_marks.leave_mark(env.runtime)
         assert sent.count("SELECT") == 1
         assert not {"INSERT", "UPDATE"} & {*sent}
     envs[0].advance(4 * SECOND)
     with statements(envs[0].runtime) as sent:
-        marks.leave_mark(envs[0].runtime)
+        rollback_marks.leave_mark(envs[0].runtime)
     assert [word for word in sent if word not in {"BEGIN"}] == ["SELECT", "UPDATE"]
     assert len(in_redis(envs[0])) == 2
 
@@ -293,7 +293,7 @@ def test_passes_at_any_step_of_another_tell_nothing(make_env: MakeEnv, sql: str,
         slow.advance(BETWEEN_PASSES)
         with interrupted(slow, step, partial(pass_meanwhile, other, others, flushes, dies_then)) as left:
             try:
-                marks.leave_mark(slow.runtime)
+                rollback_marks.leave_mark(slow.runtime)
             except KeyboardInterrupt:
                 assert dies_then
         assert left[0] < 0, "there is no such step"
@@ -316,7 +316,7 @@ def pass_meanwhile(env: Env, count: int, flushes: bool, dies_then: bool) -> None
 def leave(env: Env, count: int = 1) -> None:
     for _ in range(count):
         env.advance(BETWEEN_PASSES)
-        marks.leave_mark(env.runtime)
+        rollback_marks.leave_mark(env.runtime)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rqsched.kernel.decide.ids import new_uid
-from rqsched.kernel.decide.marks import Mark, WentBack, judge, parse_mark
+from rqsched.kernel.decide.rollback_marks import Mark, WentBack, judge, parse_mark
 
 BEGAN = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
