@@ -1,4 +1,4 @@
-"""The check whether a process can execute further jobs after it has executed the application's code.
+"""Check whether a process that has executed the application's code can execute further jobs.
 
 A run that closes all files, changes the user or lowers a limit leaves a process that fails with every later job. This
 module knows nothing of runs.
@@ -22,18 +22,18 @@ from rqsched.features.list import make_runtime
 from rqsched.kernel.store.database import DatabaseError, Patience
 
 _DEPTH = 250
-"""A number of nested calls that is larger than our own code and its libraries ever need above RQ's loop."""
+"""More nested calls than our own code and its libraries ever make within RQ's loop."""
 _MEMORY = 16 << 20
 _AT_ONCE = Patience(total=timedelta(0))
 
 
 class Condition:
-    """The state of a sound process, a descriptor and its user, to compare after the application's code was executed."""
+    """The state of a sound process (a descriptor, its user), for a comparison after the application's code."""
 
     def __init__(self) -> None:
-        """Note the state, and open a descriptor.
+        """Record the state, and open a descriptor.
 
-        Only code that closes descriptors which it did not open will close this one.
+        If this descriptor is closed later, the application's code has closed descriptors that it did not open.
         """
         self._canary, other = os.pipe()
         os.close(other)
@@ -88,7 +88,7 @@ class Condition:
 
 
 def find_silent_server() -> str | None:
-    """Return which server does not answer over a new connection, and why; None when SQL and Redis answer.
+    """Return which server does not answer over a new connection, and why; None if SQL and Redis answer.
 
     The settings are read again, as a new process would read them.
     """

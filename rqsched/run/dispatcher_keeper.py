@@ -1,9 +1,9 @@
-"""A dispatcher beside an RQ worker: a child process of the worker, the `keeper`, keeps the dispatcher alive.
+"""Keep a dispatcher beside an RQ worker. A child process of the worker, the `keeper`, keeps the dispatcher alive.
 
-Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself. While a job executes, the loop of
-the worker turns only every half minute, and the loop of a SimpleWorker does not turn at all. A thread does not survive
-RQ's forks. Two dispatchers are enough for a machine, so the keepers of other workers wait for a place
-(`waiting_keeper`). docs/adr/0010 has the whole tree.
+Keeper and dispatcher end with the worker. An RQ worker cannot watch a child itself: while a job executes, the loop of
+the worker turns only every half minute, and the loop of a SimpleWorker does not turn at all. A thread of the worker
+cannot watch it either, because threads do not survive RQ's forks. Two dispatchers are enough for a machine, so the
+keepers of other workers wait for a place (`waiting_keeper`). docs/adr/0010 has the whole tree.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 _PLACES = 2
 """The most dispatchers on a machine for one user, database, Redis and control queue. If one dies, the other goes on."""
 _END_SECONDS = 5.0
-"""How long a worker that ends waits for its keeper and dispatcher. The dispatcher finishes its batch."""
+"""How long a worker that ends waits for its keeper and dispatcher. Meanwhile the dispatcher finishes its batch."""
 
 
 class KeptDispatcher:
     """Keeps a dispatcher for this process, until `stop` or the end of this process."""
 
     def __init__(self, settings: Settings, *, spawns: bool, log_level: str | int) -> None:
-        """With `spawns`, children start in a new Python instead of a fork. They log to the same standard error."""
+        """With `spawns`, children start in a new Python and not as forks. They log to this process's standard error."""
         self._settings = settings
         self._spawns = spawns
         self._log_level = log_level
@@ -69,7 +69,7 @@ class KeptDispatcher:
         self._life = own
 
     def keep(self) -> None:
-        """Start another keeper if neither the keeper nor its dispatcher lives. Call this between other work."""
+        """Start another keeper if the keeper and its dispatcher have both died. Call this between other work."""
         if self._life is not None:
             if not is_at_end(self._life.fileno()):
                 return
@@ -83,7 +83,7 @@ class KeptDispatcher:
             _log.exception("no keeper can be started now", extra={"action": "keeper_failed"})
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while this process waits for a horse."""
+        """Return the descriptors to watch while a horse works, each with the function to call when it is readable."""
         return {} if self._life is None else {self._life.fileno(): self.keep}
 
     def stop(self) -> None:

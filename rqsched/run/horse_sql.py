@@ -1,9 +1,10 @@
-"""A worker writes to SQL for its work horse (RQ's process for a job), so that a short run needs no connection.
+"""A worker writes to SQL for its work horse (RQ's process for a job), so that the horse of a short run needs no
+connection.
 
-The horse asks the worker over a pair of sockets, twice: to claim its run, and to record the run's success. The horse
-itself does everything else: heartbeats, failures, queries of the workflow, and writes that the worker does not make in
-time. If the worker does not answer, the horse repeats the write with the same token. The token in the row of the run
-shows whether the worker has written already.
+The horse sends the worker two requests over a pair of sockets: to claim its run, and to record the run's success. The
+horse itself does everything else: heartbeats, failures, queries of the workflow, and writes that the worker does not
+make in time. If the worker does not answer, the horse repeats the write with the same token. The token in the row of
+the run shows whether the worker has written already.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ _log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """How long a horse waits for its worker. After that time the horse does the write itself."""
 LONGEST = 1 << 16
-"""The most bytes of a message: it fits into the socket's buffer, so neither side ever waits to send."""
+"""The most bytes of a message. Such a message fits into the socket's buffer, so neither side ever waits to send."""
 _BUFFER = 4 * LONGEST
 _HEAD = struct.Struct("!I")
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, and another on a new connection if the open one is lost. The horse itself tries for longer."""
+"""The worker tries once, and again on a new connection if its connection is lost. The horse itself tries for longer."""
 
 
 class WorkerSide:
-    """The worker's end of the sockets to the horse that it is about to fork for a run."""
+    """The worker's end of the sockets. The worker opens them before it forks the horse of a run."""
 
     answer_seconds = ANSWER_SECONDS
     """How long the horse waits for an answer."""
@@ -92,8 +93,8 @@ class WorkerSide:
                 return
             self._send(self._perform(asked))
             try:
-                self._runtime.now()  # measures the clock if that is due, so that the horse needs no connection for it
-            except Exception as error:  # noqa: BLE001 - the next one tries again
+                self._runtime.now()  # measures the clock if that is due, so that the horse need not connect for it
+            except Exception as error:  # noqa: BLE001 - the next answer tries again
                 _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
 
     def _next_request(self) -> Mapping[str, Any] | None:
@@ -181,7 +182,7 @@ class HorseSide:
         self._is_over = False
         if not answer:
             raise NotAnsweredError("the worker could not do it")
-        return pickle.loads(answer)  # noqa: S301 - of the process that forked this one
+        return pickle.loads(answer)  # noqa: S301 - comes from the process that forked this one
 
     def _read(self, length: int) -> bytes:
         found = b""

@@ -39,7 +39,7 @@ class Post(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """The keeper as a command, without its last argument: the descriptor of its place, or -1."""
+        """The command of the keeper without its last argument, which is the descriptor of its place or -1."""
         return python(__name__, f"run_keeper({tuple(self)!r})")
 
 
@@ -59,8 +59,8 @@ def run_keeper(post: tuple[int, int, str | int, str | None]) -> None:
 def keep(post: Post, place: int) -> None:
     """Keep a dispatcher until the worker is gone.
 
-    `place` is a descriptor with a lock (see `waiting_keeper`), which lasts as long as keeper or dispatcher lives. The
-    keeper answers pings for its worker, which cannot answer while a job executes.
+    `place` is the descriptor of a locked file (see `waiting_keeper`). The lock lasts as long as the keeper or the
+    dispatcher lives. The keeper answers pings for its worker, which cannot answer while a job executes.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=post.log_level, format=TEXT)

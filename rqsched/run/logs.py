@@ -1,4 +1,4 @@
-"""How a process logs to standard error: lines for people, or a JSON object a line for log collectors."""
+"""Log to standard error: lines for people, or one JSON object per line for log collectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-"""The fields of every record; the others were given as `extra`."""
+"""The fields that every record has. All other fields were given as `extra`."""
 
 
 class LogLevel(StrEnum):

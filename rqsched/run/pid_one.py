@@ -1,4 +1,4 @@
-"""The first process of a container (PID 1): a small parent of the command, which does the work of init.
+"""The first process of a container (PID 1). It is a small parent of the command, and does the work of init.
 
 The kernel makes PID 1 the parent of every process whose own parent has ended. PID 1 gets only signals that it handles.
 This file knows nothing about the command.
@@ -15,10 +15,11 @@ _AWAITED = signal.valid_signals() - _OWN
 
 
 def leave_first_process() -> None:
-    """If this process is PID 1, continue in a child; PID 1 then forwards signals, reaps, and ends with the child.
+    """If this process is PID 1, continue in a child; PID 1 then forwards signals, reaps children, and ends with its
+    child.
 
-    Call this before any import that costs memory or starts a thread, because PID 1 keeps both. Its exit status is the
-    child's, or 128 plus the signal's number if a signal ended the child, as in a shell.
+    Call this before any import that costs memory or starts a thread, because PID 1 keeps both. The exit status of PID 1
+    is the child's, or 128 plus the signal's number if a signal ended the child, as in a shell.
     """
     if os.getpid() != 1:
         return
@@ -35,7 +36,7 @@ def leave_first_process() -> None:
 
 
 def _serve(child: int) -> int:
-    """Forward every signal to the child until it has ended; returns the exit status for it."""
+    """Forward every signal to the child until the child has ended; returns the exit status for PID 1."""
     while True:
         number = signal.sigwait(_AWAITED)
         if number != signal.SIGCHLD:

@@ -1,8 +1,8 @@
 """A process that receives RQ's commands for all runners of a worker, and keeps RQ's scheduler alive.
 
-RQ's worker does both itself, with a thread and a child. A runner (a process that executes run after run) does neither,
-because a command to stop a run must be received even if that run blocks the interpreter. So this process notes each
-command in the runner's slot, which is shared memory, and the supervisor obeys it.
+RQ's worker does both itself, with a thread and a child. A runner (a process that executes one run after another) does
+neither, because a command to stop a run must be received even if that run blocks the interpreter. So this process notes
+each command in the runner's slot, which is shared memory, and the supervisor obeys it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CommandListener:
         *,
         keeps_scheduler: bool = True,
     ) -> None:
-        """Receive over a separate client. RQ's scheduler serves `queues`. In a burst it is not kept alive."""
+        """Receive over a separate client. With `keeps_scheduler`, keep RQ's scheduler of `queues` alive."""
         self.pid: int | None = os.getpid()
         self._redis = redis
         self._progress = progress

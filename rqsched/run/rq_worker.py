@@ -1,11 +1,11 @@
 """RQ's worker as rqsched runs it: it survives silent and lost Redis connections, and settles runs whose horse died.
 
-A horse is the process that RQ forks for a job. RQ's own worker ends at most errors of Redis. Then nothing stops the
-executing job at its timeout. Its client also waits 415 s for an answer. Here no call waits longer than 6 s. A failed
+A horse is the process that RQ forks for a job. Most errors of Redis end RQ's own worker. Then nothing stops the
+executing job at its timeout. RQ's client also waits 415 s for an answer. Here no call waits longer than 6 s. A failed
 call is repeated over a new connection. If that fails too, the call is repeated at the next turn of RQ's loop.
 
-A run of a few milliseconds would spend most of its time on RQ's commands. RQ sends a heartbeat and checks for `rq
-suspend` three times for every job; this worker does both at most once a second. It deletes our own jobs without a
+A run of a few milliseconds would spend most of its time on RQ's requests to Redis. RQ sends a heartbeat and checks for
+`rq suspend` three times for every job; this worker does both at most once a second. It deletes our own jobs without a
 search in RQ's registries. It handles other jobs as RQ does.
 """
 
@@ -61,7 +61,7 @@ _REVIVE_SECONDS = 15.0
 
 
 class _GuardedJob(Job):
-    """A mixin for a job's class until the job's function begins. Processes that the function forks end with it."""
+    """A mixin for the class of a job until the job's function begins. It ends the processes that the function forks."""
 
     @property
     def func(self) -> Any:
@@ -78,7 +78,8 @@ class _GuardedJob(Job):
 def _guarded(job: Job) -> Iterator[None]:
     """Guard the function of a job against forks, and delete a job of ours in the pipeline that records its end.
 
-    Before RQ deletes a succeeded job, RQ reads the job's status and each of its executions, in eight round trips.
+    RQ itself, before it deletes a succeeded job, reads the job's status and each of its executions in eight round
+    trips.
     """
     own_class: type[Job] = type(job)
     job.__class__ = type(own_class.__name__, (_GuardedJob, own_class), {})
@@ -94,7 +95,7 @@ def _guarded(job: Job) -> Iterator[None]:
 def _delete_own(
     job: Job, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False
 ) -> None:
-    """Delete a job of ours and its only execution in a pipeline; leave any other request to RQ."""
+    """Delete a job of ours and its only execution in a pipeline; RQ handles every other kind of deletion."""
     if pipeline is None or remove_from_queue or delete_dependents or job.group_id:
         type(job).delete(job, pipeline, remove_from_queue, delete_dependents)
         return
@@ -114,12 +115,12 @@ def is_ours(job: Job) -> bool:
 
 
 class PatientWorker(BaseWorker):
-    """A mixin to put before RQ's worker classes."""
+    """A mixin that comes before RQ's worker class in the list of bases."""
 
     max_connection_wait_time = 5.0
     """RQ's longest pause before the next try while Redis does not answer."""
     runtime: Runtime | None = None
-    """The runtime that settles a run after this worker saw its horse die; None leaves such runs to reconcile."""
+    """The runtime that settles runs whose horse died; None leaves such runs to reconcile."""
     freeze_redis: Redis | None = None
     """The client over which this worker asks whether everything is frozen; None for the runtime's own."""
     _progress: Progress | None = None
@@ -162,10 +163,10 @@ class PatientWorker(BaseWorker):
         return ANSWER_SECONDS
 
     def on_turn(self) -> None:
-        """Make the checks that are due at a turn of RQ's loop: every few seconds, or every half minute during a job.
+        """Make the checks that are due. RQ's loop calls this every few seconds, or every half minute during a job.
 
         RQ's scheduler ends at the first error of Redis, or with its worker. RQ itself checks the scheduler only every
-        ten minutes. So this worker soon replaces a scheduler that died, also the scheduler of another worker.
+        ten minutes. So this worker soon replaces a scheduler that died, even if it belonged to another worker.
         """
         if self._progress is not None:
             self._progress.turn(waits_for_writes=self.waits_for_writes)
@@ -179,9 +180,9 @@ class PatientWorker(BaseWorker):
                 scheduler.acquire_locks(auto_start=True)
 
     def _start_scheduler(self, burst: bool = False, *arguments: Any, **options: Any) -> None:
-        """Start RQ's scheduler. A burst only enqueues the jobs that are due. Other workers enqueue later jobs."""
+        """Start RQ's scheduler. In a burst, it only enqueues the due jobs; other workers enqueue later jobs."""
         cast("Any", super())._start_scheduler(burst, *arguments, **options)
-        if burst:  # with the locks, this class and RQ's maintenance would both start its process
+        if burst:  # if it held the locks, this class and RQ's maintenance would both start its process
             cast("Any", self.scheduler).acquire_locks = lambda *_, **__: set()
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
@@ -223,7 +224,7 @@ class PatientWorker(BaseWorker):
     def maintain_heartbeats(self, *arguments: Any, **options: Any) -> None:
         """Show that the job lives.
 
-        An error of Redis must not end this, because the horse must still be killed at its timeout.
+        An error of Redis must not end the wait for the horse, because the horse must still be killed at its timeout.
         """
         with self._outlived("the heartbeat of its job"):
             super().maintain_heartbeats(*arguments, **options)
@@ -280,7 +281,7 @@ class PatientWorker(BaseWorker):
         return self.runtime is not None and self.runtime.write_gate.is_closed
 
     def _wait_until_allowed(self) -> None:
-        """Wait, in RQ's loop, while this process may take no job: the database takes no writes, or it is frozen."""
+        """Wait, in RQ's loop, while this process may take no job: it is frozen, or the database takes no writes."""
         if self.runtime is None:
             return
         is_first = self.runtime.database.refuses_writes is None
@@ -318,8 +319,8 @@ class PatientWorker(BaseWorker):
 
         A wait for a job is stopped, and any other work is finished first.
 
-        RQ itself stops at once when its state is idle. But a worker that executes jobs in its own process is idle
-        before the end of the job is written. RQ would record that job as failed, and the worker would continue.
+        RQ itself stops at once when its state is idle. But the state of a worker that executes jobs in its own process
+        is idle before the end of the job is written. RQ would record that job as failed, and the worker would continue.
         """
         state, self._state = self._state, WorkerStatus.IDLE if self._waits_for_job else WorkerStatus.BUSY
         try:
@@ -328,7 +329,7 @@ class PatientWorker(BaseWorker):
             self._state = state
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Execute a job. If Redis is down at its end, continue. If the horse of a run died, settle the run."""
+        """Execute a job. If Redis is down when the job ends, continue. If the horse of a run died, settle the run."""
         self._horse_status, self._why_died = 0, DIED
         self._deadline.clear()
         self.jobs_done += 1
@@ -361,11 +362,11 @@ class PatientWorker(BaseWorker):
         return True
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while a horse works."""
+        """Return the descriptors to watch while a horse works, each with the function to call when it is readable."""
         return {}
 
     def _look_after_horse(self) -> None:
-        """Kill a horse whose application code is past its deadline, independent of RQ's timeout of the job."""
+        """Kill a horse whose application code is past its deadline, which is separate from RQ's timeout of the job."""
         if self._deadline.is_over:
             self._why_died = OVERRUN
             _log.warning("a work horse ends: %s", OVERRUN, extra={"action": "horse_killed"})
@@ -388,10 +389,10 @@ class PatientWorker(BaseWorker):
         self.pubsub_thread = thread
 
     def unsubscribe(self) -> None:
-        """End the thread that listens for commands: mark it as ended before the message that wakes it.
+        """Mark the thread that listens for commands as ended, and then send the message that wakes the thread.
 
-        RQ sends the message first. A thread that reads the message too early waits again, and RQ's worker waits a
-        second for the thread.
+        RQ sends the message first. If the thread reads the message before it is marked, it waits again, and RQ's worker
+        waits a second for it.
         """
         thread: Any = self.pubsub_thread
         if thread is not None:
@@ -415,15 +416,15 @@ class PatientWorker(BaseWorker):
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """Keep RQ's command thread alive after every temporary error, as RQ does after a lost connection.
 
-        If that thread ended, for example on a full disk of Redis, nothing would start it again, and the worker would
-        receive no more commands.
+        If that thread ended, for example because the disk of Redis is full, nothing would start it again, and the
+        worker would receive no more commands.
         """
         error = RedisConnectionError(str(exc)) if is_transient(exc) else exc
         super()._pubsub_exception_handler(error, pubsub, pubsub_thread)
 
     @contextlib.contextmanager
     def _outlived(self, what: str) -> Iterator[None]:
-        """Log that Redis does not answer a call in the block, or refuses it for now.
+        """If Redis does not answer a call in the block, or refuses it for now, log this and continue after the block.
 
         The next turn of the loop repeats the call.
         """
@@ -445,7 +446,7 @@ class PatientWorker(BaseWorker):
 
 
 class WritesForHorse(PatientWorker):
-    """A mixin for worker classes that fork, behind our other mixins. The worker writes to SQL for its horses."""
+    """A mixin for worker classes that fork, after our other mixins. The worker writes to SQL for its horses."""
 
     _for_horse: WorkerSide | None = None
 
@@ -475,7 +476,7 @@ class WritesForHorse(PatientWorker):
         super().main_work_horse(job, queue)
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while a horse works."""
+        """Return the descriptors to watch while a horse works, each with the function to call when it is readable."""
         beside, one = super().beside_horse(), self._for_horse
         if one is not None and one.descriptor is not None:
             beside[one.descriptor] = one.answer
@@ -495,7 +496,7 @@ class WritesForHorse(PatientWorker):
 
 
 def make_run_worker_class(base: type[Worker]) -> type[Worker]:
-    """Return RQ's worker class, or the application's own, as `rqsched worker` runs it."""
+    """Return the class that `rqsched worker` runs: RQ's worker class, or the application's own, with our mixins."""
     return type(f"{base.__name__}ForRuns", (WritesForHorse, base), {})
 
 
@@ -520,7 +521,7 @@ def make_worker(
 
 
 def make_queues(settings: Settings, names: Sequence[str], redis: Redis) -> list[Queue]:
-    """Return RQ's queues of these names. All have the serializer of the first, because a worker of RQ has only one."""
+    """Return RQ's queues of these names. An RQ worker has one serializer, so all have that of the first queue."""
     serializer = settings.serializer_for(names[0])
     return [Queue(name, connection=redis, serializer=serializer) for name in names]
 

@@ -1,9 +1,9 @@
-"""A runner: one process that executes run after run, as `rqsched worker --concurrency N` keeps them.
+"""A runner: one process that executes one run after another. `rqsched worker --concurrency N` has N runners.
 
 It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process. For any other job
-of RQ, a process that has executed nothing forks a work horse (RQ's process for one job); see `HorseStarter`. The runner
-notes each job in its slot (shared memory) before the claim. So when a runner dies, its successor settles the attempt
-that died and its RQ job, before it takes another job.
+of RQ, a separate process (`HorseStarter`) forks a work horse, which is RQ's process for one job. The runner notes each
+job in its slot (shared memory) before the claim. So if a runner dies, its successor first settles the attempt that died
+with it, and the RQ job of this attempt.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from rqsched.run.work_horse import HorseStarter, RunHorse, horse_died
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 15.0
-"""Seconds after RQ's timeout of a job until its runner is killed. Meanwhile the runner may record the job's end. For
-the application's code there is another, earlier deadline."""
+"""How many seconds after RQ's timeout of a job its runner is killed. Meanwhile the runner may record the job's end. The
+application's code has a separate, earlier deadline."""
 _MOST_FAILED_CLAIMS = 3
 """A runner counts as damaged after this many failed claims of runs in a row, whatever the reason."""
 _JUDGEMENT_SECONDS = 12.0
@@ -62,13 +62,13 @@ _LONGEST_RESULT = 1_000
 _CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
-"""The most seconds without a turn of the loop of an idle runner. This loop turns every few seconds."""
+"""The longest time without a turn of the loop while a runner is idle. The loop then turns every few seconds."""
 _HORSE_SECONDS = 120.0
-"""The same while a work horse executes a job. Then the loop turns every half minute."""
+"""The longest time while a work horse executes a job. The loop then turns every half minute."""
 
 
 class _InProcess(BaseWorker):
-    """A mixin right before RQ's worker class.
+    """A mixin that comes directly before RQ's worker class.
 
     It executes our jobs in this process, and other jobs in horses of the starter.
     """
@@ -86,7 +86,7 @@ class _InProcess(BaseWorker):
     def get_heartbeat_ttl(self, job: RqJob, *arguments: Any, **options: Any) -> int:
         """Return how long RQ considers the job alive without a heartbeat.
 
-        A job in the runner's own process sends none.
+        A job in the runner's own process sends no heartbeats.
         """
         if is_ours(job):
             return rq.SimpleWorker.get_heartbeat_ttl(cast("rq.SimpleWorker", self), job)
@@ -141,11 +141,11 @@ class Runner(PatientWorker):
             self._give_up(damage, attempt_result)
 
     def on_trouble(self, error: BaseException, attempt_result: AttemptResult | None) -> None:
-        """Find out whether a claim or an end failed because this process is damaged; if so, end the process.
+        """End this process if a claim, or the record of an attempt's end, failed because the process is damaged.
 
         If a server does not answer this process, the server may be down. The supervisor asks the server from another
-        process, and kills this one if the server answers there. Three failed claims of different runs in a row also
-        count as damage.
+        process, and kills this process if the server answers the other one. Three failed claims of different runs in a
+        row also count as damage.
         """
         try:
             job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
@@ -163,7 +163,7 @@ class Runner(PatientWorker):
     def _await_judgement(self, attempt_result: AttemptResult | None) -> None:
         """Wait while a server does not answer this process.
 
-        The supervisor kills this process if the server answers others.
+        Meanwhile the supervisor kills this process if the server answers another process.
         """
         ends_at = time.monotonic() + _JUDGEMENT_SECONDS
         while (began_at := time.monotonic()) < ends_at and (silent := find_silent_server()) is not None:
@@ -270,7 +270,7 @@ class Runner(PatientWorker):
         return self.starter is None
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while a horse works."""
+        """Return the descriptors to watch while a horse works, each with the function to call when it is readable."""
         return super().beside_horse() | ({} if self.starter is None else self.starter.beside_horse())
 
     def set_shutdown_requested_date(self) -> None:
@@ -283,7 +283,7 @@ class Runner(PatientWorker):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def bury(self) -> None:
-        """Settle the job with which the previous runner of this slot died, in SQL and in RQ."""
+        """Settle, in SQL and in RQ, the job that the previous runner of this slot executed when it died."""
         job, cause = self.slot.job, self.slot.cause
         if (trouble := self.slot.trouble) is not None and cause is not None and cause.is_damage:
             telemetry.record_damage(self.connection, self.name, trouble.pid, trouble.why, now=now())
@@ -301,7 +301,7 @@ class Runner(PatientWorker):
     def _put_back(self, job: RunnerJob, why: str) -> None:
         """Put the job back at the head of its queue. If its attempt was claimed, write how the attempt ended.
 
-        The job of a claimed attempt then does nothing, because it cannot be claimed any more.
+        After that, the job does nothing, because its attempt cannot be claimed again.
         """
         rq_job, run = self._find_job(job.id), parse_run_job_id(job.id)
         if job.token is not None and self.runtime is not None:
@@ -323,7 +323,7 @@ class Runner(PatientWorker):
             pipeline.execute()
 
     def _settle(self, runtime: Runtime, run_uid: str, token: str, end: tuple[Any, ...]) -> None:
-        """Write the end that the damaged runner left in its slot; otherwise reconcile would settle the run as lost."""
+        """Write the end that the damaged runner left in its slot. Otherwise reconcile would settle the run as lost."""
         outcome, result, error, is_final, types = end
         ended = AttemptResult(
             AttemptOutcome(outcome), result=result, error=error, is_final=is_final,
@@ -392,15 +392,15 @@ class Runner(PatientWorker):
 
 
 def make_runner_class(base: type[Worker]) -> type[Worker]:
-    """Return RQ's worker class, or the application's own, as a runner."""
+    """Return the class of runners: RQ's worker class, or the application's own, with our mixins."""
     return type(f"{base.__name__}Runner", (Runner, _InProcess, base), {})
 
 
 def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
     """Show the supervisor from a thread that this process lives, even while a run occupies the main thread.
 
-    The thread uses neither SQL nor Redis and takes no lock, so a fork beside it is safe. If the supervisor is gone, the
-    runner finishes its run. If that run passes its deadline, the thread ends the process.
+    The thread uses neither SQL nor Redis and takes no lock, so a fork at the same time is safe. If the supervisor is
+    gone, the runner finishes its run. If that run passes its deadline, the thread ends the process.
     """
 
     def pulse() -> None:
@@ -417,7 +417,7 @@ def begin_pulse(runner: Runner, progress: Progress, parent: int) -> None:
 
 
 def prepare_runner(worker: Worker, slot: Slot, runtime: Runtime) -> Runner:
-    """Give a runner its slot, and settle the job with which its predecessor died."""
+    """Give a runner its slot, and settle the job that its predecessor executed when it died."""
     runner = cast("Runner", worker)
     runner.slot, runner.runtime, runner.condition = slot, runtime, Condition()
     runtime.on_claim, runtime.watch = runner.on_claim, runner.watch
@@ -440,7 +440,7 @@ def close_old_connections() -> None:
 
 
 def _that_fit(names: Iterable[str]) -> Iterator[str]:
-    """Yield the first of an error's names, as many as fit into a slot."""
+    """Yield as many names of an error's classes, from the first on, as fit into a slot."""
     room = _LONGEST_RESULT // 3
     for name in names:
         room -= len(json.dumps(name)) + 2

@@ -1,9 +1,9 @@
-"""The slot of one runner, in memory that forks share, and the supervisor's watch over the runner in it.
+"""The slot of one runner, in memory that forks share, and the supervisor's watch over that runner.
 
 A slot holds the runner's job, the commands for that job, and why the runner was killed. It outlives the runner, so that
 the next runner knows which attempt died. The supervisor kills a runner that takes too long or whose job a person stops,
-without waiting for Redis or SQL. A runner goes from one job to the next by itself. So before the supervisor kills a
-runner for a job, it stops the runner (SIGSTOP) and reads the slot again. Otherwise the kill might hit the next job.
+without waiting for Redis or SQL. A runner may begin its next job at any moment. So before the supervisor kills a runner
+because of a job, it stops the runner (SIGSTOP) and reads the slot again. Otherwise, the kill might hit the next job.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _STOP_SECONDS = 1.0
 """How long a process may take to stop. A process that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
 _TEST_SECONDS = 10.0
-"""How long an answer of the servers to a fork of the supervisor is valid. A fork asks four times in this time."""
+"""How long it counts that a fork of the supervisor has reached the servers. Forks ask up to four times in this time."""
 DAMAGED = 5
-"""The exit status that a damaged runner counts as, so that its restarts are delayed longer each time."""
+"""The exit status that stands for damage, so that each restart of a damaged runner is delayed longer."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -73,7 +73,7 @@ class RunnerJob(NamedTuple):
     id: str
     """The id of RQ's job."""
     pid: int
-    """The pid of the runner, to compare with the pid of a cause of death."""
+    """The pid of the runner. `Cause.is_of` compares it."""
     queue: str
     """The queue it was taken from."""
     is_ours: bool
@@ -87,7 +87,8 @@ class RunnerJob(NamedTuple):
     horse_pid: int | None = None
     """The pid of its work horse."""
     end: tuple[str, str | None, str | None, bool, list[list[str]]] | None = None
-    """How the attempt ended, if the runner cannot write that: outcome, result, error, `is_final`, `error_types`."""
+    """How the attempt ended, if the runner could not write it to SQL: outcome, result, error, `is_final`,
+    `error_types`."""
 
     @property
     def is_overrun(self) -> bool:
@@ -128,7 +129,7 @@ class Trouble(NamedTuple):
 
 
 class Slot:
-    """One runner's place: its name at RQ, and four notes, each written by one process."""
+    """The slot of one runner: its name at RQ, and four notes. Each note is written by one process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -151,7 +152,7 @@ class Slot:
 
     @property
     def request(self) -> dict[str, Any] | None:
-        """RQ's newest command for the runner; its `number` differs from that of the command before."""
+        """RQ's newest command for the runner; its `number` differs from the number of the previous command."""
         return self._request.read()
 
     @request.setter
@@ -198,7 +199,7 @@ class RunnerWatch(Watch):
         self._obeyed: int | None = None
         self._tester: ForkProcess | None = None
         self._killed: int | None = None
-        """The runner that was killed because it is damaged."""
+        """The pid of the runner that was killed because it was damaged."""
         self._tested_at = self._passed_at = -_TEST_SECONDS
 
     def look(self, pid: int) -> None:
@@ -218,7 +219,7 @@ class RunnerWatch(Watch):
     def kill(self, pid: int, why: str) -> None:
         """Kill the runner and the processes that its run has started.
 
-        A work horse of another job continues, as in RQ.
+        The work horse of a job that is not ours continues, as in RQ.
         """
         self._note_cause(pid, why)
         _kill_group(pid)
@@ -308,7 +309,7 @@ def _kill_group(pid: int) -> None:
 
 @contextmanager
 def _stopped(pid: int) -> Iterator[None]:
-    """Stop a child for the block; wait a limited time until it has stopped or ended."""
+    """Stop a child during the block. Before the block, wait a limited time until the child has stopped or ended."""
     os.kill(pid, signal.SIGSTOP)
     try:
         ends_at = time.monotonic() + _STOP_SECONDS

@@ -1,9 +1,9 @@
-"""The Redis connection of a work horse that RQ's SpawnWorker starts anew.
+"""The Redis connection of a work horse that RQ's SpawnWorker starts in a new Python.
 
 RQ writes the options of its connection into the source code that the horse executes. A pool behind Sentinels has no
-address in its options, and RQ 2.6 loses TLS and UNIX sockets. So RQ gets a client whose options are written as an
-expression that opens a pool of the same URL. A plain address keeps its options, except the option whose text is not
-valid source (RQ 3 leaves that option out itself).
+address in its options, and RQ 2.6 loses the options of TLS and UNIX sockets. So RQ gets a client whose only option is
+written as an expression, which opens a pool of the same URL. A client with a plain address keeps its options, except
+one whose text is not valid source (RQ 3 leaves that option out itself).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rqsched.kernel.transport.client import connect
 from rqsched.kernel.transport.redis_url import url_of, without_library
 
 _URL = "RQ_HORSE_REDIS_URL"
-"""The environment variable with the URL, which may hold a password: `ps` would show it in the horse's source."""
+"""The environment variable with the URL. If the URL were in the horse's source, `ps` would show its password."""
 
 
 def client_for_horse(redis: Redis) -> Redis:
@@ -40,14 +40,14 @@ def open_pool() -> ConnectionPool:
 
 
 class _OpenedThere:
-    """Stands for the pool of the horse: its `repr` is the expression that opens the pool in the horse's source."""
+    """Stands for the pool of the horse. Its `repr` is the expression that opens this pool in the horse."""
 
     def __repr__(self) -> str:
         return f"__import__({__name__!r}, fromlist=[{open_pool.__name__!r}]).{open_pool.__name__}()"
 
 
 class _Described:
-    """A pool with the options that are written into the horse's source; its connections are the pool's own."""
+    """Wraps a pool and its connections, with other options, which are written into the horse's source."""
 
     connection_class = Connection
 

@@ -1,4 +1,4 @@
-"""The supervisor: keeps the child processes that do the work alive, and replaces a child that ends or stands still.
+"""The supervisor: starts the child processes that do the work, and replaces a child that ends or hangs.
 
 It does not know what its children do. They are forks of the supervisor. docs/adr/0010 draws the whole tree of
 processes.
@@ -31,18 +31,18 @@ _log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 FORK = multiprocessing.get_context("fork")
-"""Children inherit what their parent has imported."""
+"""Children are forks, so they inherit the modules that their parent has imported."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _RESTART_AFTER = 0.25
 _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
 """A child that lived this many seconds is restarted at once, however often it failed before."""
 _START_SECONDS = 120.0
-"""How long a child may take until its loop turns first. Before that it connects, and may create a schema."""
+"""How long a child may take until the first turn of its loop. Before that, it connects and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most seconds of silence that one turn of the supervisor adds. A supervisor that stood still saw no turns
-meanwhile."""
+"""The most seconds of silence that one turn of the supervisor adds, because a supervisor that was stopped itself could
+not see the turns of its children."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""
@@ -81,7 +81,7 @@ class Progress:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the settings of the loop's process say that it begins nothing."""
+        """Whether a setting freezes the loop's process, so that it begins nothing."""
         return bool(self._noted & _IS_FROZEN)
 
     def turn(self, *, waits_for_writes: bool = False, is_frozen: bool = False) -> None:
@@ -111,11 +111,11 @@ class Watch:
         os.kill(pid, signal.SIGTERM)
 
     def note_end(self, status: int | None) -> int | None:
-        """Note, once, how the child ended, before it is replaced; return the status for the delay of the restart."""
+        """Record how the child ended; called once, before it is replaced. Return the status for `restart_delay`."""
         return status
 
     def prepares_last(self) -> bool:
-        """Return whether one more child must clean up after the last one at shutdown. That child ends by itself."""
+        """Return whether, at shutdown, one more child must be started to clean up. That child ends by itself."""
         return False
 
 
@@ -155,7 +155,7 @@ class Child:
     waits_for_writes: bool = False
     """Whether it waits for a database that takes writes."""
     is_frozen: bool = False
-    """Whether its own settings say that it begins nothing."""
+    """Whether a setting freezes it, so that it begins nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,13 @@ class Supervisor:
     ) -> None:
         """Prepare the children.
 
-        They write to `output`, a file, instead of this process's terminal, and have `environment` in addition to this
-        process's. They are forks of this process, so each needs no time for imports (one second). While `run` runs,
-        this process must hold no open SQL connection, because SQLite loses track of its locks in a fork.
+        The children write to the file `output` instead of this process's terminal. `environment` is added to the
+        environment of this process. Children are forks of this process, so that each saves the second that imports
+        take. While `run` runs, this process must hold no open SQL connection, because SQLite loses track of its locks
+        in a fork.
 
-        They end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this process
-        and its children end with that owner, and ignore signals to end.
+        The children end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this
+        process and its children end with that owner, and ignore signals to end.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
@@ -244,7 +245,7 @@ class Supervisor:
 
     def _finish(self, on_turn: Callable[[], None]) -> None:
         for keepers in ([one for one in self._keepers if not one.role.is_last], self._keepers):
-            while sum(keeper.finish(self._asked) for keeper in keepers):  # the number that still run
+            while sum(keeper.finish(self._asked) for keeper in keepers):  # the number of children that still run
                 self._turn(on_turn)
 
 

@@ -1,4 +1,4 @@
-"""The vital signs of a supervisor for its machine: it notifies systemd, and answers `rqsched ping`.
+"""Show the machine that a supervisor lives: notify systemd, and answer `rqsched ping`.
 
 Pings are answered from the supervisor's loop, over a socket in a folder that only its user can open. The answer does
 not depend on SQL or Redis, because a worker that waits for them is alive and must not be restarted.
@@ -37,8 +37,8 @@ def run_visibly(supervisor: Supervisor, kind: str, run_dir: Path | None, *, pare
     """Run a supervisor to its end, answer pings and notify systemd meanwhile; return the exit code.
 
     `run_dir` is the setting of that name. `parent` is the pid of an RQ worker whose end also ends the supervisor. With
-    it, pings are answered in the worker's name. Systemd is not notified, because systemd started the worker and not
-    this process.
+    `parent`, pings are answered in the worker's name, and systemd is not notified, because it started the worker and
+    not this process.
     """
     systemd = Systemd() if parent is None else None
     with _answering(supervisor, kind, run_dir, parent) as answer:
@@ -154,7 +154,7 @@ class LivenessSocket:
             self._socket.bind(str(hidden))
             self._socket.listen(8)
             self._socket.setblocking(False)
-            hidden.rename(self.path)  # nobody finds it before it listens
+            hidden.rename(self.path)  # no ping finds the socket before it listens
         except OSError:
             self._socket.close()
             raise
@@ -200,7 +200,7 @@ class Answer(NamedTuple):
 
 
 def ask_all(folder: Path, seconds: float) -> Iterator[Answer]:
-    """Ask every supervisor of the folder, except killed ones. Raises the errors of `require_own`."""
+    """Ask every live supervisor with a socket in the folder. Raises the errors of `require_own`."""
     require_own(folder)
     for path in sorted(folder.glob("*.sock")):
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:
@@ -219,7 +219,7 @@ class Systemd:
     """Notifies the service manager that started this process (sd_notify); without one it does nothing."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Remove the manager's variables from the environment, so that no child or run notifies in this one's name."""
+        """Remove the manager's variables from the environment, so that no child or run notifies it as this process."""
         address = environment.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         microseconds = environment.pop("WATCHDOG_USEC", "")
@@ -229,7 +229,7 @@ class Systemd:
         self._told: set[str] = set()
 
     def tell(self, *, is_ready: bool = False, is_stopping: bool = False) -> None:
-        """Notify of changes. Called at each turn of the process's loop, because a notification shows that it lives."""
+        """Notify of changes, and that the process's loop still turns. The loop calls this at each turn."""
         for state, is_so in (("READY=1", is_ready), ("STOPPING=1", is_stopping)):
             if is_so and state not in self._told:
                 self._told.add(state)

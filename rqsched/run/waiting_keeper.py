@@ -1,8 +1,8 @@
 """The first stage of a keeper (see `keeper`): it waits with little memory until it may keep a dispatcher.
 
-A place is a file whose lock allows one dispatcher. This stage is started by its path, with only Python's built-in
-modules: 3 MB instead of 30. Its arguments are the descriptor of the pipe that its worker holds open, the descriptors of
-the places, separated by commas, and the command of the keeper.
+A place is a file whose lock allows one dispatcher. This file is started by its path and imports only Python's built-in
+modules, so it needs 3 MB instead of 30. Its arguments are the descriptor of the pipe that its worker holds open, the
+descriptors of the places, separated by commas, and the command of the keeper.
 """
 
 import fcntl
@@ -12,8 +12,9 @@ import sys
 
 _LOOK_MILLISECONDS = 1000
 _LOOKS = 20
-"""A place, except the first one, is taken only if this many looks in a row find it free. Meanwhile a starting worker
-may take it, because the dispatcher of that worker is a fork and needs half of the memory."""
+"""The first place is taken at once. Any other place is taken only after this many checks in a row have found it
+free. Until then a starting worker may take it, because the dispatcher of that worker is a fork and needs half of the
+memory."""
 
 
 def take(places: list[int]) -> int | None:
@@ -26,14 +27,14 @@ def take(places: list[int]) -> int | None:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
-        except OSError:  # a folder without locks: each worker has a dispatcher
+        except OSError:  # the folder supports no locks, so each worker has a dispatcher
             pass
         return place
     return None
 
 
 def _wait(life: int, places: list[int], command: list[str]) -> None:
-    """Become the keeper with a free place, or at once if the machine has no places; return when the worker is gone.
+    """Wait for a free place, and become the keeper; without any places, do so at once. Return if the worker is gone.
 
     The first place is taken as soon as it is free, so that schedules fire. Other places are taken some seconds later.
     """

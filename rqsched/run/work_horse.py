@@ -1,10 +1,10 @@
 """The worker's side of work horses (the processes of jobs): wait for a horse, kill it after its deadline, and settle
 its run if the horse died.
 
-A fork of a runner would inherit locks that its runs left, held by threads that the fork does not have. So a separate
-child of the runner forks its horses. Only jobs that are not rqsched's get such a horse. The runner starts that child
-before it opens anything, and the child executes nothing itself (`HorseStarter`). The child prepares at its first horse;
-until then it shares nearly all of its memory with the runner.
+Threads that a runner's runs have left may hold locks. A fork of the runner would inherit these locks, but not the
+threads that release them. So a separate child of the runner forks its horses (`HorseStarter`). The runner starts that
+child before it opens anything, and the child executes nothing itself. Only jobs that are not rqsched's get such a
+horse. The child prepares before its first horse; until then it shares nearly all of its memory with the runner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 DIED = "its work horse died"
 """The error of a run whose work horse died for an unknown reason."""
 _LOOK_SECONDS = 1.0
-"""How often a waiting worker checks the horse's deadline, and on systems without pidfds, whether the horse ended."""
+"""How often a waiting worker checks the horse's deadline. On systems without pidfds, it also checks for the horse's
+end."""
 RunHorse: TypeAlias = Callable[[str, str, str], None]
 """Runs a job in a horse; its arguments are those of `HorseStarter.start`."""
 _KILLED = None, int(signal.SIGKILL), None
@@ -79,7 +80,7 @@ class Deadline:
 
     @contextmanager
     def watch(self, seconds: float, lose: Lose) -> Iterator[None]:
-        """Set the deadline for the block, in the horse. When it passes, the worker kills the horse and settles."""
+        """Set the deadline for the block, in the horse. After it, the worker kills the horse and settles its run."""
         del lose
         pid = os.getpid()
         self._set(time.monotonic() + seconds)
@@ -150,7 +151,7 @@ def _has_ended(pid: int) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Block the alarm signal with which RQ's worker checks its horse, because the handler raises in any code."""
+    """Block the alarm signal with which RQ's worker checks its horse, because its handler may raise in any code."""
     left = signal.alarm(0)
     try:
         yield
@@ -199,7 +200,7 @@ class HorseStarter:
         return self._ended
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return what to call when a descriptor becomes readable while the horse works."""
+        """Return the descriptors to watch while the horse works, each with the function to call when it is readable."""
         return {self._own.fileno(): self._hear} if self._horse_pid else {}
 
     def _hear(self) -> None:

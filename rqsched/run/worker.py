@@ -1,7 +1,7 @@
 """`rqsched worker`: a supervisor whose children are a dispatcher and the processes that execute runs.
 
-Runs are executed by one or several RQ workers that fork for every run, or by runners, which execute run after run.
-`--concurrency` is their number. A child that died or stands still is restarted. The children end when the supervisor
+Runs are executed by one or several RQ workers that fork for every run, or by runners, which execute one run after
+another. `--concurrency` is their number. A child that dies or hangs is replaced. The children end when the supervisor
 ends, however it ends. At SIGTERM the dispatcher finishes its batch, and the other processes finish their job.
 """
 
@@ -61,10 +61,10 @@ from rqsched.run.work_horse import HorseStarter, RunHorse
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
-"""After this many jobs a runner is replaced, unless another number is given, because its runs may have leaked
-memory."""
+"""By default, a runner is replaced after this many jobs, because its runs may have leaked memory."""
 RUNNER_BYTES = 512 << 20
-"""A runner is replaced if it has more resident bytes, unless it began with more than half of them."""
+"""By default, a runner with more resident bytes is replaced. If it began with more than half of them, twice that is its
+limit."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -73,15 +73,17 @@ class WorkerOptions:
     """How an `rqsched worker` executes. `check` refuses options that do not go together."""
 
     concurrency: int | None = None
-    """How many processes execute at once, each of them run after run; None for one process that forks for every run."""
+    """The number of processes that execute one run after another; None for one process that forks for every run."""
     isolate: bool = False
     """Whether each of these processes forks for every run."""
     burst: bool = False
     """Whether the worker makes one pass, executes what is queued, and ends."""
     max_jobs: int | None = None
-    """After this many jobs a process that takes jobs is replaced, or ends in a burst. None: runners after 1 000."""
+    """A process that takes jobs is replaced after this many jobs; in a burst, it ends. None: only runners, after 1
+    000."""
     max_memory: int | None = None
-    """Resident bytes beyond which a runner is replaced after its run; None: 512 MiB, or twice what it began with."""
+    """A runner with more resident bytes is replaced after its run. None: 512 MiB, or twice its bytes at the start if
+    that is more."""
     max_idle_time: int | None = None
     """After this many seconds without a job, a process that takes jobs ends. The worker ends with the last of them."""
     worker_class: str | None = None
@@ -92,7 +94,7 @@ class WorkerOptions:
     """The worker's name at RQ; each of several processes appends its number."""
 
     def check(self) -> None:
-        """Raise ConfigError when the options cannot be used, or not together."""
+        """Raise ConfigError if an option cannot be used, or if options do not go together."""
         for option in ("concurrency", "max_jobs", "max_memory", "max_idle_time"):
             value = getattr(self, option)
             if value is not None and value < 1:
@@ -129,7 +131,7 @@ class WorkerOptions:
         return self.concurrency is not None and not self.isolate
 
     def find_worker_class(self) -> type[Worker]:
-        """Import the class; raises ConfigError when it is not one that `rqsched worker` can build on."""
+        """Import the class; raises ConfigError if `rqsched worker` cannot build on it."""
         if self.worker_class is None:
             return Worker
         found = _import("--worker-class", self.worker_class)
@@ -156,7 +158,7 @@ class WorkerOptions:
         return found
 
     def names(self) -> list[str | None]:
-        """Return the name at RQ of each process that takes jobs; None where RQ draws one."""
+        """Return the name at RQ of each process that takes jobs; None if RQ chooses the name."""
         if self.concurrency is None or self.name is None:
             return [self.name] * (self.concurrency or 1)
         return [f"{self.name}-{number}" for number in range(1, self.concurrency + 1)]
@@ -184,19 +186,20 @@ RUNS_SILENCE = 120.0
 """Seconds without a turn after which the RQ worker is replaced. While a run executes, its loop turns every half minute.
 """
 RUNNER_SILENCE = 60.0
-"""The same for a runner. Its pulse, a thread, beats every second unless a run holds the interpreter. The time is at
-least four intervals of reconcile, because after three of them reconcile ends such a run as lost."""
+"""The same for a runner. A thread of the runner shows every second that it lives, unless a run holds the interpreter.
+The time is at least four intervals of reconcile, because reconcile ends such a run as lost after three intervals."""
 _RQ_LOG_LEVEL = "WARNING"
 _NAME_SECONDS = 90.0
-"""After this many seconds without a sign of life a registered worker counts as dead; RQ shows one every half minute."""
+"""A registered worker counts as dead after this many seconds without a heartbeat. RQ sends one every half minute."""
 
 
 def serve(queues: Sequence[str], *, recover: bool = True, options: WorkerOptions | None = None) -> int:
     """Supervise a dispatcher and the processes that execute runs on `queues`, until SIGTERM or SIGINT.
 
-    Returns the exit code. The dispatcher begins with a pass of reconcile (`recover`), in batches between which it
-    fires. A burst makes one pass first and has no dispatcher. Raises ConfigError if the options do not go together, if
-    the control queue belongs to another database, if a name is taken, or if the database refuses this process.
+    Returns the exit code. With `recover`, the dispatcher begins with a pass of reconcile, and fires between the batches
+    of that pass. A burst makes one pass first and has no dispatcher. Raises ConfigError if the options do not go
+    together, if the control queue belongs to another database, if a name is taken, or if the database refuses this
+    process.
     """
     options = options or WorkerOptions()
     options.check()
@@ -235,7 +238,7 @@ def supervise(
 ) -> Supervisor:
     """Prepare the supervisor of a dispatcher and of the processes that execute runs.
 
-    `output` and `environment` are for its children (see `Supervisor`). `beside` are more roles that it keeps alive.
+    `output` and `environment` are for its children (see `Supervisor`). `beside` holds more roles for it to keep alive.
     """
     options = options or WorkerOptions()
     dispatchers = [] if options.burst else [_dispatcher_role(recover=recover)]
@@ -246,9 +249,10 @@ def supervise(
 
 
 def prepare(runtime: Runtime) -> None:
-    """Prepare once for all processes of a worker: the schema, the workflows, and a check that Redis is this database's.
+    """Prepare the schema and the workflows for all processes of a worker, and check that Redis belongs to this
+    database.
 
-    Raises ConfigError at once if only another setting can help.
+    Raises ConfigError at once if only a changed setting can help.
     """
     runtime.database.require_accepted()
     _open_database(runtime)
@@ -278,7 +282,7 @@ def _open_database(runtime: Runtime) -> None:
 
 
 def warn_of_encoding(database: Database) -> None:
-    """Log that a database cannot store every text. The processes still work, and escape the other characters."""
+    """Log a warning if the database cannot store every character. Such characters are escaped."""
     encoding = database.encoding()
     if encoding not in {None, schema_version.UTF8}:
         told = "the database's encoding is %s, not UTF8: texts that it cannot store are escaped; see `rqsched doctor`"
@@ -286,7 +290,7 @@ def warn_of_encoding(database: Database) -> None:
 
 
 def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
-    """Raise ConfigError when a worker that is alive has a name that was given to this one."""
+    """Raise ConfigError if another live worker has a name that was given to this worker."""
     for name in filter(None, options.names()):
         key = f"{Worker.redis_worker_namespace_prefix}{name}"
         other = Worker.find_by_key(key, connection=runtime.transport.control.connection)
@@ -298,7 +302,7 @@ def require_free_names(runtime: Runtime, options: WorkerOptions) -> None:
 
 
 def _may_be_alive(worker: BaseWorker) -> bool:
-    """Return whether a registered worker may be alive; RQ itself takes it for alive for minutes."""
+    """Return whether a registered worker may be alive; RQ itself counts it as alive for minutes."""
     if worker.death_date is not None or worker.last_heartbeat is None:
         return False
     if worker.hostname == socket.gethostname() and worker.pid is not None and not _is_running(worker.pid):
@@ -322,10 +326,10 @@ def _is_running(pid: int) -> bool:
 
 
 def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
-    """Reconcile once and fire what is due, in a new process; returns when the process has ended, also if it failed.
+    """Make a pass of reconcile and fire all due links, in a new process. Wait for its end, even if it fails.
 
-    No process is started if no schedule exists, or if the last pass was made within its interval and no link is due.
-    This process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
+    No process is started if no schedule exists, or if a pass was made within the last interval and no link is due. This
+    process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
     """
     if not _needs_pass(runtime):
         return
@@ -353,9 +357,9 @@ def _needs_pass(runtime: Runtime) -> bool:
 
 
 def dispatch_once() -> None:
-    """Make a pass of reconcile, fire what is due, and end."""
+    """Make a pass of reconcile, fire all due links, and end."""
     runtime = open_runtime()
-    runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # this is the pass of the interval
+    runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # this call makes the interval's pass
     Dispatcher(runtime, recover=True).run_until_idle()
     if runtime.tracing is not None:
         runtime.tracing.flush()
@@ -429,7 +433,7 @@ def _runner_roles(queues: tuple[str, ...], options: WorkerOptions) -> list[Child
 
 
 def _test_servers() -> None:
-    """End with status 0 when this process, which has executed no run, reaches SQL and Redis."""
+    """End this process, which has executed no run. The status is 0 if it reaches SQL and Redis."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     sys.exit(find_silent_server() is not None)

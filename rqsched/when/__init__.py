@@ -1,1 +1,1 @@
-"""When: cron expressions, intervals, one-off instants and mixtures of them, in a time zone. Pure; knows only errors."""
+"""Compute when schedules fire: cron expressions, intervals and single instants. This package imports only `errors`."""

@@ -1,4 +1,4 @@
-"""Calendars: exclusions that many schedules share, under one name and in one place.
+"""Calendars: named sets of exclusions that many schedules share.
 
 A spec holds only the names of calendars; `Spec.with_calendars` adds their contents. This file reads no database.
 """
@@ -22,17 +22,18 @@ class Calendar:
     """One revision of a calendar. Immutable, safe to share between threads."""
 
     name: str
-    """Its name, by which schedules exclude its contents."""
+    """The name that schedules give in their `exclude`."""
     exclude: tuple[str, ...]
-    """Its dates, ranges of dates and weekly windows as canonical texts, in the time zone of each schedule."""
+    """The excluded dates, ranges of dates and weekly windows, as canonical texts. Each schedule reads them in its own
+    time zone."""
     namespace: str | None = None
     """The namespace it belongs to; None for a calendar that all namespaces share."""
     revision: int = 1
     """Grows by one with every change."""
     edit: str = ""
-    """The uid of the change that wrote this revision: no two contents ever have the same uid."""
+    """The uid of the change that wrote this revision."""
     since: datetime | None = None
-    """The time of the oldest change with which some schedule may not be planned yet; None if all schedules are."""
+    """If some schedules may still be planned without a change, the time of the oldest such change; else None."""
     reaches: date | None = None
     """The last day that an imported calendar covers; None for a calendar without an end."""
     source: str | None = None
@@ -72,12 +73,12 @@ class Calendar:
         }
 
     def without(self, other: Calendar | None) -> tuple[str, ...]:
-        """Return the entries that it has and `other` has not."""
+        """Return the entries of this calendar that are not in `other`."""
         return self.exclude if other is None else tuple(sorted({*self.exclude} - {*other.exclude}))
 
 
 def _text_of(instant: datetime) -> str:
-    # A copy of the function in spec.members, which loads croniter: the client reads calendars and must not import that.
+    # A copy of `members.iso_text`. The client imports this module and must not load croniter, which `members` loads.
     return instant.isoformat().replace("+00:00", "Z")
 
 
@@ -93,7 +94,7 @@ def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ..
     """Return the entries of a calendar as canonical texts, each once, sorted.
 
     Raises InvalidSpecError, which says what to write instead. The name of a calendar is refused too, because a calendar
-    cannot contain another one.
+    cannot contain another calendar.
     """
     found = canonical_exclusions(value, field, most=MAX_ENTRIES)
     if names := [text for text in found if is_name(text)]:
@@ -103,14 +104,14 @@ def require_entries(value: ExcludeLike, field: str = "exclude") -> tuple[str, ..
 
 
 def stamp_of(calendars: Sequence[Calendar]) -> str | None:
-    """Return the stamp of the calendars with which a schedule's next time was planned; None for no calendars."""
+    """Return the uids of these revisions as one text, which each schedule stores; None for no calendars."""
     return " ".join(one.edit for one in calendars) or None
 
 
 def holding_since(calendars: Iterable[Calendar], stamp: str | None, now: datetime) -> datetime:
-    """Return the oldest `since` of the calendars that are not in the stamp, so the schedule was planned without them.
+    """Return the oldest `since` of the calendars that are missing from a schedule's stamp.
 
-    Return `now` if there is no such calendar.
+    The schedule was planned without these calendars. Return `now` if no calendar is missing.
     """
     known = {*(stamp or "").split()}
     return min((one.since for one in calendars if one.edit not in known and one.since is not None), default=now)

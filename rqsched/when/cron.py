@@ -1,9 +1,9 @@
 """Cron expressions in the dialect of Open Job Spec: parse them, and compute the instants that they yield in a zone.
 
 An expression is parsed once, by a small grammar of this module, into sorted integers and a `DayRule`. Times of day and
-daylight saving are computed here (docs/cron.md). croniter only finds the days, from expressions that are rewritten in a
-form that it reads correctly (`tests/contract/test_croniter.py`). The days of each month are cached. This module uses no
-schedule, no clock and no SQL.
+daylight saving are computed here (docs/cron.md). croniter only finds the days. Expressions are first rewritten in a
+form that croniter reads correctly (`tests/contract/test_croniter.py`). The days of each month are cached. This module
+uses no schedule, no clock and no SQL.
 
 Words: a *reading* is a naive local time, as a wall clock shows it. A *span* is the time between two clock changes of a
 zone. A reading is *left out* if the clocks go forward over it. A *walk* is one croniter expression for days.
@@ -45,10 +45,10 @@ _DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
 _EPOCH = date(2000, 1, 1)
 _DAWN = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, like the instants of spans
 _END = datetime.max - timedelta(days=1)  # noqa: DTZ901
-# An expression that fires at all fires within 50 years: 29 February falls on each weekday within 40 years.
+# If an expression does not fire within 50 years, it never fires: 29 February falls on each weekday within 40 years.
 _MOST_MONTHS = 50 * 12
 MONTH_STEPS = 20
-"""The number of steps (`when.steps`) that are counted for each walk through a month."""
+"""The cost of one walk through a month, in steps (`when.steps`)."""
 
 
 class _Field(NamedTuple):
@@ -81,10 +81,10 @@ _LAST_WEEKDAY = re.compile(r"(?P<day>[0-9]+|[A-Z]{3})L|L(?P<other>[0-9]+|[A-Z]{3
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """The days that an expression names: the union of the days of some walks."""
+    """The days that an expression names: the days of all its walks together."""
 
     walks: tuple[str, ...]
-    """croniter expressions, each at midnight."""
+    """croniter expressions. Each of them fires at midnight."""
     nearest_weekdays: str | None = None
     """One more croniter expression. Each of its days moves to the nearest weekday of its month (`15W`, `LW`)."""
 
@@ -125,7 +125,7 @@ class DayRule:
         return total
 
     def count_by_weekday(self, first: date, stop: date) -> list[int]:
-        """Return how many days in [first, stop) match, for each weekday, Monday first."""
+        """Return, for each weekday from Monday on, how many days in [first, stop) match."""
         counts = [0] * 7
         if self is EVERY_DAY:
             weeks, rest = divmod(max((stop - first).days, 0), 7)
@@ -141,7 +141,7 @@ class DayRule:
 
     @property
     def all_walks(self) -> tuple[str, ...]:
-        """All walks, including `nearest_weekdays`, whose days stay in their month. They show which months have days."""
+        """All walks and `nearest_weekdays`. A month has matching days if one of them has a day in it."""
         return (*self.walks, self.nearest_weekdays) if self.nearest_weekdays else self.walks
 
 
@@ -156,7 +156,7 @@ class Gap(NamedTuple):
     """
 
     occurrence_at: datetime
-    """The instant at which the clock would have shown the local time without the change; aware UTC."""
+    """The instant at which the clock would have shown the local time if it had not changed; aware UTC."""
     reading: datetime
     """The skipped local time, naive."""
 
@@ -165,7 +165,8 @@ class ClockChoice(NamedTuple):
     """The clock-change rules of an expression that does not name all 24 hours."""
 
     is_shift: bool = False
-    """Whether a left-out local time fires, at the instant that it has with the UTC offset before the change."""
+    """Whether a left-out local time fires. It then fires at the instant that it has with the UTC offset before the
+    change."""
     is_both: bool = False
     """Whether a local time that occurs twice fires both times. Otherwise it fires only the first time."""
 
@@ -187,13 +188,13 @@ class CronExpression:
 
     @property
     def is_every_hour(self) -> bool:
-        """Whether it names all 24 hours. Then it fires in every real hour, even if the clock shows an hour again."""
+        """Whether it names all 24 hours. If so, it fires in every real hour, even if the clock shows an hour twice."""
         return len(self.hours) == 24
 
     def ascending(
         self, after: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, until: datetime | None = None
     ) -> Iterator[datetime]:
-        """Yield the instants after the aware UTC `after` in order, up to `until`, or up to the end of the calendar."""
+        """Yield the instants after `after` (aware UTC), in order, up to `until` if it is given."""
         begin = after.replace(microsecond=0, tzinfo=None)
         last = _END if until is None else until.replace(microsecond=0, tzinfo=None)
         is_once, shifts = self._obeyed(choice)
@@ -216,7 +217,7 @@ class CronExpression:
     def descending(
         self, until: datetime, zone: ZoneInfo, choice: ClockChoice = SKIP_AND_FIRST, after: datetime | None = None
     ) -> Iterator[datetime]:
-        """Yield the instants at or before the aware UTC `until`, newest first, down to but not including `after`."""
+        """Yield the instants at or before `until` (aware UTC) and, if given, later than `after`, newest first."""
         last = until.replace(microsecond=0, tzinfo=None)
         begin = _DAWN if after is None else max(after.replace(microsecond=0, tzinfo=None) + _SECOND, _DAWN)
         is_once, shifts = self._obeyed(choice)
@@ -263,8 +264,8 @@ class CronExpression:
         """
         if self.is_every_hour:
             return
-        # A gap may be as wide as a day (Apia, 2011). It may begin a day before `after` and still have instants after
-        # it.
+        # A gap may be as wide as a day (Apia, 2011). A gap that begins a day before `after` may still have instants
+        # after `after`.
         for span in spans_from(zone, max(after.replace(tzinfo=None), _DAWN) - timedelta(days=2)):
             if span.start > until.replace(tzinfo=None):
                 return
@@ -277,7 +278,7 @@ class CronExpression:
                     yield Gap(occurrence_at, reading)
 
     def repeats(self, after: datetime, until: datetime, zone: ZoneInfo) -> Iterator[Gap]:
-        """Yield each reading of the expression that occurs twice, with its second instant, if it is in (after, until].
+        """Yield each reading that occurs twice, with its second instant, if this instant is in (after, until].
 
         An expression of all 24 hours yields none, because it fires in every real hour.
         """
@@ -294,7 +295,7 @@ class CronExpression:
     def _shifted(
         self, span: Span, start: datetime, end: datetime, choice: ClockChoice, *, is_back: bool = False
     ) -> Iterator[datetime]:
-        """Yield the local times in a span at which left-out readings of the expression fire (`dst_gap="shift"`).
+        """Yield the local times, within a span, at which left-out readings of the expression fire (`dst_gap="shift"`).
 
         The clock change at the start of the span left these readings out. `start` and `end` are in UTC.
         """
@@ -302,7 +303,7 @@ class CronExpression:
         offset_before = span.offset - span.gap
         first = max(start, span.start) + offset_before
         stop = min(end, span.end, span.shifted_until) + offset_before
-        # Use the readings of this class, because a subclass may change them.
+        # Call the methods of this class directly, because a subclass may override them.
         if is_back:
             left_out = CronExpression._readings_back(self, first, stop - _SECOND)
         else:
@@ -310,7 +311,7 @@ class CronExpression:
         return (reading + span.gap for reading in left_out)
 
     def is_named(self, reading: datetime) -> bool:
-        """Return whether the expression names a reading. The reading may be left out by a clock change."""
+        """Return whether the expression names a reading, even if a clock change leaves the reading out."""
         second = reading.hour * 3600 + reading.minute * 60 + reading.second
         is_time = self.count_times(second + 1) > self.count_times(second)
         return is_time and self.days.count(reading.date(), reading.date() + _DAY) > 0
@@ -345,13 +346,13 @@ class CronExpression:
         return whole + self._count_that_day(end) - self._count_that_day(start)
 
     def _count_that_day(self, end: datetime) -> int:
-        """Return how many readings of the day of `end` lie before `end`."""
+        """Return how many readings lie between midnight and `end`."""
         if not self.days.count(end.date(), end.date() + _DAY):
             return 0
         return self.count_times(end.hour * 3600 + end.minute * 60 + end.second)
 
     def count_times(self, end: int) -> int:
-        """Return how many times of day lie before `end`, in seconds from midnight."""
+        """Return how many times of day lie before `end`, which counts seconds from midnight."""
         hour, rest = divmod(end, 3600)
         at = bisect_left(self.hours, hour)
         is_named = at < len(self.hours) and self.hours[at] == hour
@@ -375,7 +376,7 @@ class CronExpression:
 
 
 def parse_cron(text: str) -> CronExpression:
-    """Return the parsed form of an expression of five fields, six (seconds first), or an alias such as `@daily`.
+    """Parse an expression: five fields, six fields (seconds first), or an alias such as `@daily`.
 
     Raises InvalidCronError, which says what to write instead, for text outside the dialect and for an expression that
     does not fire within 50 years.
@@ -415,8 +416,8 @@ def _fields(text: str) -> list[str]:
 def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
     months = _values(_MONTH, month)
     month_text = "*" if len(months) == 12 else ",".join(map(str, months))
-    # A day field restricts the days unless it is `*` or `?`, even if it names every day. Two restricting fields are a
-    # union.
+    # A day field that is neither `*` nor `?` restricts the days, even if it names every day. If both fields restrict
+    # the days, the expression names the days of both.
     walks, nearest, is_any_day = list[str](), "", monthday in _ANY and weekday in _ANY
     if monthday not in _ANY:
         plain, nearest = _monthdays(monthday)
@@ -432,7 +433,7 @@ def _day_rule(monthday: str, month: str, weekday: str) -> DayRule:
 
 
 def _monthdays(text: str) -> tuple[set[str], str]:
-    """Return the plain days, and the days with `W`. The days with `W` are a comma-separated text."""
+    """Return the plain days, and the days with `W` as one comma-separated text."""
     plain, nearest = set[str](), set[str]()
     for item in _items(_MONTHDAY, text):
         match = _MONTHDAY_ITEM.fullmatch(item)

@@ -1,8 +1,9 @@
-"""Cut: the instants of a source outside an exclusion, or those inside it.
+"""Cut: the instants of a source that are not excluded, or only the excluded ones.
 
-A cron, and an interval that divides a week, repeat every week. For a cron, the times of seven days are computed once;
-for such an interval, one week for each offset of the zone. The rest is arithmetic. For every other source, this file
-walks either the instants or the excluded stretches, whichever are fewer. Each one costs steps (`when.steps`).
+A weekly window excludes the same times of a cron every week, so these are computed once for each weekday. An interval
+that divides a week has the same instants every week, so one week is computed for each offset of the zone. Counts then
+follow by arithmetic. For any other source, this file walks through the instants or the excluded stretches. Each instant
+and each stretch of a walk costs steps (`when.steps`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class NamedExpression(CronExpression):
 
     def _stands(self, reading: datetime, named: datetime, choice: ClockChoice) -> bool:
         """Return whether the local time `named`, which the clock leaves out, happens at the local time `reading`."""
-        # With dst_gap=skip it counts only if both are excluded: then it can be moved from there.
+        # With dst_gap=skip, the occurrence counts only if both local times are excluded, because then it can be moved.
         return choice.is_shift or (self.exclusion.takes_day(named.date()) and self.exclusion.takes(reading))
 
 
@@ -191,7 +192,7 @@ class CutExpression(NamedExpression):
         return total
 
     def _count_that_day(self, end: datetime) -> int:
-        """Return how many times of the day of `end` lie before `end`."""
+        """Return how many times lie between midnight and `end`."""
         if not self.days.count(end.date(), end.date() + _DAY):
             return 0
         parts, before = self._times_of(end.date())
@@ -204,7 +205,7 @@ class CutExpression(NamedExpression):
 
 
 def cut_expression(expression: CronExpression, exclusion: Exclusion, *, takes: bool) -> CutExpression:
-    """Return the part of an expression outside an exclusion of the same zone; with `takes`, the part inside."""
+    """Return the part of an expression that is not excluded; with `takes`, the excluded part."""
     spend(len(exclusion.week))
     windows = exclusion.by_weekday
     parts = windows if takes else tuple(map(_rest_of, windows))
@@ -228,7 +229,7 @@ def _rest_of(windows: Sequence[tuple[int, int]], end: int = _DAY_SECONDS) -> lis
 
 
 class _Steps(NamedTuple):
-    """The steps within some parts of a week, in microseconds from Monday's midnight."""
+    """The steps of an interval within some parts of a week, in microseconds from Monday's midnight."""
 
     firsts: tuple[int, ...]
     """The first step of each part that holds a step."""
@@ -275,7 +276,7 @@ class CutGrid:
                 yield self._step(part, number)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many lie in (after, until]."""
+        """Return how many instants lie in (after, until]."""
         return sum(self._rank(part, part.end) - self._rank(part, part.start) for part in self._parts(after, until))
 
     def _rank(self, part: _Part, reading: int) -> int:
@@ -289,7 +290,7 @@ class CutGrid:
         return weeks * before[-1] + min(before[at - 1] + inside, before[at])
 
     def _step(self, part: _Part, number: int) -> datetime:
-        """Return the instant of a step by its rank."""
+        """Return the instant of the step with this rank."""
         firsts, before = part.steps
         weeks, number = divmod(number, before[-1])
         at = bisect_right(before, number) - 1
@@ -297,7 +298,7 @@ class CutGrid:
         return (_MONDAY + timedelta(microseconds=reading - part.offset)).replace(tzinfo=UTC)
 
     def _parts(self, after: datetime, until: datetime, *, is_back: bool = False) -> Iterator[_Part]:
-        """Yield the parts of (after, until]: those between excluded dates, and those within them."""
+        """Cut (after, until] at clock changes and at excluded dates, and yield the parts."""
         if until <= after:
             return
         begin, last = (edge.replace(tzinfo=None) for edge in (after, until))
@@ -340,7 +341,7 @@ class CutGrid:
             start = max(closes, start + 1) if opens < end else end
 
     def _week(self, phase: int) -> _Steps:
-        """Return the steps of a week for a phase, which depends only on the offset of the zone."""
+        """Return the steps of a week whose first step is `phase` microseconds after Monday's midnight."""
         known = self._weeks.get(phase)
         if known is None:
             spend(len(self.exclusion.week))
@@ -413,7 +414,7 @@ class CutWalk:
                 yield at
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many lie in (after, until]."""
+        """Return how many instants lie in (after, until]."""
         if after >= until:
             return 0
         total = self.source.count(after, until)

@@ -1,9 +1,9 @@
 """Durations: text to exact `timedelta` and back.
 
-Two spellings are read: ISO 8601 `PnW` / `PnDTnHnMnS`, and units as in Go, `1h30m45s`, with days and weeks: `30d`. A
+Two spellings are read: ISO 8601 (`PnW`, `PnDTnHnMnS`), and Go's units with days and weeks added (`1h30m45s`, `30d`). A
 number means seconds. A day is exactly 86 400 s and a week seven days. Months and years have no fixed length, so they
-are refused: they belong in a cron expression. Libraries are less strict: isodate reads P1M as nothing, pydantic as 30
-days.
+are refused; a cron expression can name them. Other libraries are less strict: isodate reads P1M as nothing, pydantic as
+30 days.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_span(text: str) -> timedelta:
-    """Return the exact length in `text`; it may be zero or under a second, as an offset or a jitter may."""
+    """Return the exact length in `text`. Unlike an interval, it may be zero or shorter than a second."""
     if not isinstance(text, str):
         raise InvalidDurationError("duration", f"{type(text).__name__} is not a length; {_HOW}")
     shown = text[:_LONGEST_TEXT]
@@ -115,7 +115,7 @@ def format_short(value: timedelta) -> str:
 
 
 def in_one_unit(value: timedelta) -> str:
-    """Return a length in the largest unit of which it is a whole number: `26h`, `90m`, `0s`.
+    """Return a length as a whole number of one unit, the largest possible: `26h`, `90m`, `0s`.
 
     A length with a fraction of a second is written in ISO 8601.
     """

@@ -1,7 +1,8 @@
-"""Exclusions: local times at which no occurrence happens: dates, ranges of dates, weekly windows, calendars.
+"""Exclusions: dates, ranges of dates, weekly windows and calendars in which no occurrence happens.
 
-An `Exclusion` removes its stretches from the instants of a source, after the clock-change rules were applied. It jumps
-over a stretch, never steps through it, and counts by arithmetic. This file reads no clock and no database.
+An `Exclusion` removes the instants that lie in its stretches from the instants of a source. The clock-change rules are
+applied first. A search jumps over an excluded stretch without visiting the instants in it. This file reads no clock and
+no database.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ MAX_EXCLUSIONS = 500
 MAX_NAMED = 20
 """The most calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
-"""The furthest, ten years, that a search goes through excluded time for an instant that is not excluded."""
+"""The longest excluded time that a search crosses before it gives up: ten years."""
 STRETCH_STEPS = 4
-"""The steps (`when.steps`) that the search for an excluded stretch costs."""
+"""The cost of a search for an excluded stretch, in steps (`when.steps`)."""
 
 _Date: TypeAlias = date | str
 ExcludeLike: TypeAlias = _Date | tuple[_Date, _Date] | Iterable[_Date | tuple[_Date, _Date]]
-"""The forms of an exclusion, one or several: a date, a pair of the first and the last date, or text. The text is a
-date, `2026-12-24/2027-01-01` with both included, a weekly window such as `Sat, Sun`, `22:00-06:00` and `Mon-Fri
-00:00-06:00`, or the name of a calendar."""
+"""One exclusion or several. Each is a date, a pair of the first and the last date, or text. The text is a date, a range
+with both dates included (`2026-12-24/2027-01-01`), a weekly window (`Sat, Sun`, `22:00-06:00`, `Mon-Fri 00:00-06:00`),
+or the name of a calendar."""
 
 _NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _WEEKDAYS = {word: number for number, name in enumerate(_NAMES) for word in (name, name[:3])}
@@ -65,14 +66,14 @@ class Dates(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The same part of some days of every week."""
+    """A window of time that repeats every week, at the same time of some days."""
 
     days: tuple[int, ...]
-    """The days on which it begins, Monday is 0, sorted."""
+    """The days on which the window begins, sorted; Monday is 0."""
     start: timedelta
-    """When it begins, from midnight."""
+    """Its beginning, counted from midnight."""
     end: timedelta
-    """When it ends, from the same midnight: more than 24 hours if it ends on the next day."""
+    """Its end, counted from the same midnight: more than 24 hours if the window ends on the next day."""
 
     @property
     def is_whole_days(self) -> bool:
@@ -108,7 +109,7 @@ def require_exclusions(value: object, field: str = "exclude") -> tuple[str, ...]
 
 
 def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, ...]:
-    """Return exclusions as `require_exclusions` does, but at most `most` of them."""
+    """Return exclusions as `require_exclusions` does; raises InvalidSpecError for more than `most` entries."""
     several = [value] if isinstance(value, (str, date)) else value
     if not isinstance(several, Iterable):
         raise InvalidSpecError(field, f"{type(value).__name__} is not a list; {_HOW}")
@@ -124,7 +125,7 @@ def canonical_exclusions(value: object, field: str, *, most: int) -> tuple[str, 
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text has the form of a calendar's name and is not a day or a range of days of the week."""
+    """Return whether a text can be the name of a calendar. Weekdays and ranges of weekdays cannot."""
     return _NAME.fullmatch(text) is not None and not all(part.title() in _WEEKDAYS for part in text.split("-"))
 
 
@@ -206,7 +207,7 @@ def _clock(length: timedelta) -> str:
 
 
 def _runs(days: Iterable[int]) -> list[str]:
-    """Return days by their short names, three or more in a row as a range."""
+    """Return the short names of days. Three or more days in a row become a range."""
     runs = list[list[int]]()
     for day in days:
         if runs and day == runs[-1][-1] + 1:
@@ -234,7 +235,7 @@ def _covers_every_week(weekly: tuple[tuple[timedelta, timedelta], ...]) -> bool:
 
 
 def _joined(windows: Iterable[tuple[T, T]]) -> tuple[tuple[T, T], ...]:
-    """Return windows sorted, those that touch or overlap as one."""
+    """Return windows sorted. Windows that touch or overlap are joined."""
     found = list[tuple[T, T]]()
     for start, end in sorted(windows):
         if found and start <= found[-1][1]:
@@ -246,11 +247,11 @@ def _joined(windows: Iterable[tuple[T, T]]) -> tuple[tuple[T, T], ...]:
 
 @lru_cache(maxsize=1024)
 def exclusion_of(texts: tuple[str, ...], zone: ZoneInfo) -> Exclusion:
-    """Return the exclusion that canonical texts make in a zone; none of the texts may be a name."""
+    """Return the exclusion of canonical texts in a zone. No text may be the name of a calendar."""
     days = [parsed for text in texts if isinstance(parsed := parse_exclusion(text), Dates)]
     midnights = ((datetime.combine(one.first, time.min), datetime.combine(one.last, time.min) + _DAY) for one in days)
     week = _weekly(texts)
-    if _covers_every_week(week):  # no text alone may cover it, but a spec and its calendars together may
+    if _covers_every_week(week):  # one text cannot cover it, but a spec and its calendars together can
         return Exclusion((_ALWAYS,), (), zone)
     return Exclusion(_joined(midnights), week, zone)
 
@@ -278,7 +279,7 @@ class Exclusion:
         """Return the first excluded stretch that ends after `instant`, or None. `instant` may be inside it.
 
         A stretch is cut at each change of the zone's offset: the next stretch may begin at the end of this one. The
-        last answer is cached, because schedules ask from one occurrence to the next.
+        last answer is cached, because the next question is often about the same stretch.
         """
         known: tuple[datetime, Stretch | None] | None = self.__dict__.get("_known")
         if known is not None and known[0] <= instant and (known[1] is None or instant < known[1].end):
@@ -300,7 +301,7 @@ class Exclusion:
         return None
 
     def start_of(self, instant: datetime) -> datetime:
-        """Return the first instant of the excluded time around `instant`, not cut at changes of the offset."""
+        """Return the first instant of the excluded time around `instant`, across changes of the zone's offset."""
         last = instant.replace(tzinfo=None)
         for span in spans_until(self.zone, last):
             start = self._opening(min(last + _TICK, span.end) + span.offset) - span.offset
@@ -311,9 +312,10 @@ class Exclusion:
     def ascending(
         self, walk: Callable[[datetime], Iterator[datetime]], after: datetime, until: datetime
     ) -> Iterator[datetime]:
-        """Yield the instants of `walk(after)`, which are in order, that are not excluded.
+        """Yield the instants of `walk(after)` that are not excluded, in order.
 
-        Some yielded instants may lie after `until`; the search ends in the first excluded stretch that ends after it.
+        The search ends at the first excluded instant whose stretch ends after `until`. So some of the yielded instants
+        may lie after `until`.
         """
         found, stretch = walk(after), None
         while (at := next(found, None)) is not None:
@@ -360,13 +362,13 @@ class Exclusion:
         return any(start <= midnight and end - midnight >= _DAY for start, end in self._ahead(midnight))
 
     def dates_after(self, reading: datetime) -> tuple[datetime, datetime] | None:
-        """Return the first excluded dates in a row that end after `reading`, from midnight to midnight."""
+        """Return the first range of excluded dates that ends after `reading`, from midnight to midnight."""
         at = bisect_right(self.dates, reading, key=itemgetter(1))
         return self.dates[at] if at < len(self.dates) else None
 
     @cached_property
     def by_weekday(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """The windows of each weekday, Monday first, in seconds from its midnight."""
+        """The windows of each weekday, Monday first, in seconds from the midnight of that day."""
         found: tuple[list[tuple[int, int]], ...] = tuple([] for _ in _NAMES)
         day_seconds = int(_DAY.total_seconds())
         for start, end in ((int(a.total_seconds()), int(b.total_seconds())) for a, b in self.week):
@@ -377,7 +379,7 @@ class Exclusion:
 
     @cached_property
     def _over(self) -> datetime:
-        """The local time after which nothing is excluded: a day late, as the clocks may show the last day twice."""
+        """A local time after which nothing is excluded. Clocks may show the last date twice, so it is a day later."""
         if self.week or not self.dates:
             return datetime.max if self.week else datetime.min  # noqa: DTZ901 - readings
         return self.dates[-1][1] + _DAY
@@ -394,7 +396,7 @@ class Exclusion:
         return Stretch(start, end)
 
     def _opening(self, end: datetime) -> datetime:
-        """Return the start of the excluded local time that reaches up to `end`; `end` itself may be allowed."""
+        """Return the start of the excluded local time just before `end`; return `end` if there is none."""
         while (earlier := min((w[0] for w in self._behind(end) if w[1] >= end), default=end)) < end:
             spend()
             end = earlier

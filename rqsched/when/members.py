@@ -1,7 +1,8 @@
-"""Members: the parts of a spec, as values: `Cron`, `Every` and `Once`, and `After`, which names no times.
+"""Members, the parts of a spec: `Cron`, `Every`, `Once`, and `After`, which has no times of its own.
 
-Each is frozen, comparable, and a timeline by itself. A member that counts from the registration of its schedule gets
-its `anchor` then. Before that, it counts from the instant that a call gives, such as `next_after(instant)`.
+Each member is frozen, comparable, and a timeline by itself. Some members count from the registration of their schedule,
+which sets their `anchor`. Before the registration, they count from the instant that a call gives, such as
+`next_after(instant)`.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ _EVERY = re.compile(r"[ \t]*@every[ \t]+(?P<length>[^ \t]+)[ \t]*", re.IGNORECAS
 
 @dataclass(frozen=True)
 class Cron(Timeline):
-    """A cron expression of five fields, six (seconds first), or an alias; `@every 1h30m` is an anchored interval.
+    """A cron expression: five fields, six fields (seconds first), or an alias. `@every 1h30m` is an anchored interval.
 
     >>> Cron("0 2 * * *", timezone="America/New_York")
     Cron(expression='0 2 * * *', timezone='America/New_York', anchor=None)
 
     RQ's own cron and croniter write six fields with the seconds last; `seconds="last"` reads them that way. Without
-    `seconds`, six fields that mean something else when read that way cause a warning; `seconds="first"` avoids it.
+    `seconds`, six fields cause a warning if they would mean something else with the seconds last; `seconds="first"`
+    avoids it.
 
-    `H` in a field stands for a number that follows from the namespace and the id of a schedule (docs/spreading.md).
+    `H` in a field stands for a number that is computed from the namespace and the id of a schedule (docs/spreading.md).
     `Spec.placed_for` fills the numbers in; before that, such an expression has no instants.
 
-    It is read in its own timezone; without one, in the timezone of its Spec, else in UTC. Raises InvalidCronError or
-    InvalidTimezoneError, which say what to write instead.
+    The expression is read in its `timezone`. Without one, it is read in the timezone of its Spec, or in UTC if it has
+    no Spec. Raises InvalidCronError or InvalidTimezoneError, which say what to write instead.
     """
 
     expression: str
@@ -49,14 +51,14 @@ class Cron(Timeline):
     anchor: datetime | None = None
     """The instant from which the steps of `@every` count; None before the registration and for other expressions."""
     seconds: InitVar[Literal["first", "last"] | None] = None
-    """The place of the seconds among six fields: `first` or `last`. None means `first`, and warns if `last` would mean
-    something else."""
+    """The position of the seconds among six fields: `first` or `last`. None means `first`, and warns if `last` would
+    mean something else."""
     numbers: str | None = field(default=None, repr=False)
-    """The expression with numbers for each `H`; None if it has no `H`, and before a schedule gives the numbers."""
+    """The expression with a number for each `H`; None if it has no `H`, or if no schedule has given the numbers yet."""
 
     def __post_init__(self, seconds: Literal["first", "last"] | None) -> None:
-        """Refuse what cannot be evaluated."""
-        if seconds not in (None, "first", "last"):  # in a file it may be a list
+        """Refuse an expression or option that cannot be evaluated."""
+        if seconds not in (None, "first", "last"):  # a file may give a list here
             raise InvalidSpecError("seconds", f"{seconds!r} is not a place; write 'first' or 'last'")
         fields = self.expression.split() if isinstance(self.expression, str) else []
         if seconds == "last" and len(fields) == 6:
@@ -97,7 +99,7 @@ class Cron(Timeline):
 
     @property
     def plain(self) -> str:
-        """The expression with its numbers for `H`, or as written if it has none."""
+        """The expression with its numbers in place of `H`, or as written if it has no numbers."""
         return self.numbers or self.expression
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
@@ -121,11 +123,11 @@ class Cron(Timeline):
 class Every(Timeline):
     """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
-    By default it is anchored: it counts from `anchor`, else from its registration. It counts in both directions: with
-    an anchor in ten days, a daily interval also fires tomorrow, unless `start_at` of its Spec lets it begin later. An
-    `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` is five past each UTC hour.
-    `from_completion=True` counts from the end of each run; such an interval must be alone in its Spec.
-    Without an anchor, it counts from the instant that a call gives, such as `next_after(instant)`.
+    By default, the interval is anchored: it counts from `anchor`, or from its registration if no anchor is given. It
+    counts in both directions: a daily interval with an anchor in ten days also fires tomorrow, unless `start_at` of its
+    Spec is later. An `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` fires five minutes
+    past each UTC hour. `from_completion=True` counts from the end of each run; such an interval must be alone in its
+    Spec. Before it has an anchor, it counts from the instant that a call gives, such as `next_after(instant)`.
     """
 
     every: timedelta
@@ -221,7 +223,7 @@ class After(Timeline):
         """Refuse an empty id and an unknown `on`."""
         if not isinstance(self.schedule_id, str) or not self.schedule_id:
             raise InvalidSpecError("after", f"{self.schedule_id!r} is not the id of a schedule; write After('nightly')")
-        if self.on not in ENDS:  # a list, in a file
+        if self.on not in ENDS:  # a file may give a list here
             raise InvalidSpecError("on", f"{self.on!r} is not one of {', '.join(ENDS)}")
 
     def sources(self, anchor: datetime, timezone: str = "UTC") -> tuple[Source, ...]:
@@ -278,7 +280,7 @@ def anchored(member: Member, anchor: datetime) -> Member:
 
 
 def iso_text(at: datetime) -> str:
-    """Return ISO 8601 with Z, and microseconds only when there are some."""
+    """Return ISO 8601 text with `Z`, and with microseconds if they are not zero."""
     return at.isoformat().replace("+00:00", "Z")
 
 

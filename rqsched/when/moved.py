@@ -1,8 +1,9 @@
-"""Moved: a source of one time of day whose excluded instants move to the next or previous day that is not excluded.
+"""Move the excluded instants of a source to the next or previous day that is not excluded.
 
-A nominal instant is an instant that the source names. An excluded one moves to the nearest day in the chosen direction
-that is not excluded, at the same local time. So all nominal instants of an excluded stretch move to one instant.
-Stretches are jumped over, never stepped through, and counts are arithmetic. This file is pure.
+The source has one time of day. A nominal instant is an instant that the source names. If it is excluded, it moves to
+the nearest day in the chosen direction that is not excluded, at the same local time. So all nominal instants of an
+excluded stretch move to one instant. A search jumps over an excluded stretch without visiting the instants in it. This
+file reads no clock and no database.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rqsched.when.cron import EVERY_DAY, ClockChoice, CronExpression
 from rqsched.when.exclusion import LONGEST_LOOK, Dates, Exclusion, Stretch, parse_exclusion
 
 ON_EXCLUDED = ("skip", "next", "previous")
-"""The rules for an excluded occurrence: it is skipped, or it moves to the next or the previous day not excluded."""
+"""The rules for an excluded occurrence: it is skipped, or it moves to the next or previous allowed day."""
 FURTHEST = timedelta(days=31)
 """The furthest move; an occurrence that would move further is skipped."""
 REACH = FURTHEST + timedelta(days=2)
@@ -58,27 +59,28 @@ def require_whole_days(texts: tuple[str, ...], on_excluded: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A source of one time of day whose excluded instants move to other days."""
+    """A source with one time of day. Its excluded instants move to other days."""
 
     source: _Source
-    """The nominal instants: at most one a day, or two where the clock shows the time twice."""
+    """The nominal instants: at most one a day, or two on a day when the clock shows the time twice."""
     clock_time: CronExpression
-    """Their time of day, on every day."""
+    """An expression that fires every day at the time of day of the nominal instants."""
     zone: ZoneInfo
     """The zone of the time of day."""
     exclusion: Exclusion
     """The excluded days, all of them whole."""
     is_back: bool
-    """Whether excluded instants move to the previous day that is not excluded; else to the next."""
+    """Whether excluded instants move to the previous day that is not excluded. Otherwise they move to the next."""
     is_shift: bool
-    """Whether an occurrence shifts if the clock of its new day leaves out its time; else it is skipped."""
+    """Whether a moved occurrence is shifted if a clock change leaves out its time on the new day. Otherwise it is
+    skipped."""
     fraction: timedelta = timedelta(0)
     """The fraction of a second of the time of day."""
     settled: frozenset[datetime] = frozenset()
     """Nominal instants that are ignored because their outcome is already recorded."""
 
     def target(self, nominal: datetime) -> datetime | None:
-        """Return when a nominal instant happens: at its own time unless excluded; None when no day is near enough."""
+        """Return `nominal`, or if it is excluded, the instant to which it moves; None if no day is near enough."""
         if not self.exclusion.holds(nominal):
             return nominal
         if self.is_back:
@@ -113,7 +115,7 @@ class Moved:
         return [*takewhile(lambda at: (self.target(at) or at) > instant, behind)][::-1]
 
     def ascending(self, after: datetime) -> Iterator[datetime]:
-        """Yield the instants strictly after `after`, in order; end where ten years have no instant."""
+        """Yield the instants strictly after `after`, in order. Stop if the next ten years have no instant."""
         last = after
         for nominal, stretch in self._units(after if self.is_back else self._begin_behind(after)):
             at = nominal if stretch is None else self._target_of(nominal, stretch)
@@ -149,9 +151,9 @@ class Moved:
         return total
 
     def lost(self, after: datetime, until: datetime, admits: Callable[[datetime], bool]) -> Iterator[Stretch]:
-        """Yield the parts of (after, until] whose nominal instants never happen; each part has at least one.
+        """Yield the parts of (after, until] whose nominal instants never happen.
 
-        `admits` says whether an occurrence may happen at an instant.
+        Each part has at least one nominal instant. `admits` says whether an occurrence may happen at an instant.
         """
         for stretch, at in self._targets(after, until):
             start, end = stretch
@@ -179,18 +181,18 @@ class Moved:
         return self.source.count(after, until) - sum(after < at <= until for at in self.settled)
 
     def _targets(self, after: datetime, until: datetime) -> Iterator[tuple[Stretch, datetime | None]]:
-        """Yield each excluded stretch in (after, until] with nominal instants, and where these happen, if anywhere."""
+        """Yield each excluded stretch in (after, until] with nominal instants, and where they move, or None."""
         for stretch in self.exclusion.stretches(after, until):
             first = next(self._nominals(stretch.start - _TICK), _LAST)
             if first < stretch.end:
                 yield stretch, self._target_of(first, stretch)
 
     def _target_of(self, first: datetime, stretch: Stretch) -> datetime | None:
-        """Return when the nominal instants of a stretch happen, or None; `first` is the first of them."""
+        """Return the instant to which the nominal instants of a stretch move, or None. `first` is the first of them."""
         return self.target(first if self.is_back else next(self._nominals_back(stretch.end - _TICK)))
 
     def _units(self, after: datetime) -> Iterator[tuple[datetime, Stretch | None]]:
-        """Yield `(nominal instant, None)` for each one that is not excluded, in order after `after`.
+        """Yield `(instant, None)` for each nominal instant after `after` that is not excluded, in order.
 
         For an excluded stretch, yield one pair: its first nominal instant, and the stretch.
         """
@@ -243,10 +245,10 @@ class Moved:
 
 
 def on_every_day(expression: CronExpression) -> CronExpression:
-    """Return the times of day of an expression, on every day."""
+    """Return an expression with the same times of day that fires on every day."""
     return replace(expression, days=EVERY_DAY)
 
 
 def at_time_of(local: datetime) -> CronExpression:
-    """Return the time of day of a local time, to the second, on every day."""
+    """Return an expression that fires every day at the time of day of a local time, to the second."""
     return CronExpression((local.hour,), (local.minute * 60 + local.second,), EVERY_DAY)

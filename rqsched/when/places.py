@@ -1,8 +1,8 @@
-"""Places: the numbers that `H` in a cron field stands for. They follow from the namespace and the id of a schedule.
+"""Places: the numbers that `H` in a cron field stands for.
 
-Schedules with the same expression get different numbers, and each schedule always gets the same ones: a number is a
-hash, not a draw. The numbers are stored with the schedule (`Cron.numbers`), so a change of this hash moves only
-schedules that are declared again. This file is pure.
+A number is a hash of the schedule's namespace and id, not random. So schedules with the same expression get different
+numbers, and each schedule always gets the same numbers. They are stored with the schedule (`Cron.numbers`), so another
+hash function would move only schedules that are declared again. This file reads no clock and no database.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FIELDS = (
     ("month", 1, 12),
     ("day of week", 0, 6),
 )
-"""Name and range of each field, six of them."""
+"""The name and the range of each of the six fields."""
 _LAST_OF_EACH_MONTH = 28
-"""The last day of month that a plain `H` stands for, because every month has it."""
+"""The last day that every month has. A plain `H` never stands for a later day of the month."""
 _H = re.compile(r"(?:^|[ \t,])H(?=$|[ \t,(/])", re.IGNORECASE)
 _ITEM = re.compile(r"H(?:\((?P<first>[0-9]{1,2})-(?P<last>[0-9]{1,2})\))?(?:/(?P<step>[0-9]{1,4}))?", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ def placed(expression: str, salt: str) -> str:
     """Return an expression with a number for each `H`; the same `salt` gives the same numbers.
 
     `H` becomes one value of the field, `H(0-7)` one value of the range, and `H/15` every 15th value from a start below
-    15. Raises InvalidCronError for an `H` that is written otherwise; other errors are left to the parser.
+    15. Raises InvalidCronError for any other form of `H`. The parser reports all other errors.
     """
     if not has_place(expression):
         return expression

@@ -1,9 +1,9 @@
-"""Specs: when a schedule happens, as values.
+"""Specs: values that say when a schedule fires.
 
-A `Spec` is any mixture of members with a timezone and a window: frozen, comparable, and unchanged by a round trip
-through JSON. The JSON has the shape of the spec form in the Durable Workflow document. This file knows no clock: a
-member that counts from the registration gets its instant from `Spec.anchored_at`. A nominal instant is one that the
-members name, before an excluded one moves to another day (`on_excluded`).
+A `Spec` is any mixture of members with a timezone, a start and an end. It is frozen and comparable, and a round trip
+through JSON does not change it. The JSON has the form of a spec in the Durable Workflow document. This file reads no
+clock: `Spec.anchored_at` takes the instant of the registration. A nominal instant is an instant that the members name.
+If it is excluded, it may move to another day (`on_excluded`).
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Spec(Timeline):
     end_at: datetime | None
     """No occurrence is at or after this instant; None sets no limit."""
     exclude: tuple[str, ...]
-    """The excluded times: dates, ranges of dates and weekly windows, in its timezone, and names of calendars of these.
-    A spec that names a calendar can be evaluated only with the calendar's contents (`with_calendars`)."""
+    """The excluded times: dates, ranges of dates and weekly windows, read in `timezone`, and names of calendars. A spec
+    that names a calendar can be evaluated only with the calendar's contents (`with_calendars`)."""
     dst_gap: str | None
     """The rule for a local time that the clock leaves out: shift it by the change (`shift`), or do not fire (`skip`).
     None means `shift`."""
@@ -80,14 +80,14 @@ class Spec(Timeline):
     """The rule for an occurrence on an excluded day: it does not happen (`skip`), or it happens on the `next` or the
     `previous` day that is not excluded, at the same local time."""
     newer: str
-    """The part of a stored spec that this release does not know. It shows such a spec, but never evaluates or writes
-    it."""
+    """The part of a stored spec that this release does not know; else empty. This release shows such a spec, but never
+    evaluates or writes it."""
     settled = frozenset[datetime]()
-    """Nominal instants whose outcome is already recorded. No occurrence includes them any more."""
+    """Nominal instants whose outcome is already recorded. They yield no occurrence any more."""
     contents: tuple[Calendar, ...] = field(init=False, repr=False, compare=False, default=())
-    """The calendars that it names, as far as `with_calendars` has given them."""
+    """The calendars that `with_calendars` has given: all or some of the named calendars."""
     names_timezone: bool = field(init=False, repr=False, compare=False)
-    """Whether a timezone was given. Without one it is UTC, until a created schedule gets the project's timezone."""
+    """Whether the caller gave a timezone. If not, `timezone` is UTC, and a new schedule gets the project's timezone."""
 
     def __init__(
         self,
@@ -160,11 +160,11 @@ class Spec(Timeline):
 
     @cached_property
     def _is_fixed(self) -> bool:
-        """Whether its instants are the same whichever instant a call gives."""
+        """Whether the sources do not depend on the instant that a call gives."""
         return self.is_anchored and not self.is_from_completion
 
     def _remembered(self, question: str, key: object, answer: Callable[[], _Answer]) -> _Answer:
-        """Return the cached answer if the last question repeats: schedules that share a spec are due together."""
+        """Return the last answer if `key` is the same again; schedules that share a spec are often due together."""
         known = self.__dict__.get(question)
         if known is None or known[0] != key:
             known = self.__dict__[question] = (key, answer())
@@ -222,7 +222,7 @@ class Spec(Timeline):
 
     @cached_property
     def can_move(self) -> bool:
-        """Whether `on_excluded` may move it: single instants, and crons with one time of day."""
+        """Whether `on_excluded` may move its occurrences: all members are instants or crons with one time of day."""
         return all(map(has_one_time, self.members))
 
     def early(self, instant: datetime) -> set[datetime]:
@@ -234,18 +234,18 @@ class Spec(Timeline):
         return {at for source in self._moving_sources(instant) for at in source.late(instant)}
 
     def is_nominal(self, instant: datetime) -> bool:
-        """Return whether its members name an instant, excluded or not."""
+        """Return whether an instant is nominal: a member names it, even if it is excluded."""
         return any(source.count(instant - _TICK, instant) for source in self.nominal_sources(instant))
 
     def nominal_in(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the first instant in [start, end) that its members name, excluded or not, or None."""
+        """Return the first nominal instant in [start, end), excluded or not; None if there is none."""
         if self.is_from_completion:
             return None
         found = [next(source.ascending(start - _TICK), end) for source in self.nominal_sources(start)]
         return min(found) if min(found) < end else None
 
     def moved_to(self, nominal: datetime) -> datetime | None:
-        """Return when a nominal instant happens: at its own time or where it is moved to; None if it never happens."""
+        """Return the instant at which a nominal instant happens, after any move; None if it never happens."""
         if not self.is_moving:
             return nominal if self.names(nominal) else None
         sources = self._moving_sources(nominal)
@@ -281,7 +281,7 @@ class Spec(Timeline):
     def with_calendars(self, calendars: Iterable[Calendar]) -> Spec:
         """Return an equal spec that also excludes the contents of the calendars that it names.
 
-        If `calendars` lacks one of them, an evaluation still raises for it (`missing_calendars`).
+        If one of them is missing from `calendars`, an evaluation raises InvalidSpecError (`missing_calendars`).
         """
         if not self.calendars or self.newer:
             return self
@@ -297,17 +297,17 @@ class Spec(Timeline):
 
     @property
     def missing_calendars(self) -> list[str]:
-        """The names of the excluded calendars whose contents it does not have."""
+        """The names of the excluded calendars whose contents are missing."""
         known = {one.name for one in self.contents}
         return [name for name in self.calendars if name not in known]
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be evaluated: this release knows the whole spec, and it has the contents of its calendars."""
+        """Whether it can be evaluated: this release knows all of it, and the contents of its calendars are present."""
         return not self.newer and len(self.contents) == len(self.calendars)
 
     def require_whole_days(self) -> None:
-        """Check that its calendars hold only whole days if it moves excluded occurrences; raises InvalidSpecError."""
+        """If excluded occurrences move, check that its calendars hold only whole days; raises InvalidSpecError."""
         if self.on_excluded != ON_EXCLUDED[0]:
             for one in self.contents:
                 require_whole_days(one.exclude, self.on_excluded)
@@ -334,7 +334,7 @@ class Spec(Timeline):
     def excluded_by(self, instant: datetime) -> str | None:
         """Return the first entry of `exclude` that excludes an instant, or None.
 
-        For a calendar, return `name: entry` with the entry of the calendar.
+        If a calendar excludes it, return the name of the calendar and its entry as `name: entry`.
         """
         zone = require_timezone(self.timezone)
         held = {one.name: one.exclude for one in self.contents}
@@ -381,11 +381,11 @@ class Spec(Timeline):
 
     @cached_property
     def has_places(self) -> bool:
-        """Whether a cron has an `H`: each schedule has its own numbers for it."""
+        """Whether a cron has an `H`."""
         return any(isinstance(member, Cron) and member.has_place for member in self.members)
 
     def placed_for(self, namespace: str, schedule_id: str) -> Spec:
-        """Return the spec for a schedule: each `H` with the number that follows from this namespace and id.
+        """Return the spec with a number for each `H`, computed from a schedule's namespace and id.
 
         A schedule that is deleted and created again gets the same numbers. Raises InvalidCronError if an expression
         never fires with its numbers.
@@ -402,7 +402,7 @@ class Spec(Timeline):
         return self._with(members=tuple(placing))
 
     def in_numbers(self) -> Spec:
-        """Return the spec with the numbers instead of each `H`, for systems that do not know `H`."""
+        """Return the spec with its numbers written instead of `H`, for systems that do not know `H`."""
         if not self.has_places:
             return self
         plain = (
@@ -421,13 +421,13 @@ class Spec(Timeline):
         return self._with(members=tuple(anchored(member, anchor) for member in self.members))
 
     def anchored_like(self, registered: Spec) -> Spec:
-        """Return `registered` itself if this is the same timing declared again, else this spec unchanged."""
+        """Return `registered` if this spec equals it except for missing anchors, else this spec unchanged."""
         anchors = {member.anchor for member in registered.members if isinstance(member, Cron | Every) and member.anchor}
         return registered if any(self.anchored_at(anchor) == registered for anchor in anchors) else self
 
     @cached_property
     def is_from_completion(self) -> bool:
-        """Whether each occurrence counts from the end of the run before it."""
+        """Whether each occurrence counts from the end of the previous run."""
         return any(is_from_completion(member) for member in self.members)
 
     @cached_property
@@ -442,10 +442,10 @@ class Spec(Timeline):
         return next((member.plain for member in self.members if isinstance(member, Cron)), None)
 
     def gaps_between(self, after: datetime, until: datetime, limit: int = _MOST_GAPS) -> list[Gap]:
-        """Return the first `limit` local times in (after, until] that the crons name and changes of offset skipped.
+        """Return the first `limit` local times in (after, until] that the crons name but a clock change leaves out.
 
         With `dst_gap="shift"` each of them fires at its `occurrence_at`; another occurrence may be at the same instant.
-        They are sorted by instant. The call takes microseconds if the zones have no such change in the range.
+        They are sorted by instant. The call takes only microseconds if the zones have no clock change in the range.
         """
         span = (max(require_utc(after), self._opens_after), require_utc(until), limit)
         return [*self._remembered("_gaps", span, partial(self._gaps_between, *span))]
@@ -479,7 +479,8 @@ class Spec(Timeline):
     def coerce(cls, value: SpecLike, timezone: str | None = None) -> Spec:
         """Return the Spec that `value` stands for; see SpecLike.
 
-        `timezone` applies if `value` names no timezone. Raises InvalidSpecError if it contradicts that of a Spec.
+        `timezone` applies if `value` names no timezone. Raises InvalidSpecError if `value` is a Spec with another
+        timezone.
         """
         if isinstance(value, Mapping):
             value = cls.from_json(value)
@@ -503,10 +504,10 @@ class Spec(Timeline):
     def to_json(self) -> dict[str, Any]:
         """Return the durable-workflow spec form, from which `Spec.from_json` makes an equal spec.
 
-        Keys added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`; `instants`; `after`;
-        the `anchor` of an interval, null before the registration; and `calendars`, the names of excluded calendars. An
-        older release does not evaluate a spec with a key that it does not know. Raises NewerReleaseError if this
-        release does not know a part of the spec.
+        These keys are added to that form: `crons` (objects) for crons with a timezone, an anchor or an `H`; `instants`;
+        `after`; the `anchor` of an interval, null before the registration; and `calendars`, the names of excluded
+        calendars. An older release does not evaluate a spec with a key that it does not know. Raises NewerReleaseError
+        if this release does not know a part of the spec.
         """
         self.require_known()
         if self.after is not None:
@@ -547,7 +548,7 @@ class Spec(Timeline):
 
     @classmethod
     def from_stored(cls, form: Mapping[str, Any]) -> Spec:
-        """Return the Spec that `to_json` of this or a newer release wrote; `newer` names a part that is unknown."""
+        """Return the Spec of a form that this or a newer release wrote. Its `newer` names an unknown part."""
         try:
             return cls.from_json(form)
         except InvalidSpecError as error:
@@ -597,7 +598,7 @@ def _ordered(members: MemberLike | Iterable[MemberLike]) -> tuple[Member, ...]:
 
 
 def _rank(member: Member) -> int:
-    """Return the place of a member in the JSON form; in this order a round trip changes nothing."""
+    """Return the position of a member's kind in the JSON form. A round trip does not change members in this order."""
     if isinstance(member, Cron):
         return 0 if is_plain(member) else 1
     return 2 if isinstance(member, Every) else 3 if isinstance(member, Once) else 4
@@ -657,8 +658,8 @@ def _interval_to_json(interval: Every) -> dict[str, Any]:
 
 
 def _interval_from_json(form: object) -> Every:
-    """Read an interval. `{"every": ...}` alone is aligned, as in the durable-workflow form; with an `anchor`, even
-    null, it is anchored.
+    """Read an interval. With `every` alone it is aligned, as in the durable-workflow form. With an `anchor`, even null,
+    it is anchored.
     """
     given = _known(form, "intervals", _INTERVAL_KEYS)
     anchor, offset, from_completion = given.get("anchor"), given.get("offset"), given.get("from_completion", False)

@@ -1,8 +1,8 @@
-"""Limit the work of a calculation about times by counting loop turns (steps), equally on every host.
+"""Limit the work of a calculation by counting its steps (turns of loops). The limit is the same on every host.
 
 Each loop over days, spans of a zone (the times between two clock changes), excluded stretches or instants calls `spend`
 for each turn. A step costs at most a few microseconds of CPU. Steps are counted only inside `bounded` and `answered`. A
-calculation can also stop early because its caller does not wait any more.
+calculation also stops if its caller has stopped waiting.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ POLL_EVERY = 1_000
 class Steps:
     """A limit of steps, and a function that tells whether the caller has stopped waiting.
 
-    `most=None` sets no limit, for a caller that only has to stop when its client disconnects. Only one thread at a time
-    may use an object. `is_cancelled` is called in that thread and must be quick, such as `threading.Event.is_set`.
+    `most=None` sets no limit; then only `is_cancelled` stops a calculation. Only one thread at a time may use a `Steps`
+    object. `is_cancelled` is called in that thread and must be quick, such as `threading.Event.is_set`.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ def bounded(steps: Steps) -> Iterator[Steps]:
 def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
     """Return `question(*args)`, or `otherwise` if the answer takes more than MOST_STEPS.
 
-    Inside `bounded` with a limit, that limit applies instead, and `otherwise` is not used. The steps are counted there,
-    and this may raise TooMuchWorkError.
+    Inside a block of `bounded` with a limit, that limit applies instead: the steps count towards it, and
+    TooMuchWorkError is raised instead of returning `otherwise`.
     """
     outer = _current.get()
     while outer is not None:
@@ -94,7 +94,7 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
         outer = outer._outer
     steps = Steps()
     steps._outer = _current.get()
-    token = _current.set(steps)  # `bounded` is not used, because it would be a third of the cost of a small question
+    token = _current.set(steps)  # not `bounded`, which would be a third of the cost of a small question
     try:
         return question(*args)
     except TooMuchWorkError:
@@ -104,9 +104,9 @@ def answered(question: Callable[[*Ts], T], *args: *Ts, otherwise: U) -> T | U:
 
 
 def first_of(instants: Iterable[T]) -> list[T]:
-    """Return the items of an iterator in order, as many as are found in MOST_STEPS.
+    """Return the items of an iterator that are found within MOST_STEPS, in order.
 
-    Inside `bounded` with a limit, that limit applies instead, and this may raise TooMuchWorkError.
+    Inside a block of `bounded` with a limit, that limit applies instead, and TooMuchWorkError may be raised.
     """
     found: list[T] = []
 
@@ -119,7 +119,7 @@ def first_of(instants: Iterable[T]) -> list[T]:
 
 
 def spend(count: int = 1) -> None:
-    """Count `count` steps in the enclosing `bounded` or `answered`, if there is one. Raises as `Steps.spend` does."""
+    """Count `count` steps in the enclosing `bounded` or `answered`, if any. Raises the errors of `Steps.spend`."""
     steps = _current.get()
     if steps is not None:
         steps.spend(count)

@@ -1,7 +1,8 @@
 """Timelines: questions about a sequence of instants.
 
-A `Timeline` merges one or more `Source`s inside a window, and answers which instant is next, which lie in a range, how
-many these are, and which are the newest. A source knows no window and reads no clock. Every instant is aware UTC.
+A `Timeline` merges one or more `Source`s within a start and an end. It tells which instant is next, which instants lie
+in a range, how many they are, and which of them are the newest. A source has no start and no end, and reads no clock.
+Every instant is aware UTC.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class ZonedCron:
         return self.expression.ascending(after, self.zone, self.choice, until)
 
     def descending(self, until: datetime, after: datetime | None = None) -> Iterator[datetime]:
-        """Yield the instants at or before `until`, newest first, down to but not including `after`."""
+        """Yield the instants at or before `until` and, if given, later than `after`, newest first."""
         return self.expression.descending(until, self.zone, self.choice, after)
 
     def count(self, after: datetime, until: datetime) -> int:
@@ -139,7 +140,7 @@ class ZonedCron:
 
 
 class Cut(Protocol):
-    """The instants of a source outside an exclusion, or inside it."""
+    """The instants of a source that are not excluded, or only the excluded ones."""
 
     def ascending(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Yield the instants in (after, until], in order."""
@@ -171,7 +172,7 @@ def named_beside(source: ZonedCron, exclusion: Exclusion) -> ZonedCron:
 class Timeline(ABC):
     """A sequence of distinct instants in order. `Cron`, `Every`, `Once` and `Spec` are timelines.
 
-    An interval without an anchor counts from the instant in the question.
+    An interval without an anchor counts from the instant that a call gives.
     """
 
     start_at: datetime | None = None
@@ -181,9 +182,9 @@ class Timeline(ABC):
     exclusion: Exclusion | None = None
     """The excluded local times; None excludes nothing."""
     is_moving: bool = False
-    """Whether excluded instants move to other days. If so, its sources have moved them already."""
+    """Whether excluded instants move to other days. If so, the sources yield the moved instants."""
     left_out: frozenset[datetime] = frozenset()
-    """Instants of the sources that the timeline leaves out."""
+    """Instants of the sources that the timeline does not yield."""
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
@@ -200,7 +201,7 @@ class Timeline(ABC):
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the instants in [start, end) in order, each once.
 
-        Raises InvalidSpecError for naive bounds: at the call, not when the iterator is first read.
+        Raises InvalidSpecError for naive bounds, at the call itself and not at the first item.
         """
         first, stop = require_utc(start, "start"), require_utc(end, "end")
         return takewhile(lambda at: at < stop, self._ascending(just_before(first), anchor=first))
@@ -208,7 +209,8 @@ class Timeline(ABC):
     def count_between(self, after: datetime, until: datetime, cap: int = 1000) -> Count:
         """Return the number of instants in (after, until].
 
-        With one source the number is exact. Several sources may share instants, so these are enumerated, up to `cap`.
+        With one source the number is exact. Several sources may share instants, so their instants are enumerated, up to
+        `cap`.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         sources = self.sources(after)
@@ -225,7 +227,7 @@ class Timeline(ABC):
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
         """Return the excluded instants in (after, until], or None. They are counted as in `count_between`.
 
-        If excluded instants move to other days, only instants without a day to move to count.
+        If excluded instants move to other days, only those that find no such day are counted.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:
@@ -321,7 +323,7 @@ class Timeline(ABC):
         return found if end_at is None else takewhile(lambda at: at < end_at, found)
 
     def _cut(self, sources: tuple[Source, ...], *, takes: bool) -> tuple[Cut, ...]:
-        """Return the part of each source outside the exclusion, or with `takes` inside; cached for the last sources."""
+        """Return the part of each source that is not excluded, or with `takes` the excluded part; cached."""
         known = self.__dict__.setdefault("_cuts", {})
         found: tuple[tuple[Source, ...], tuple[Cut, ...]] | None = known.get(takes)
         if found is None or found[0] is not sources:
@@ -330,7 +332,7 @@ class Timeline(ABC):
         return found[1]
 
     def _kept_ascending(self, sources: tuple[Source, ...], after: datetime) -> Iterator[datetime]:
-        """Yield the instants that are not excluded; end where all instants of the next ten years are excluded."""
+        """Yield the instants that are not excluded. Stop if all instants of the next ten years are excluded."""
         kept = self._cut(sources, takes=False)
         last, base = after, None
         while last != base:
@@ -345,9 +347,9 @@ class Timeline(ABC):
     def _beyond(
         self, sources: Sequence[Source], kept: Sequence[Cut], after: datetime, horizon: datetime
     ) -> datetime | None:
-        """Return the next instant beyond the horizon, if all instants up to the horizon are excluded.
+        """Return the first instant after the horizon. All instants up to the horizon are excluded.
 
-        Return None if that instant is excluded too, or if an excluded stretch with an instant crosses the horizon.
+        Return None if that instant is excluded too, or if an excluded stretch that has an instant crosses the horizon.
         """
         behind = [at for source in sources if (at := next(source.descending(horizon), after)) > after]
         stretch = self.exclusion and behind and self.exclusion.stretch_after(max(behind))

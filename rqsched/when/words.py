@@ -47,8 +47,8 @@ def in_words(spec: Spec) -> str:
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
     """Return warnings about the effect of clock changes and excluded days on a spec within a year; usually none.
 
-    There are at most three lines: about the first local time over which the clocks go forward, about the first local
-    time that occurs twice, and about excluded occurrences that cannot move to another day.
+    There are at most three lines: about the first local time that the clocks skip, about the first local time that
+    occurs twice, and about excluded occurrences that cannot move to another day.
     """
     if not spec.is_known:
         return []
@@ -215,7 +215,7 @@ def _step(values: Sequence[int], size: int) -> int | None:
 
 
 def _days(monthday: str, weekday: str, *, is_daily: bool) -> str:
-    """Return the days in words. If both fields restrict the days, the days are a union."""
+    """Return the days in words. If both fields restrict the days, `or` joins their words."""
     named = [words for words in (_monthdays(monthday), _weekdays(weekday)) if words]
     if not named or _EVERY_DAY in named:
         return _EVERY_DAY if is_daily or named else ""

@@ -21,8 +21,8 @@ from rqsched.errors import InvalidSpecError, InvalidTimezoneError
 FIRST_YEAR, LAST_YEAR = 100, 9900
 """Crons fire in these years only, so that offsets and a search of 50 years stay in the range of `datetime`."""
 
-# The shortest span between two changes of offset in tzdata is just under 4 days (Freetown, 1939): a probe never passes
-# over two changes, and every overlap (of at most a day) ends within its own span.
+# The shortest span between two changes of offset in tzdata is just under 4 days (Freetown, 1939). So a probe never
+# passes over two changes. An overlap lasts at most a day, so it ends within its own span.
 _PROBE = timedelta(days=2)
 _MARGIN = timedelta(days=3)
 _HOW = "write an IANA area name such as 'Europe/Berlin', or 'UTC' (abbreviations and offsets have no DST rules)"
@@ -46,14 +46,14 @@ class Span(NamedTuple):
     start: datetime
     """The first UTC instant."""
     end: datetime
-    """The first UTC instant after it."""
+    """The first UTC instant after the span."""
     offset: timedelta
     """Local time minus UTC."""
     seen_until: datetime
     """The first local time that no earlier span shows. In an overlap it is later than `local_start`. In a gap it is
     earlier: no span shows the local times from `seen_until` to `local_start`."""
     gap: timedelta = timedelta(0)
-    """The local time that the change before this span left out; zero if there is no gap."""
+    """How much local time the change before this span left out; zero if there is no gap."""
     shifted_until: datetime = datetime.min  # noqa: DTZ901 - naive UTC, as all here
     """Up to this UTC instant, the instants of this span also stand for left-out local times, which are read with the
     offset before the change. It is `datetime.min` if there is no gap."""
@@ -65,7 +65,7 @@ class Span(NamedTuple):
 
     @property
     def local_end(self) -> datetime:
-        """The first local time after it."""
+        """The first local time after the span."""
         return self.end + self.offset
 
 
