@@ -1,4 +1,4 @@
-"""The `rqsched` command. docs/cli.md describes exit codes and files; `app` names the commands."""
+"""The `rqsched` command. The module `app` lists its commands; docs/cli.md describes exit codes and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = ("typer", "rich")
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code."""
     leave_first_process()
-    gc.disable()  # until the command's modules are loaded: collecting garbage would take longer than loading them
+    gc.disable()  # collecting garbage would slow the import of the command's modules; it is enabled again after that
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets `?`, not a traceback

@@ -1,7 +1,7 @@
 """The command-line application: the names of the commands, one line about each, and the options before a command.
 
-The module of a command is imported only when the command is used. So `rqsched --help`, `--version` and the completion
-of command names need neither SQLAlchemy nor RQ.
+The module of a command is imported only when the command is used. Therefore `rqsched --help`, `--version` and the
+completion of command names import neither SQLAlchemy nor RQ.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ ENTRIES = (
 
 
 class Deferred(TyperCommand):
-    """A command of which only the help line is known until it has to parse arguments."""
+    """A command whose module is not imported before the command parses its arguments. Its help line is known before."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.line, rich_help_panel=entry.panel)
@@ -121,15 +121,15 @@ class Deferred(TyperCommand):
         app, name = import_module(f"rqsched.{self._entry.module}").app, self._entry.name
         groups = [one.typer_instance for one in app.registered_groups if one.name == name]
         own = [one for one in app.registered_commands if one.name == name]
-        if own:  # the other commands of its module are not built
+        if own:  # do not build the other commands of its module
             app = typer.Typer(add_completion=False)
             app.registered_commands = own
         return typer.main.get_command(groups[0] if groups else app)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Load the command and let it parse the arguments. From then on the context refers to the loaded command."""
+        """Load the command and let it parse the arguments. The returned context refers to the loaded command."""
         loaded = self.loaded
-        if not gc.isenabled():  # set by `main`: the modules loaded now stay for good
+        if not gc.isenabled():  # `main` has disabled it; the modules that are loaded by now are never freed
             gc.freeze()
             gc.enable()
         return loaded.make_context(*args, **extra)
@@ -140,7 +140,7 @@ _IN_GROUPS = {
     **{name: f"run {name}" for name in ("targets", "deliveries")},
     "usage": "namespace usage",
 }
-"""The commands of groups that one may look for by themselves."""
+"""Commands of groups that a user may call without the name of their group, with the full command as the hint."""
 
 
 class Commands(TyperGroup):
@@ -151,7 +151,7 @@ class Commands(TyperGroup):
         self.commands.update({entry.name: Deferred(entry) for entry in ENTRIES})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name; for a command of a group, fail and name the group."""
+        """Return the command that the arguments name. If a group has this command, fail and name the group."""
         if args and args[0] in _IN_GROUPS:
             ctx.fail(f"No such command '{args[0]}'. Use `rqsched {_IN_GROUPS[args[0]]}`.")
         return super().resolve_command(ctx, args)

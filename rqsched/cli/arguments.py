@@ -1,9 +1,9 @@
 """Arguments and options that several commands share: their types, the reading of their texts, and shell completion.
 
-An error in a text names the option and says what to write.
+An error about a text names the option and says what to write.
 
-They are separate from the commands, so that a command with few options does not load the code of many. If there is no
-database, or if it does not answer soon, completion offers nothing. It prints no error, starts no server and creates no
+This module is separate from the commands, so that no command loads the options of the others. If there is no database,
+or if it does not answer soon, completion offers nothing. Completion prints no error, starts no server and creates no
 file.
 """
 
@@ -46,7 +46,7 @@ def schedule_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def workflow_names(incomplete: str) -> list[str]:
-    """Offer the workflows, registered by any process, whose names begin with the text."""
+    """Offer the names of registered workflows that begin with the text."""
     from rqsched.api import workflows as registered_workflows  # noqa: PLC0415 - for completion only
 
     names = _offer(lambda connection, _: sorted(registered_workflows.read_all(connection)))
@@ -107,7 +107,7 @@ IdempotencyKey = Annotated[
 
 @dataclass(frozen=True)
 class Matching:
-    """The options that choose schedules, as `list` and `bulk` have them."""
+    """The options that choose schedules in `list` and `bulk`."""
 
     outcome: Annotated[
         list[LastOutcome] | None,
@@ -133,7 +133,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class Listed(Matching):
-    """The options that choose schedules as `list` has them."""
+    """The options that choose schedules in `list`."""
 
     status: Annotated[
         list[ScheduleStatus] | None,
@@ -156,7 +156,7 @@ class Listed(Matching):
     next_until: Annotated[str | None, typer.Option("--next-until", metavar="INSTANT", help="Fires next before.")] = None
 
     def all_filters(self) -> dict[str, Any]:
-        """Return the filters of the scheduler; raises InvalidInputError for a blank text, and for a naive instant."""
+        """Return the filters of the scheduler; raises InvalidInputError for a blank text or a naive instant."""
         times = {name: getattr(self, name) for name in ("created_since", "created_until", "next_since", "next_until")}
         return {
             **self.filters(self.status, self.workflow),
@@ -181,9 +181,9 @@ def given_text(option: str, text: str | None) -> str | None:
 
 
 def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
-    """Read an ISO 8601 instant; raises InvalidInputError, also for a date or number in a file.
+    """Read an ISO 8601 instant; raises InvalidInputError. Dates and numbers from a file are refused, too.
 
-    An instant without an offset is a local time of `zone`; without a `zone` it is refused.
+    An instant without an offset is a local time of `zone`. If `zone` is None, it is refused.
     """
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text
@@ -199,7 +199,7 @@ def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
 
 
 def day(option: str, value: object) -> date:
-    """Read a day from a text, or from a date in a file; raises InvalidInputError."""
+    """Read a day from a text, or from a date that a file contains; raises InvalidInputError."""
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     try:
@@ -209,7 +209,7 @@ def day(option: str, value: object) -> date:
 
 
 def instant_ahead(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length, which is added to now."""
+    """Read an instant. A length is also accepted: it is added to now."""
     try:
         return now + span(option, text)
     except OverflowError:
@@ -219,7 +219,7 @@ def instant_ahead(option: str, text: str, now: datetime) -> datetime:
 
 
 def instant_or_age(option: str, text: str, now: datetime) -> datetime:
-    """Read an instant, or a length, which is subtracted from now."""
+    """Read an instant. A length is also accepted: it is subtracted from now."""
     try:
         return now - span(option, text)
     except OverflowError:
@@ -240,7 +240,7 @@ def span(option: str, text: str | float) -> timedelta:
 
 
 def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
-    """Read JSON of one of the kinds (list, dict)."""
+    """Read JSON whose value has one of the types `kinds` (list, dict)."""
     forms = " or a JSON ".join(_FORMS[kind.__name__] for kind in kinds)
     try:
         value = json.loads(text)
@@ -254,7 +254,7 @@ def json_of(option: str, text: str, *kinds: type[Any]) -> Any:
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read `name=value` texts; if a name occurs several times, its last value counts."""
+    """Read `name=value` texts. If a name occurs several times, its last value is used."""
     split = [text.partition("=") for text in texts]
     for text, (name, equals, _) in zip(texts, split, strict=True):
         if not (name and equals):

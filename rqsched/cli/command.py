@@ -1,4 +1,4 @@
-"""The frame of every command: common options and connections, groups of options, and errors as exit codes."""
+"""What every command shares: common options and connections, groups of options, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Verbose = Annotated[
 
 @dataclass
 class Session:
-    """The options of every command, and its connections. They are opened at their first use, and closed at the end."""
+    """The options and connections of every command. A connection is opened at its first use, and closed at the end."""
 
     namespace: Annotated[
         str | None,
@@ -67,10 +67,10 @@ class Session:
         typer.Option("--reason", help="Why; recorded with the audit event of the change.", rich_help_panel=_PANEL),
     ] = None
     verbose: Verbose = 0
-    """How often -v was given: each one logs more."""
+    """How often -v was given. Each -v makes the command log more."""
 
     def __enter__(self) -> Session:
-        """Reserve standard output for results: what a user's module prints goes to standard error."""
+        """Reserve standard output for results. What the user's modules print goes to standard error."""
         self.writer = Writer(self.output)
         self._stack = ExitStack()
         self._stack.enter_context(redirect_stdout(sys.stderr))
@@ -91,7 +91,7 @@ class Session:
 
     @cached_property
     def database(self) -> Database:
-        """The database of the environment, with its schema checked, for commands that need no Redis."""
+        """The database that the settings name, with a checked schema, for commands that need no Redis."""
         database = Database(database_url(self.settings), pooler=self.settings.database_pooler)
         try:
             if self.settings.is_sqlite:
@@ -106,7 +106,7 @@ class Session:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the environment, with a checked schema and RQSCHED_IMPORTS imported. Raises their errors."""
+        """The scheduler that the settings name, with a checked schema. RQSCHED_IMPORTS is imported; both may raise."""
         from rqsched.api.scheduler import Scheduler  # noqa: PLC0415 - RQ and Redis, which some commands do not need
 
         scheduler = Scheduler.from_env()
@@ -134,11 +134,11 @@ class Session:
         return self.scheduler.get(schedule_id, namespace=self.namespace)
 
     def newest(self, schedule_id: str) -> ScheduleHandle:
-        """Find a schedule, even a deleted schedule, whose history and runs can still be read."""
+        """Find a schedule, even if it is deleted: its history and runs can still be read."""
         return self.scheduler.newest(schedule_id, namespace=self.namespace)
 
     def run(self, name: str, schedule_id: str | None) -> RunHandle:
-        """Find a run by its uid. Within a schedule, its number and its instance id are accepted, too."""
+        """Find a run by its uid. If a schedule is given, the run's number and instance id are accepted, too."""
         if schedule_id:
             return self.newest(schedule_id).run(name)
         return self.scheduler.runs.get(name, namespace=self.namespace)
@@ -166,7 +166,7 @@ class Session:
 
 
 def _now(handle: ScheduleHandle, outcome: str) -> str:
-    """Return the status, the skips, the next fire or the end of the pause in brackets, if the outcome lacks them."""
+    """Return in brackets the status (unless the outcome says it), the skips, and the next fire or a pause's end."""
     fires = handle.state.due_at and f"next fire {shown(handle.state.due_at)}"
     if handle.resume_at is not None:
         fires = f"until {shown(handle.resume_at)}"
@@ -186,7 +186,7 @@ class _Terse(logging.Formatter):
 
 @contextmanager
 def _logging_to_stderr(verbose: int) -> Iterator[None]:
-    """Send logs to standard error: only warnings, as plain lines. With -v send all records, with their origin."""
+    """Send warnings to standard error, as plain lines. With -v, send more records, with their origin."""
     root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(TEXT) if verbose else _Terse())
     before = root.level
@@ -221,8 +221,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command of `app`.
 
-    A parameter whose type is a dataclass of annotated fields is a group of options: its fields become options, and
-    the function gets the dataclass. A Session is such a group, and is open while the command runs.
+    If the type of a parameter is a dataclass of annotated fields, the parameter is a group of options: its fields
+    become options, and the function gets the dataclass. A Session is such a group. It is open while the command runs.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -250,7 +250,7 @@ def command(
 
 @lru_cache(maxsize=64)
 def _options_of(group: type) -> tuple[inspect.Parameter, ...]:
-    """Return the options of a group's fields, cached because most commands share the same few groups."""
+    """Return the options of a group's fields. They are cached, because most commands share the same few groups."""
     hints = get_type_hints(group, include_extras=True)
     return tuple(
         inspect.Parameter(

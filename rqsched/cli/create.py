@@ -1,7 +1,7 @@
 """Commands that declare schedules: create, upsert, update.
 
-Their flags are the timing and the options that most schedules have. `--set NAME=VALUE` takes every other option of the
-table, by the name that it has in Python, HTTP and files.
+The timing and the options that most schedules have are flags. Every other option of the table OPTIONS is set by
+`--set NAME=VALUE`, with the name that it has in Python, HTTP and files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BESIDES: Mapping[str, Sequence[str]] = {
     "start_at": (),
     "end_at": (),
 }
-"""The names of a file that `--set` takes besides the options, each with its values if they are few."""
+"""Names that `--set` accepts although they are no options, as in files. If a name has few values, they are listed."""
 _SET: Mapping[str, Option | Part] = {
     name: one
     for whole, option in OPTIONS.items()
@@ -67,11 +67,11 @@ _HELP = {
     "overlap": "skip, buffer_all ...: see the docs.",
     "labels": "A label to filter by; may be repeated.",
 }
-"""Shorter than the sentence of the table, so that each flag takes one line of 80 columns."""
+"""Help texts that are shorter than those of the table, so that each flag takes one line of 80 columns."""
 
 
 def _listed() -> str:
-    """Return the names that `--set` takes, those of an object as one."""
+    """Return the names that `--set` takes. The fields of an object are summarised as `NAME.FIELD`."""
     return ", ".join(dict.fromkeys(f"{name.partition('.')[0]}.FIELD" if "." in name else name for name in SETTABLE))
 
 
@@ -103,7 +103,7 @@ class _Timing:
 
 
 def _fields() -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, type and default of each flag, as the fields of a dataclass are made from them."""
+    """Yield the name, type and default of each flag. The fields of a dataclass are made from them."""
     for name, option in _FLAGS.items():
         complete = (lambda choices: lambda: list(choices))(option.choices) if option.choices else None
         shown = typer.Option(
@@ -152,14 +152,14 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
         return self._yes("paused")
 
     def spec(self) -> Spec:
-        """Return the declared spec; raises InvalidInputError when there is no timing option."""
+        """Return the declared spec; raises InvalidInputError if no timing option is given."""
         members = self._members()
         if not members:
             raise InvalidInputError("spec", "is missing; give --cron, --every, --once or --after")
         return Spec(members, self.timezone or None, *self._window())
 
     def changed(self, current: Spec, unset: Sequence[str]) -> Spec | None:
-        """Return the spec with the given options changed; None when none is given."""
+        """Return the spec with the changes that the options make; None if no option changes it."""
         members, (start_at, end_at) = self._members(), self._window()
         if not (members or self.timezone or start_at or end_at or {"start_at", "end_at"} & set(unset)):
             return None
@@ -173,7 +173,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
         )
 
     def options(self, current: Notifications | None = None) -> Options:
-        """Return the options that were given; the fields of `notifications` change the current ones."""
+        """Return the given options. The given fields of `notifications` are merged into the current ones."""
         found: dict[str, Any] = {}
         for name, option in OPTIONS.items():
             if name in PARTS:
@@ -220,7 +220,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
         return start_at, end_at
 
     def _one(self, name: str) -> str | None:
-        """Return the text of a name that may be set once; raises InvalidInputError when it is given again."""
+        """Return the text of a name that may be set only once; raises InvalidInputError if it is set twice."""
         texts = self.rest.get(name, ())
         if len(texts) > 1:
             raise InvalidInputError(f"--set {name}", "is given twice; give it once")
@@ -279,7 +279,7 @@ _OF_SPEC = ("start_at", "end_at")
 
 
 def blanked(unset: Sequence[str]) -> Options:
-    """Return the default of each named option; raises InvalidInputError for one that cannot be blank."""
+    """Return the default of each named option; raises InvalidInputError for an option that cannot be unset."""
     blank = {
         name: option.default
         for name, option in OPTIONS.items()

@@ -1,4 +1,4 @@
-"""The command `dev`: run everything in one terminal. It has a separate module, because it draws a screen."""
+"""The command `dev`: run everything in one terminal. Its module is separate, because it imports code for a screen."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def dev(
 ) -> None:
     """Try it: everything in this terminal, with a screen.
 
-    It starts an embedded Valkey and a worker, with SQLite. The data stays in RQSCHED_DATA_DIR (`.rqsched`); Ctrl-C
-    ends everything it started.
+    It uses SQLite, and starts an embedded Valkey and a worker. Ctrl-C ends both. The data stays in RQSCHED_DATA_DIR
+    (`.rqsched`).
     """
     logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR, format=TEXT)
     raise typer.Exit(run_dev(Settings(), seconds=seconds))

@@ -1,4 +1,4 @@
-"""The command `doctor`: all findings of `api.health`, and findings about settings and servers that prevent a check."""
+"""The command `doctor`: it shows the findings of `api.health`. Before, it checks the settings and servers they need."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _shown(finding: Finding) -> dict[str, Any]:
 
 
 def _examine(read_settings: Callable[[], Settings]) -> Iterator[Finding]:
-    """Yield one finding per check, most basic first; without settings or servers nothing else is checked."""
+    """Yield one finding per check, the most basic first. If the settings or a server fail, the rest is not checked."""
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     told = f"rqsched {rqsched.__version__}, Python {platform.python_version()}, {packages}"
     yield Finding(Level.OK, told, check="versions")
@@ -88,7 +88,7 @@ def _imports(settings: Settings) -> Finding:
 
 
 def _open(settings: Settings) -> Runtime:
-    """Open a runtime with short timeouts: doctor is there to find an unreachable server."""
+    """Open a runtime with short timeouts, because doctor must soon report a server that does not answer."""
     urls = resolve_urls(settings)
     patience = Patience(total=timedelta(seconds=_SECONDS))
     database = Database(

@@ -1,4 +1,4 @@
-"""The command `import`: create schedules from those of another scheduler, and report what could not be imported."""
+"""The command `import`: copy the schedules of another scheduler, and report what could not be imported."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def import_(
 
 
 def _address(source: str) -> str:
-    """Return SOURCE. For `env:NAME` return the value of the variable, because all users can see arguments."""
+    """Return SOURCE. For `env:NAME`, return the value of the variable: unlike arguments, other users cannot see it."""
     variable = _VARIABLE.fullmatch(source)
     if variable is None:
         return source
@@ -135,7 +135,7 @@ def _is_importable(one: Imported) -> bool:
 
 
 def _write(path: Path, kind: str, found: Sequence[Imported], settings: Settings) -> None:
-    """Write the imported schedules as the file of a sync, with the losses above each entry."""
+    """Write the imported schedules as a file for `sync`. A comment above each entry says what was lost."""
     written = [
         (labelled(one.source.entry, kind), one.lost) for one in found if one.source.entry and _is_importable(one)
     ]
@@ -198,7 +198,7 @@ def _by_sentence(found: Sequence[Imported]) -> dict[str, list[str]]:
 
 
 def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> Iterator[str]:
-    """Write which schedules fire in which scheduler, and what is left to do."""
+    """Yield sentences that say which schedules fire in which scheduler, and what is left to do."""
     at_source = f"at {source.kind}"
     where = {fires: [one for one in found if one.fires is fires] for fires in Fires}
     if both := where[Fires.BOTH]:
@@ -236,7 +236,7 @@ def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> I
 
 
 def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Imported]) -> Iterator[str]:
-    """Write why some schedules fire in no scheduler, and what is left to do."""
+    """Yield sentences that say why some schedules fire in no scheduler, and what is left to do."""
     moved = [one for one in silent if moving.is_moving(one)]
     waiting = [one for one in silent if moving.is_waiting(one) and one not in moved]
     resting = [one for one in silent if one.is_paused and not moving.is_waiting(one)]
@@ -252,7 +252,7 @@ def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Impo
 
 
 def _place(settings: Settings) -> Iterator[str]:
-    """Write where the imported schedules are, if no setting names the place. Other applications may not see them."""
+    """Yield the place of the imported schedules, if no setting names a database. Other applications may not see it."""
     if settings.database_url is None:
         yield (
             f"Ours belong to {settings.data_dir}, for RQSCHED_DATABASE_URL is unset. An application with a database of "

@@ -1,4 +1,4 @@
-"""Commands of maintenance: tick, recover, and the database's: db upgrade, db status, db adopt, db new-identity."""
+"""Commands for maintenance: tick, recover, db upgrade, db status, db adopt and db new-identity."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def recover(
 ) -> None:
     """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
-    scheduler.runtime.transport.redis.ping()  # a pass waits until an outage ends; this command reports the outage
+    scheduler.runtime.transport.redis.ping()  # report an outage of Redis, because a pass would wait for its end
     total = scheduler.runtime.database.read(count_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
@@ -103,8 +103,8 @@ def status(session: Session) -> None:
 def adopt(session: Session, yes: Yes = False) -> None:
     """Let this database's server have the control queue at once, and refuse the processes of the one that had it.
 
-    For a restored copy, or a primary that was refused, once you are sure that it is the right one. It also ends
-    doctor's report of a database that went back.
+    Use it for a restored copy, or for a primary that was refused, once you are sure that this database is the right
+    one. It also ends doctor's report of a database that went back.
     """
     confirm("Is this the right database? Processes of the other server are refused from now on.", yes)
     found = session.scheduler.runtime.ownership.adopt_server()
@@ -117,9 +117,9 @@ def adopt(session: Session, yes: Yes = False) -> None:
 def new_identity(session: Session, yes: Yes = False) -> None:
     """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
 
-    Instead of that Redis, its own RQSCHED_CONTROL_QUEUE and run queues suffice. Waiting notifications are deleted: the
-    original sends them. Waiting and retrying runs execute in the copy, too, once its workers start: freeze it, and
-    cancel them before.
+    Instead of another Redis, another RQSCHED_CONTROL_QUEUE and other run queues suffice. Waiting notifications are
+    deleted from the copy, because the original sends them. Waiting and retrying runs also execute in the copy as soon
+    as its workers start. To prevent this, freeze the copy and cancel these runs first.
     """
     confirm("Is this the copy, and are all its processes stopped?", yes)
     with closing(_open(session.settings)) as database:

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from rqsched.types import BulkRow, RetryRow
 
 _WIDE = 100_000
-"""The width of an output that is not a terminal: no line is wrapped."""
+"""The width of an output that is not a terminal. It is so large that no line is wrapped."""
 _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-"""The environment variables that make rich treat another output as a terminal."""
+"""The environment variables with which rich treats any output as a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
-"""Control characters of terminals, which rich always drops."""
+"""Control characters of terminals, which are dropped, as rich does."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _TONES = {"created": "ok", "ok": "ok", "warning": "warn", "problem": "bad"}
-"""The tones of words that are not a status of a schedule or run."""
+"""The tones of words that are neither the status of a schedule nor of a run."""
 
 
 class Output(StrEnum):
@@ -49,7 +49,7 @@ class Output(StrEnum):
 
 
 def shown(value: Any) -> str:
-    """Return the text of a value for people; `-` for no value."""
+    """Return the text of a value for people. The text of no value is `-`."""
     if value is None or value == "":
         return "-"
     if isinstance(value, datetime):
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def _console(stream: IO[str]) -> Console | None:
-    """Return the console that draws on a stream; None if the stream is no terminal."""
+    """Return the console that draws on a stream; None if the stream is not a terminal."""
     is_terminal = stream.isatty()
     if not is_terminal and not any(name in os.environ for name in _MAKES_TERMINALS):
         return None
@@ -93,7 +93,7 @@ def _write_line(stream: IO[str], text: str) -> None:
 
 
 class Writer:
-    """Writes the output of a command to the stream that was standard output when the writer was made."""
+    """Writes the output of a command. The stream is the standard output at the time when the writer was made."""
 
     def __init__(self, output: Output, stdout: IO[str] | None = None) -> None:
         self.output = output
@@ -110,7 +110,7 @@ class Writer:
         return self.output is Output.JSONL
 
     def say(self, text: str) -> None:
-        """Write a sentence. Under `json` and `jsonl` write nothing."""
+        """Write a sentence, unless the output is `json` or `jsonl`."""
         if self.is_table:
             _write_line(self._stdout, text)
 
@@ -119,7 +119,7 @@ class Writer:
         self._stdout.write(text)
 
     def json(self, value: Any) -> None:
-        """Write one JSON document: indented, or as a single line under `jsonl`."""
+        """Write one JSON document: indented, or for `jsonl` as a single line."""
         self._stdout.write(dump(value, indent=2 if self.output is Output.JSON else None) + "\n")
 
     def record(self, fields: Mapping[str, Any], text: str) -> None:
@@ -135,7 +135,7 @@ class Writer:
             self.json(row)
 
     def for_programs(self, rows: Iterable[Any], document: Any) -> bool:
-        """Write rows as lines of JSON (`jsonl`), or as one document (`json`). Return False if a table is wanted."""
+        """Write `rows` as lines of JSON (`jsonl`), or `document` (`json`). If a table is wanted, return False."""
         if self.is_lines:
             self.lines(rows)
         elif not self.is_table:
@@ -143,7 +143,7 @@ class Writer:
         return not self.is_table
 
     def say_next_page(self, token: str | None) -> None:
-        """Write how to read the next page, if there is one."""
+        """Write the token with which the next page is read, if there is a next page."""
         if token:
             self.say(f"Next page token: {token}")
 
@@ -157,7 +157,7 @@ class Writer:
 
 
 def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of a table. Columns are as wide as their longest cell, and two blanks apart."""
+    """Yield the lines of a table. Each column is as wide as its longest cell. Two blanks separate columns."""
     texts = [columns, *([shown(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:
@@ -165,7 +165,7 @@ def _bare(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str
 
 
 def _draw(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Draw a table with a rule below its head, statuses in their colours."""
+    """Draw a table with a rule below its head. Statuses have colours."""
     from rich import box  # noqa: PLC0415 - for terminals only
     from rich.table import Table  # noqa: PLC0415 - for terminals only
     from rich.text import Text  # noqa: PLC0415 - for terminals only
@@ -179,7 +179,7 @@ def _draw(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
 
 def notice(text: str) -> None:
-    """Write a sentence to standard error, beside the output."""
+    """Write a sentence to standard error, so that it does not become a part of the output."""
     _write_line(sys.stderr, text)
 
 
@@ -195,8 +195,8 @@ def show_outcomes(
 ) -> Counter[str]:
     """Show rows in the writer's form. Return how many rows had each outcome.
 
-    `done` is the operation ("Retried"), and `noun` is the kind of rows ("runs"). `columns` are a table's titles and
-    fields. `following` is the cursor at which a stopped command continues.
+    `done` is the operation ("Retried"), and `noun` is the kind of rows ("runs"). `columns` maps the titles of the table
+    to fields. `following` is the cursor at which a stopped command continues.
     """
     fields = [row.to_dict() for row in rows]
     counts = Counter(row.outcome for row in rows)
@@ -216,7 +216,7 @@ def in_words(counts: Counter[str]) -> str:
 
 @contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error while the block runs, only in a terminal. Yield the function that advances it."""
+    """Show a bar on standard error while the block runs, if this is a terminal. Yield the function that advances it."""
     console = _console(sys.stderr)
     if console is None or not console.is_terminal:
         yield lambda _: None

@@ -1,4 +1,4 @@
-"""The command `ping`: check that the workers of this machine live.
+"""The command `ping`: check that the workers of this machine are alive.
 
 It loads few modules, because probes call it every few seconds.
 """
@@ -22,7 +22,7 @@ _BEGINS_NOTHING = {
     "waits_for_writes": "waits for a database that takes writes: `rqsched doctor` says why this one takes none",
     "is_frozen": "begins nothing: it was started with RQSCHED_FREEZE or --freeze",
 }
-"""The text for each state of a child in which a live process does no work."""
+"""The text for each state in which a child is alive but starts no work."""
 
 
 @app.command()
@@ -37,9 +37,10 @@ def ping(
 ) -> None:
     """Ask the processes of this machine whether they live.
 
-    For probes. It asks the workers and dispatchers of this user, also an `rq worker` with a dispatcher; in a container,
-    those inside. Exit code 1 if there is none, or if one does not answer. It asks no server, so a worker that waits for
-    Redis or SQL lives. The line of a process shows if its database is a standby, or if its settings freeze it.
+    It is made for probes. It asks the workers and dispatchers of this user, and each `rq worker` with a dispatcher. In
+    a container, it asks those inside the container. Exit code 1 if there is none, or if one does not answer. It asks no
+    server, so a worker that waits for Redis or SQL counts as alive. The line of a process shows if its database is a
+    standby, or if its settings freeze it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

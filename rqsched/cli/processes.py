@@ -1,4 +1,4 @@
-"""Commands that are processes: worker, dispatcher, web. They run until a signal, and log to standard error."""
+"""Commands that run until a signal and log to standard error: worker, dispatcher, web."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Logs:
     """If -v is given, everything is logged, as with `--log-level debug`."""
 
     def begin(self) -> None:
-        """Log from now on."""
+        """Begin to log."""
         begin_logging(LogLevel.DEBUG if self.verbose else self.log_level, self.log_format)
 
 
@@ -91,7 +91,7 @@ def worker(
 ) -> None:
     """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run.
 
-    Without --concurrency one process forks for every run.
+    Without --concurrency, one process executes runs and forks for each of them.
     """
     logs.begin()
     _freeze(freeze)
@@ -126,7 +126,7 @@ def dispatcher(
 
 
 def _freeze(is_frozen: bool) -> None:
-    """Freeze this process and its children, by their environment."""
+    """Freeze this process and its children, by a variable in their environment."""
     if is_frozen:
         os.environ["RQSCHED_FREEZE"] = "1"
 

@@ -1,6 +1,6 @@
 """Commands about runs, their targets, and the records of a schedule.
 
-They are history, runs, cancel, terminate, and of a group: run show, run targets, run deliveries.
+The commands are history, runs, cancel, terminate, run show, run targets and run deliveries.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LOOK_SECONDS = 1.0
 
 
 class _RunFilter(StrEnum):
-    """The values of `--status`: the statuses of runs, `blocked` among pending and `expired` among cancelled ones."""
+    """The values of `--status`: the statuses of runs, `blocked` (a kind of pending) and `expired` (of cancelled)."""
 
     PENDING = RunStatus.PENDING
     BLOCKED = BLOCKED
@@ -105,7 +105,7 @@ def _refs(event: AuditRecord) -> str:
 
 
 def _reason(event: AuditRecord) -> str:
-    """Return the cause of an event: a rule, the caller's reason, the error's first line, or the number missed."""
+    """Return the cause of an event: a rule, the caller's reason, a line of the error, or how many were missed."""
     asked = event.payload.get("command_context") or {}
     by = event.payload.get("asked_by")
     given = (
@@ -186,7 +186,7 @@ def runs(
 
 
 def _show_runs(writer: Writer, page: Page[tuple[str, RunHandle]], schedule_id: str | None) -> None:
-    """Write a page of runs; in a list of all schedules, each with its schedule's id."""
+    """Write a page of runs. If the runs belong to several schedules, each row has the schedule's id."""
     of = {} if schedule_id is None else {"schedule_id": schedule_id}
     rows = [describe_run(run.state) | ({} if of else {"schedule_id": name}) for name, run in page.items]
     if writer.for_programs(rows, {**of, "runs": rows, "next_page_token": page.next_cursor}):
@@ -331,7 +331,7 @@ def terminate(session: Session, schedule_id: ScheduleId, run: RunId) -> None:
 
 
 def _end(session: Session, run: RunHandle, wanted: str) -> None:
-    """Write the new status of the run. If it had already ended in another status, end with the code of a conflict."""
+    """Write the new status of the run. If it had already ended in another status, exit with the code of a conflict."""
     is_done = run.status == wanted
     text = f"Run {run.instance_id} is {run.status}{'' if is_done else '; it had already ended'}."
     session.writer.record(describe_run(run.state), text)

@@ -1,6 +1,6 @@
-"""Commands about schedules that exist: list, describe, why; pause, resume, restart, delete, trigger.
+"""Commands about schedules that exist: list, describe, why, pause, skip, resume, restart, delete and trigger.
 
-The commands that declare schedules are in `create`, because their many options slow the start.
+The commands that declare schedules are in the module `create`, because their many options make its import slow.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Sort(StrEnum):
     NEXT_LAST = "-next"
     """Schedules that fire, the latest first."""
     ID = "id"
-    """By id."""
+    """By id, from A to Z."""
     ID_LAST = "-id"
-    """By id, from its end."""
+    """By id, from Z to A."""
 
 
 @command(app, "list")
@@ -179,7 +179,7 @@ def skip(
 ) -> None:
     """Skip the next N occurrences that are not due yet.
 
-    Idempotent: a repeat skips no further ones.
+    A repeated command skips no further occurrences.
     """
     handle = session.schedule(schedule_id).skip_next(count, reason=session.reason, context=session.context)
     session.report(handle, "changed")

@@ -1,6 +1,6 @@
 """A client of the HTTP API, with the names, results and errors of the in-process Scheduler.
 
-It needs only httpx: its import loads neither SQLAlchemy nor Redis, RQ or croniter.
+Its import loads neither SQLAlchemy, Redis, RQ nor croniter. It sends requests with httpx.
 
 >>> from rqsched.client import Client
 >>> with Client("http://127.0.0.1:8000", token="...") as client:  # doctest: +SKIP

@@ -1,8 +1,7 @@
-"""The asynchronous client: the operations of `sync`, awaited. No operation is written twice.
+"""The asynchronous client. Its operations are the functions of the module `sync`, so no operation is written twice.
 
 An operation sends one request through its client's `send` and returns the result of `send`. Here `send` returns a
-coroutine, so each operation below is the synchronous function with an asynchronous client; `awaited` declares this to
-type checkers.
+coroutine, so the caller awaits the result of the operation. `awaited` declares this to type checkers.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _awaited(call: Operation[P, Page[sync.RunHandle]]) -> Operation[P, Awaited[P
 @overload
 def _awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]: ...
 def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation as one to await, with the asynchronous handles in its result."""
+    """Return an operation that the caller awaits. Its result contains asynchronous handles."""
     return awaited(call)
 
 
@@ -78,7 +77,7 @@ def _iterated(
 @overload
 def _iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]: ...
 def _iterated(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation whose iterator is asynchronous, with the asynchronous handles that it yields."""
+    """Return an operation that returns an asynchronous iterator. It yields asynchronous handles."""
     return iterated(call)
 
 
@@ -90,7 +89,7 @@ class AsyncRuns(operations.AsyncRuns):
 
 
 class AsyncBulkOperations(AsyncGroup):
-    """BulkOperations whose chunks are awaited."""
+    """BulkOperations with asynchronous iterators of chunks."""
 
     pause = _iterated(sync.BulkOperations.pause)
     resume = _iterated(sync.BulkOperations.resume)
@@ -115,10 +114,10 @@ class AsyncNamespaces(operations.AsyncNamespaces):
 
 
 class AsyncClient(operations.AsyncOperations):
-    """Schedules over HTTP. Belongs to one event loop; close it, or use it in an `async with`.
+    """Schedules over HTTP, for one event loop. Close the client, or use it in an `async with`.
 
-    Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
-    when the server does not respond within `timeout` seconds and the retries.
+    Raises the errors of the in-process API, and ResponseError for errors that only HTTP has. Raises
+    BackendUnavailableError if the server does not respond within `timeout` seconds, and the retries do not help.
     """
 
     runs = Grouped(AsyncRuns)
@@ -130,7 +129,7 @@ class AsyncClient(operations.AsyncOperations):
     calendars = Grouped(AsyncCalendars)
     """Named exclusions that many schedules use."""
     limits = Grouped(operations.AsyncLimits)
-    """The groups of runs of which only some run at once, or start in a time."""
+    """The limits of groups: how many of their runs may run at once, or start within a length of time."""
     namespaces = Grouped(AsyncNamespaces)
     """Whole namespaces: their usage, and their deletion."""
 
@@ -144,7 +143,7 @@ class AsyncClient(operations.AsyncOperations):
         retries: Retries | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Connect lazily. `namespace` holds for all requests; None is the server's default, or the token's own."""
+        """Connect at the first request. `namespace` applies to all requests; None lets the server choose it."""
         headers = http.headers(token, namespace)
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._retries = retries or Retries()
@@ -188,7 +187,7 @@ class AsyncClient(operations.AsyncOperations):
         return found[0], AsyncRunHandle(self, *found)
 
     def handle(self, schedule_id: str) -> AsyncScheduleHandle:
-        """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
+        """Return a handle without a request. It reads the history and runs of a schedule even if this is deleted."""
         return AsyncScheduleHandle(self, schedule_id)
 
     create = _awaited(sync.Client.create)
@@ -215,7 +214,7 @@ class AsyncClient(operations.AsyncOperations):
         dry_run: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; see `Client.sync`."""
+        """Upsert a set of declarations; see `Client.sync`."""
         parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         if dry_run:
             return requests.joined([await self.send(part) for part in requests.rehearsed(parts)])
@@ -234,11 +233,12 @@ class AsyncClient(operations.AsyncOperations):
     ) -> AsyncGenerator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        `principal` is a part of the caller's name, in any case; it leaves out events without a caller, such as fires.
+        `principal` is a part of the caller's name, in any case. This filter omits events without a caller, such as
+        fires.
 
-        With `follow` it also yields each event as it is recorded (without `after` and `since` only new ones) until it
-        is closed. A lost connection is opened again at its position. Raises the errors of `get` when the first
-        connection is refused.
+        With `follow`, the iterator also yields new events as they are recorded, until it is closed. With `follow` but
+        without `after` and `since`, it yields new events only. If a connection is lost, the iterator opens another one
+        and continues at its position. Raises the errors of `get` if the first connection is refused.
         """
         params = requests.event_params(after, since, event_types, principal)
         if follow:
@@ -246,7 +246,7 @@ class AsyncClient(operations.AsyncOperations):
         return self._pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     async def follow(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[EventRecord]:
-        """Read a stream of events, connection after connection."""
+        """Read a stream of events. If a connection ends, open the next one."""
         stream = EventStream(path, params, self._retries)
         while not self._http.is_closed:
             error: Exception | None = None
@@ -273,7 +273,7 @@ class AsyncRunHandle(RunView):
         self.description = description
 
     async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as the other client has it
-        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        """Read the run repeatedly until it has ended; raises TimeoutError after `timeout` seconds (None: never)."""
         pauses = looks(timeout, time.monotonic)
         while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - the run is on a server
             await asyncio.sleep(next(pauses))
@@ -296,7 +296,7 @@ class AsyncScheduleHandle(ScheduleView):
 
     @property
     def description(self) -> Description:
-        """Every field of the schedule as it was last read; raises LookupError when that has not happened yet."""
+        """Every field of the schedule as it was last read; raises LookupError if it was not read yet."""
         if self._description is None:
             raise LookupError("the schedule has not been read yet; await describe() first")
         return self._description
@@ -323,7 +323,7 @@ class AsyncScheduleHandle(ScheduleView):
     why = _awaited(sync.ScheduleHandle.why)
 
     async def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> AsyncGenerator[AuditRecord]:
-        """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
+        """Read all audit events after a sequence, page by page. With `follow`, also yield new events."""
         if follow:
             async with aclosing(
                 self._client.follow(self._path("history", "stream"), {"after": after_sequence})

@@ -1,4 +1,4 @@
-"""A stream of audit events: server-sent events read line by line, and where the next connection continues."""
+"""Read a stream of audit events (server-sent events) line by line, and continue it with the next connection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rqsched.client.responses import EventRecord, read
 from rqsched.errors import BackendUnavailableError
 
 SILENCE = 60.0
-"""Seconds without a byte after which a stream counts as dead; a server sends a sign of life every 15."""
+"""Seconds without a byte after which a stream counts as dead. A server sends a heartbeat every 15 s."""
 _KNOWN = 5_000
 
 
 @dataclass
 class EventStream:
-    """The position of one reader, kept over all its connections."""
+    """The position of one reader, over all its connections."""
 
     path: str
     """The path of the stream."""
@@ -45,11 +45,11 @@ class EventStream:
         return {"method": "GET", "url": self.path, "params": self.params, "headers": headers, "timeout": quiet}
 
     def begin(self) -> None:
-        """Note that the server has accepted: from now on a lost connection is reopened without a limit."""
+        """Record that the server has accepted. From now on, a lost connection is reopened any number of times."""
         self._was_connected, self._failures = True, 0
 
     def read(self, line: str) -> EventRecord | None:
-        """Read one line; returns the event that it completes, unless it was returned before."""
+        """Read one line. If the line completes an event that was not returned before, return the event."""
         if line.startswith("id:"):
             self._id = line[3:].strip()
         elif line.startswith("data:"):
@@ -70,7 +70,7 @@ class EventStream:
         return event
 
     def pause_after(self, error: Exception | None) -> float:
-        """Return the seconds to wait before the next connection; raises the error when there is none."""
+        """Return the seconds to wait before the next connection. If there is no next connection, raise the error."""
         self._failures += 1
         passes = error is None or isinstance(error, httpx.TransportError | BackendUnavailableError)
         passes = passes or (isinstance(error, ResponseError) and error.code == "rate_limited")

@@ -1,7 +1,8 @@
-"""The bases of the groups of both clients, and how an operation of the synchronous client becomes one to await.
+"""The bases of the groups of both clients, and the conversion of synchronous operations to asynchronous ones.
 
-An operation returns the result of its client's `send` or `_pages`. In the asynchronous client these return a coroutine
-and an asynchronous iterator, so an operation is written once; `awaited` and `iterated` declare this to type checkers.
+An operation returns the result of its client's `send` or `_pages`. In the asynchronous client, `send` returns a
+coroutine and `_pages` an asynchronous iterator. Therefore each operation is written only once. `awaited` and `iterated`
+declare this to type checkers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Operation = Callable[Concatenate[Any, P], T]
 
 
 def awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]:
-    """Return an operation of the synchronous client as one to await."""
+    """Return an operation of the synchronous client as a coroutine function."""
 
     @wraps(call)
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,14 +33,14 @@ def awaited(call: Operation[P, T]) -> Operation[P, Awaited[T]]:
 
 
 def iterated(call: Operation[P, Iterator[T]]) -> Operation[P, AsyncGenerator[T]]:
-    """Return an operation whose iterator is asynchronous, as the asynchronous client's `_pages` is."""
+    """Return an operation of the synchronous client, declared to return an asynchronous iterator."""
     found: Any = call
     asynchronous: Operation[P, AsyncGenerator[T]] = found
     return asynchronous
 
 
 class Sender:
-    """What sends requests: the base of a client."""
+    """The base of a client, which sends requests."""
 
     def send(self, request: Request[T]) -> T:
         """Send one request, and return the value of its response."""

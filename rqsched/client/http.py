@@ -38,12 +38,12 @@ class ResponseError(RqschedError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The retries of a request, which never let it take effect twice."""
+    """How a request is retried. A request is retried only if it cannot take effect twice."""
 
     most: int = 3
     """Attempts after the first; 0 sends every request once."""
     first: float = 0.1
-    """Seconds before the first retry; later delays double, or follow the response's Retry-After."""
+    """Seconds before the first retry. Later delays double, unless the response has a Retry-After."""
     longest: float = 10.0
     """The longest delay in seconds."""
 
@@ -99,7 +99,7 @@ def headers(token: str | None, namespace: str | None) -> Mapping[str, str]:
 
 
 def read(request: Request[T], response: httpx.Response, *, is_repeated: bool) -> T:
-    """Read a response; raises the error it stands for."""
+    """Return the value of a successful response; raises the error of any other response."""
     if response.is_success:
         return request.read(response)
     error = error_of(response)
@@ -122,7 +122,7 @@ _KINDS = {
 
 
 def error_of(response: httpx.Response) -> RqschedError:
-    """Rebuild the error a response stands for, with its `problem` and `retry_after` (seconds, or None)."""
+    """Rebuild the error of a response, with the attributes `problem` and `retry_after` (seconds, or None)."""
     problem = _problem(response)
     error: Any = _rebuilt(response.status_code, problem)
     error.problem = problem
@@ -135,7 +135,7 @@ def _rebuilt(status: int, problem: Mapping[str, Any]) -> RqschedError:
     kind = _KINDS.get(code)
     if kind is None and status not in {502, 503, 504}:
         return ResponseError(status, code, detail)
-    # Without calling the error's __init__, which would replace the server's message.
+    # Do not call the error's __init__, because it would replace the server's message.
     kind = kind or BackendUnavailableError
     error = kind.__new__(kind)
     RqschedError.__init__(error, detail)

@@ -1,4 +1,4 @@
-"""The requests of the client: content as JSON, the reading of responses, and whether a request may be repeated."""
+"""The requests of the client: their content as JSON, how to read their responses, and whether they may be repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 _MOST_KEPT = 20_000
 _MOST_SENT = 200
 _MOST_CHARACTERS = 256 * 1024
-"""The approximate size of one request: a server takes 1 MiB by default, and checks and writes each as a whole."""
+"""How many schedules and characters one request has at most. By default, a server accepts 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class Request(Generic[T_co]):
     read: Callable[[httpx.Response], T_co]
     """Reads a successful response."""
     body: Mapping[str, Any] | None = None
-    """Sent as JSON; None sends no body."""
+    """The body, which is sent as JSON; None means no body."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """The query."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers in addition to the common ones."""
     is_repeatable: bool = False
-    """Whether the request is idempotent, so that it is sent again when the response is lost."""
+    """Whether the request is idempotent. If so, it is sent again when its response is lost."""
 
     def then(self, convert: Callable[[T_co], T]) -> Request[T]:
-        """Return the same request, whose result is converted."""
+        """Return the same request with a conversion of its result."""
         return replace(cast("Request[T]", self), read=lambda response: convert(self.read(response)))
 
 
 def get(path: str, read: Callable[[httpx.Response], T], params: Mapping[str, Any] | None = None) -> Request[T]:
-    """Return a request that reads; parameters that are None are left out."""
+    """Return a GET request. Parameters that are None are left out."""
     return Request("GET", path, read, params=given(params or {}), is_repeatable=True)
 
 
@@ -73,7 +73,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sent(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not None as JSON; raises InvalidInputError for a naive instant."""
+    """Return the fields that are not None, as JSON; raises InvalidInputError for a naive instant."""
     return {name: _sent(name, one) for name, one in given(fields).items()}
 
 
@@ -84,12 +84,12 @@ def _sent(name: str, value: Any) -> Any:
 
 
 def many(texts: Sequence[str]) -> list[str] | None:
-    """Return texts as a list, one text as a list of one; None if there are none."""
+    """Return texts as a list. A single text becomes a list of one; no texts become None."""
     return ([texts] if isinstance(texts, str) else [*texts]) or None
 
 
 def instant(field: str, value: datetime) -> str:
-    """Write an instant; raises InvalidInputError for a naive one, which would depend on this host's zone."""
+    """Write an instant; raises InvalidInputError for a naive datetime, which would depend on this host's time zone."""
     if value.tzinfo is None:
         raise InvalidInputError(field, "is naive; give an aware datetime, such as one with tzinfo=UTC")
     return iso_utc(value)
@@ -105,7 +105,7 @@ def list_params(filters: ListFilters, **more: Any) -> dict[str, Any]:
 
 
 def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
-    """Return the body of a bulk operation; `status` and `outcome` are lists there."""
+    """Return the body of a bulk operation, in which `status` and `outcome` are lists."""
     body = _filters(filters)
     for name in body.keys() & {"status", "outcome"}:
         body[name] = [body[name]] if isinstance(body[name], str) else list(body[name])
@@ -113,7 +113,7 @@ def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
 
 
 def next_chunk(chunk: Request[BulkProgress], done: BulkProgress) -> Request[BulkProgress] | None:
-    """Return the request for the chunk after a response; None if that response was the last."""
+    """Return the request for the chunk that follows a response; None after the last chunk."""
     if done.next_cursor is None:
         return None
     return replace(chunk, body={**(chunk.body or {}), "cursor": done.next_cursor})
@@ -140,14 +140,14 @@ def events(params: Mapping[str, Any], cursor: str | None) -> Request[Page[EventR
 
 
 def declaration(workflow: str, spec: SpecLike, options: Options, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body that declares a schedule; raises InvalidSpecError before anything is sent."""
+    """Return the body that declares a schedule; raises InvalidSpecError."""
     timezone = options.get("timezone")
     shown = {name: plain(name, value) for name, value in options.items() if name != "timezone" and value is not None}
     return {"workflow": workflow, "spec": _spec(spec, timezone), **shown, **given(more)}
 
 
 def changes(workflow: str | None, spec: SpecLike | None, options: Options, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body that changes a schedule; an option that is None takes its default."""
+    """Return the body that changes a schedule. An option that is None gets its default."""
     changed = {name: plain(name, value) for name, value in options.items()}
     if spec is not None:
         changed["spec"] = _spec(spec, changed.pop("timezone", None))
@@ -166,7 +166,7 @@ def plain(name: str, value: Any) -> Any:
     """Return an option as JSON; durations are seconds."""
     if isinstance(value, RetryPolicy):
         fields = {key: plain(key, inner) for key, inner in asdict(value).items()}
-        # Fields that a target's retries do not have are sent only when given, so that the server refuses them.
+        # A target's policy lacks some fields. Send such a field only if it is set, so that the server refuses it.
         return given(fields) if name == "target_retry" else fields
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -178,7 +178,7 @@ def plain(name: str, value: Any) -> Any:
 
 
 def sync_requests(declarations: Iterable[Declaration], *, delete_removed: bool) -> list[Request[Synced]]:
-    """Return the requests that write a declared set; the last one prunes. Raises before anything is sent."""
+    """Return the requests that write a set of declarations. With `delete_removed`, the last request also deletes."""
     found: dict[str, dict[str, Any]] = {}
     for declared in declarations:
         if declared.schedule_id in found:
@@ -222,7 +222,7 @@ def rehearsed(requests: Iterable[Request[Synced]]) -> Iterator[Request[Synced]]:
 
 
 def joined(parts: Iterable[Synced]) -> Synced:
-    """Return the combined outcome of the parts of a set."""
+    """Return the combined outcome of all parts of a set."""
     done = [asdict(part) for part in parts]
     return Synced(**{name: [id_ for one in done for id_ in one[name]] for name in Synced.__dataclass_fields__})
 

@@ -1,4 +1,4 @@
-"""Responses as values: the dataclasses of the in-process API where they are plain, and equivalents where not."""
+"""Read responses as values: as the dataclasses of the in-process API where they are plain data, else as equivalents."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EventRecord(AuditRecord):
-    """An audit event with the id of its schedule and its place among all events."""
+    """An audit event with the id of its schedule and its position among all events."""
 
     schedule_id: str
     """The id of its schedule."""
     id: str
-    """Its place among the events: `Client.events(after=...)` continues after it."""
+    """Its position among all events. `Client.events(after=...)` continues after this position."""
 
 
 def read(kind: Callable[..., T], json: Mapping[str, Any]) -> T:
@@ -70,17 +70,17 @@ def _rows(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def one(kind: Callable[..., T]) -> Callable[[httpx.Response], T]:
-    """Return the reader of a response with one value."""
+    """Return a function that reads a response with one value."""
     return lambda response: read(kind, response.json())
 
 
 def listed(kind: Callable[..., T]) -> Callable[[httpx.Response], list[T]]:
-    """Return the reader of a response with a whole list."""
+    """Return a function that reads a response with a complete list."""
     return lambda response: [read(kind, item) for item in response.json()["items"]]
 
 
 def page(kind: Callable[..., T]) -> Callable[[httpx.Response], Page[T]]:
-    """Return the reader of a response with a page of a list."""
+    """Return a function that reads a response with a page of a list."""
     return lambda response: Page(listed(kind)(response), response.json()["next_cursor"])
 
 
@@ -100,7 +100,7 @@ def nothing(response: httpx.Response) -> None:
 
 
 def freeze(response: httpx.Response) -> Freeze:
-    """Read a freeze; its uid stays with the server."""
+    """Read a freeze. Its uid is empty, because the server does not send it."""
     return _freeze(response.json())
 
 
@@ -114,7 +114,7 @@ def _freeze(json: Mapping[str, Any]) -> Freeze:
 
 
 def calendar(response: httpx.Response) -> Calendar:
-    """Read a calendar; the uid of its change stays with the server."""
+    """Read a calendar."""
     return _calendar(response.json())
 
 

@@ -1,6 +1,6 @@
-"""The synchronous client and its handles. Each operation is declared here once: arguments, request, result.
+"""The synchronous client and its handles. Each operation is written here once, for both clients.
 
-An operation returns the result of its client's `send`, so that the asynchronous client can await it (see `aio`).
+An operation returns the result of its client's `send`. In the asynchronous client this is a coroutine (see `aio`).
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Runs(operations.Runs):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[tuple[str, RunHandle]]:
-        """Read a page (1 to 500) of the runs of all schedules, deleted ones too, each with the id of its schedule.
+        """Read a page (1 to 500) of the runs of all schedules, even deleted ones. Each run has its schedule's id.
 
-        `since` and `until` bound the time of creation. `error` is a part of the text of the error. With it, and with
-        the order `-ended`, only failed and lost runs are read, by the time of their end. Other orders are `-created`,
-        the newest first, and `created`.
+        `sort` is `-created` (the newest first), `created` or `-ended`. `error` is a part of the error's text. With
+        `error` or `-ended`, only failed and lost runs are read, ordered by their end. `since` and `until` limit the
+        time of creation, or with `-ended` the time of the end.
         """
         params = {
             "status": [status] if isinstance(status, str) else status,
@@ -108,8 +108,8 @@ class Runs(operations.Runs):
 class BulkOperations(_Group):
     """The operations on every schedule that matches the filters, in chunks; see `rqsched.types.BulkOperations`.
 
-    The first step of the iteration sends a request that counts the schedules, and each further step a request that
-    handles a chunk. A request whose response is lost is sent again.
+    The first step of the iteration sends a request that counts the schedules. Each further step sends a request that
+    handles a chunk. If a response is lost, its request is sent again.
     """
 
     def pause(
@@ -191,7 +191,7 @@ class Calendars(operations.Calendars):
         revision: int | None = None,
         reason: str | None = None,
     ) -> Calendar:
-        """Create a calendar, or replace what it holds; see `Calendars.set`."""
+        """Create a calendar or replace its content; see `rqsched.types.Calendars.set`."""
         body = given(
             {
                 "exclude": list(require_entries(exclude)),
@@ -206,11 +206,11 @@ class Calendars(operations.Calendars):
         return self._client.send(Request("PUT", path, responses.calendar, body, params, is_repeatable=revision is None))
 
     def used_by(self, calendar: Calendar) -> Sequence[tuple[str, str]]:
-        """Read the namespace and id of the schedules that name it and that the token sees."""
+        """Read the namespace and id of each schedule that names the calendar and that the token may see."""
         return self._client.send(get(path_of("calendars", calendar.name), responses.calendar_users))
 
     def history(self, calendar: Calendar) -> Sequence[dict[str, Any]]:
-        """Read its newest 50 changes, the newest first; see `Calendars.history`."""
+        """Read the newest 50 changes of a calendar, the newest first; see `rqsched.types.Calendars.history`."""
         return self._client.send(
             get(path_of("calendars", calendar.name), lambda response: list(response.json()["history"]))
         )
@@ -220,16 +220,16 @@ class Namespaces(operations.Namespaces):
     """Whole namespaces; see `rqsched.types.Namespaces`."""
 
     def preview_delete(self, name: str) -> NamespaceData:
-        """Read the data that `delete` would delete; see `Namespaces.preview_delete`."""
+        """Read the amount of data that `delete` would delete; see `rqsched.types.Namespaces.preview_delete`."""
         read = responses.one(NamespaceData)
         return self._client.send(
             Request("GET", path_of("namespace"), read, headers={"X-Namespace": name}, is_repeatable=True)
         )
 
     def delete(self, name: str, reason: str | None = None, *, terminate: bool = False) -> NamespaceData:
-        """Delete some thousand rows of a frozen namespace for good; see `Namespaces.delete`.
+        """Delete some thousand rows of a frozen namespace for good; see `rqsched.types.Namespaces.delete`.
 
-        Call it again until `is_over`.
+        Repeat the call until the result's `is_over` is true.
         """
         params = given({"confirm": name, "reason": reason, "terminate": "true" if terminate else None})
         headers, read = {"X-Namespace": name}, responses.one(NamespaceData)
@@ -237,10 +237,10 @@ class Namespaces(operations.Namespaces):
 
 
 class Client(operations.Operations):
-    """Schedules over HTTP. Safe to share between threads; close it, or use it in a `with`.
+    """Schedules over HTTP. Threads may share a client. Close it, or use it in a `with`.
 
-    Raises the errors of the in-process API, ResponseError for errors that only HTTP has, and BackendUnavailableError
-    when the server does not respond within `timeout` seconds and the retries.
+    Raises the errors of the in-process API, and ResponseError for errors that only HTTP has. Raises
+    BackendUnavailableError if the server does not respond within `timeout` seconds, and the retries do not help.
     """
 
     runs = Grouped(Runs)
@@ -252,7 +252,7 @@ class Client(operations.Operations):
     calendars = Grouped(Calendars)
     """Named exclusions that many schedules use."""
     limits = Grouped(operations.Limits)
-    """The groups of runs of which only some run at once, or start in a time."""
+    """The limits of groups: how many of their runs may run at once, or start within a length of time."""
     namespaces = Grouped(Namespaces)
     """Whole namespaces: their usage, and their deletion."""
 
@@ -266,7 +266,7 @@ class Client(operations.Operations):
         retries: Retries | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Connect lazily. `namespace` holds for all requests; None is the server's default, or the token's own."""
+        """Connect at the first request. `namespace` applies to all requests; None lets the server choose it."""
         headers = http.headers(token, namespace)
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
         self._retries = retries or Retries()
@@ -317,7 +317,7 @@ class Client(operations.Operations):
         idempotency_key: str | None = None,
         **options: Unpack[Options],
     ) -> ScheduleHandle:
-        """Create a schedule; raises ScheduleExistsError when the id is taken. Safe to repeat: it is sent with a key."""
+        """Create a schedule; raises ScheduleExistsError if the id is taken. The request has an idempotency key."""
         body = requests.declaration(workflow, spec, options, {"note": note, "paused": paused})
         request = Request(
             "POST",
@@ -352,7 +352,7 @@ class Client(operations.Operations):
         return self.send(get(path_of("schedules", schedule_id), responses.one(Description)).then(self._handle))
 
     def handle(self, schedule_id: str) -> ScheduleHandle:
-        """Return a handle without a request: for the history and runs of a schedule that may be deleted."""
+        """Return a handle without a request. It reads the history and runs of a schedule even if this is deleted."""
         return ScheduleHandle(self, schedule_id)
 
     def list(
@@ -365,8 +365,8 @@ class Client(operations.Operations):
     ) -> Page[ScheduleHandle]:
         """Read a page (1 to 500) of schedules in the order they were created; see ListFilters for the filters.
 
-        `sort` is `created`, `next` (only schedules that have a next fire) or `id`; a `-` before it reverses the order.
-        A page of large schedules has fewer than `limit`, and a `next_cursor`.
+        `sort` is `created`, `next` (only schedules that have a next fire) or `id`. A `-` before the name reverses the
+        order. If the schedules are large, a page has fewer than `limit` schedules and a `next_cursor`.
         """
         params = requests.list_params(filters, sort=sort, limit=limit, cursor=cursor)
         request = get(path_of("schedules"), responses.page(Description), params)
@@ -387,7 +387,7 @@ class Client(operations.Operations):
         return self.send(Request("POST", path, responses.nothing, body, is_repeatable=True))
 
     def workflows(self) -> Sequence[dict[str, Any]]:
-        """List the registered workflows, with their defaults; a token of some namespaces gets those in use here."""
+        """List the registered workflows with their defaults. A token of some namespaces gets only workflows in use."""
         return self.send(get(path_of("workflows"), lambda response: list(response.json()["items"])))
 
     def events(
@@ -401,11 +401,12 @@ class Client(operations.Operations):
     ) -> Iterator[EventRecord]:
         """Read the audit events of all schedules in the order they were recorded: after an event's id, or an instant.
 
-        `principal` is a part of the caller's name, in any case; it leaves out events without a caller, such as fires.
+        `principal` is a part of the caller's name, in any case. This filter omits events without a caller, such as
+        fires.
 
-        With `follow` it also yields each event as it is recorded (without `after` and `since` only new ones) until it
-        is closed. A lost connection is opened again at its position. Raises the errors of `get` when the first
-        connection is refused.
+        With `follow`, the iterator also yields new events as they are recorded, until it is closed. With `follow` but
+        without `after` and `since`, it yields new events only. If a connection is lost, the iterator opens another one
+        and continues at its position. Raises the errors of `get` if the first connection is refused.
         """
         params = requests.event_params(after, since, event_types, principal)
         if follow:
@@ -413,7 +414,7 @@ class Client(operations.Operations):
         return self._pages(lambda cursor: self.send(requests.events(params, cursor)))
 
     def follow(self, path: str, params: Mapping[str, Any]) -> Iterator[EventRecord]:
-        """Read a stream of events, connection after connection."""
+        """Read a stream of events. If a connection ends, open the next one."""
         stream = EventStream(path, params, self._retries)
         while not self._http.is_closed:
             error: Exception | None = None
@@ -441,11 +442,11 @@ class Client(operations.Operations):
         dry_run: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Synced:
-        """Upsert a declared set; with `delete_removed`, delete schedules of earlier syncs that this set lacks.
+        """Upsert a set of declarations. With `delete_removed`, delete schedules of earlier syncs that this set lacks.
 
         The whole set is checked, here and by the server, before anything is written. A large set is sent in several
-        requests; when one fails, the earlier ones are done, and the same call again does the rest. `progress` is called
-        with each id and its outcome. `dry_run` makes the same checks, returns the effect, and writes nothing.
+        requests. If a request fails, the earlier requests have taken effect; repeat the call to do the rest. `progress`
+        is called with each id and its outcome. `dry_run` makes the same checks, returns the effect, and writes nothing.
         """
         parts = requests.sync_requests(declarations, delete_removed=delete_removed)
         if dry_run:
@@ -470,7 +471,7 @@ class RunHandle(operations.RunOperations):
         return self._client.send(get(self._path(), responses.one(RunDescription)).then(self._keep))
 
     def wait(self, timeout: float | None = None) -> RunHandle:
-        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end).
+        """Read the run repeatedly until it has ended; raises TimeoutError after `timeout` seconds (None: never).
 
         >>> run.wait(timeout=60).result  # doctest: +SKIP
         """
@@ -480,7 +481,7 @@ class RunHandle(operations.RunOperations):
         return self
 
     def progress(self) -> TargetProgress | None:
-        """Read the progress of its targets; None when it has no targets."""
+        """Read the progress of the run's targets; None if it has no targets."""
 
         def read(response: httpx.Response) -> TargetProgress | None:
             found = response.json()["progress"]
@@ -491,7 +492,7 @@ class RunHandle(operations.RunOperations):
     def targets(
         self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
     ) -> Page[TargetDescription]:
-        """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
+        """Read a page (1 to 500) of the run's targets, in the order in which they were named."""
         params = {"limit": limit, "cursor": cursor, "status": status}
         return self._client.send(get(self._path("targets"), responses.page(TargetDescription), params))
 
@@ -507,7 +508,7 @@ class ScheduleHandle(operations.ScheduleOperations):
 
     @property
     def description(self) -> Description:
-        """Every field of the schedule as it was last read; the first access reads it."""
+        """Every field of the schedule as it was last read. The first access reads the schedule."""
         return self._description or self.describe()
 
     def _run_handle(self, description: RunDescription) -> RunHandle:
@@ -533,10 +534,10 @@ class ScheduleHandle(operations.ScheduleOperations):
     ) -> ScheduleHandle:
         """Change the given fields and keep the rest; raises VersionConflictError when `if_version` is not current.
 
-        `paused` also pauses it, or makes a paused or dead one fire again.
+        `paused=True` also pauses the schedule; `paused=False` makes a paused or dead schedule fire again.
         """
         body = requests.changes(workflow, spec, options, {"note": note, "paused": paused})
-        # With a condition it is not repeatable: its own lost change would look like another's.
+        # With If-Match, a repeated request would take its own first change for the change of another caller.
         headers, is_repeatable = self._if_match(if_version), if_version is None
         read = responses.one(Description)
         request = Request("PATCH", self._path(), read, body, headers=headers, is_repeatable=is_repeatable)
@@ -545,9 +546,9 @@ class ScheduleHandle(operations.ScheduleOperations):
     def delete(
         self, *, purge: bool = False, reason: str | None = None, if_version: int | None = None
     ) -> ScheduleHandle:
-        """Delete softly: the id becomes free, history stays unless purged.
+        """Delete the schedule. Its id becomes free; its history stays unless `purge` is True.
 
-        A handle that was read before gets the status `deleted` and no next fire; its other fields stay.
+        If the handle has a description, its status becomes `deleted` without a next fire; its other fields stay.
         """
         params, headers = given({"purge": "true" if purge else None, "reason": reason}), self._if_match(if_version)
         read, path = responses.nothing, self._path()
@@ -557,7 +558,7 @@ class ScheduleHandle(operations.ScheduleOperations):
     def trigger(
         self, overlap: str | None = None, *, force: bool = False, idempotency_key: str | None = None
     ) -> TriggerResult[RunHandle]:
-        """Start a run now as the overlap policy allows. Safe to repeat: it is sent with a key."""
+        """Start a run now, if the overlap policy allows it. The request has an idempotency key."""
 
         def read(response: httpx.Response) -> TriggerResult[RunHandle]:
             fields = response.json()
@@ -592,12 +593,12 @@ class ScheduleHandle(operations.ScheduleOperations):
         return self._client.send(Request("POST", path, read, body, is_repeatable=dry_run))
 
     def history(self, limit: int = 100, after_sequence: int = 0) -> list[AuditRecord]:
-        """Read audit events (1 to 500) after a sequence, oldest first; works after delete too."""
+        """Read audit events (1 to 500) after a sequence, oldest first, even if the schedule is deleted."""
         params = {"limit": limit, "after_sequence": after_sequence}
         return self._client.send(get(self._path("history"), responses.listed(AuditRecord), params))
 
     def iter_history(self, after_sequence: int = 0, *, follow: bool = False) -> Iterator[AuditRecord]:
-        """Read all audit events after a sequence, page by page; with `follow` also each as it is recorded."""
+        """Read all audit events after a sequence, page by page. With `follow`, also yield new events."""
         if follow:
             yield from self._client.follow(self._path("history", "stream"), {"after": after_sequence})
             return

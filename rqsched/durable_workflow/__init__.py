@@ -1,4 +1,4 @@
-"""The Durable Workflow surface under `/api/schedules`, so that its own clients work unmodified."""
+"""The Durable Workflow surface under `/api/schedules`. Clients of Durable Workflow work with it unmodified."""
 
 from rqsched.durable_workflow.errors import SURFACE
 from rqsched.durable_workflow.responses import REFUSED

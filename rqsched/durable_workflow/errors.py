@@ -26,7 +26,7 @@ class ReasonError(HttpError):
 
 
 class PageTokenError(ReasonError):
-    """A page token that is malformed, or belongs to another list."""
+    """The page token is malformed or belongs to another list."""
 
     def __init__(
         self, status: int, reason: str, message: str, *, last_safe_cursor: dict[str, Any] | None = None
@@ -36,7 +36,7 @@ class PageTokenError(ReasonError):
 
 
 class TriggerFailedError(ReasonError):
-    """A trigger that failed on the server; the caller gets its kind, the log the details."""
+    """A trigger failed on the server. The caller gets the kind of error; the log has the details."""
 
     def __init__(self, schedule_id: str, kind: str) -> None:
         self.schedule_id = schedule_id
@@ -45,7 +45,7 @@ class TriggerFailedError(ReasonError):
 
 
 def render(problem: Problem, request_id: str) -> Response:
-    """Render `{message, reason, ...}`; errors of fields are listed by name."""
+    """Render `{message, reason, ...}`, with the errors of fields by field name."""
     body: dict[str, Any] = {
         "message": problem.detail,
         "reason": REASONS.get(problem.code, problem.code),

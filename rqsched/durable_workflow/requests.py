@@ -1,6 +1,6 @@
-"""The requests of this surface: its version header, its bodies read as our options, its lists' queries and page tokens.
+"""Read the requests of this surface: the version header, the bodies (as our options), list queries and page tokens.
 
-A query is an AND of equalities; a page token is bound to namespace and filters.
+A query combines equalities with AND. A page token is valid only for the namespace and filters of its list.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _TIMEOUTS = (
     "workflow_execution_timeout_seconds",
     "workflow_execution_timeout",
 )
-"""The fields of timeouts, the tightest first: an attempt may take no longer than its run. Names without a unit are
-older names, in seconds."""
+"""The fields that set a timeout. The fields for an attempt come before those for a run, because an attempt ends first.
+Names without a unit are older names; their values are in seconds."""
 DEFAULTS: Mapping[str, Any] = {"on_max_runs": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
-"""The defaults of this surface: reaching `max_runs` deletes a schedule, and failed runs do not end it."""
+"""The defaults of this surface. A schedule is deleted when it reaches `max_runs`; failed runs do not end it."""
 MAX_HEADER = 256
-"""Characters of a header that are recorded."""
+"""The most characters of a header that are recorded."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
 SHOWN = ("active", "paused", "dead")
-"""The statuses of listed schedules; a done schedule appears as deleted, and deleted ones are not listed."""
+"""The statuses of listed schedules. Done schedules are not listed: to this surface they are deleted."""
 
 Note = Annotated[str, Field(max_length=1_000)]
 Jitter = Annotated[int, Field(ge=0, le=3_600, strict=True)]
@@ -62,13 +62,13 @@ _OVERLAP = "What a fire does while an earlier run is unfinished."
 
 
 class RequestBody(BaseModel):
-    """A body; unknown fields are ignored, as by the server that this surface imitates."""
+    """A body. Unknown fields are ignored, as the server that this surface imitates does."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class DurableUpdateRequest(RequestBody, json_schema_extra=shown({"overlap_policy": "buffer_one"})):
-    """The body of PUT; absent fields stay."""
+    """The body of PUT. Absent fields keep their values."""
 
     spec: dict[str, Any] | None = Field(
         default=None, description="When it fires: cron_expressions, intervals, timezone."
@@ -125,7 +125,7 @@ class DurableBackfillRequest(
 
 
 def require_schedule_id(schedule_id: str) -> str:
-    """Check an id: at most 128 characters here."""
+    """Check a schedule id, which may have at most 128 characters on this surface."""
     if not _ID.fullmatch(schedule_id):
         raise ReasonError(
             422,
@@ -139,7 +139,7 @@ async def require_version(
     principal: SignedIn,
     version: Annotated[str | None, Header(alias=VERSION_HEADER, description="The control plane's version: 2.")] = None,
 ) -> None:
-    """Refuse a request without version 2; only its token is checked before."""
+    """Refuse a request without the header of version 2. The token is checked first."""
     del principal
     if version is None:
         raise ReasonError(400, "missing_control_plane_version", f"the header {VERSION_HEADER}: {VERSION} is required.")
@@ -210,7 +210,7 @@ def _memo(memo: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def command_context(call: Call, request: Request, schedule_id: str, command: str) -> CommandContext:
-    """Return the caller and the command in the form that the protocol records."""
+    """Return the audit context: the caller and the command, in the form that the protocol records."""
     principal = call.principal
     context = {
         "request": {
@@ -249,7 +249,7 @@ def _statuses(status: str | None) -> tuple[str, ...]:
 
 
 def encode_token(cursor: str | None, namespace: str, filters: Filters) -> str | None:
-    """Return the page token of a cursor, bound to namespace and filters."""
+    """Return the page token of a cursor. It is valid only with this namespace and these filters."""
     if cursor is None:
         return None
     text = json.dumps([cursor, namespace, _digest(filters)])
@@ -279,7 +279,7 @@ def decode_token(token: str | None, namespace: str, filters: Filters) -> str | N
 
 
 def _position(cursor: str) -> dict[str, Any] | None:
-    """Return the other list's position, for a client that wants to continue there."""
+    """Return the position in the list to which the token belongs, so that a client can continue that list."""
     try:
         created_at, uid = read_cursor(cursor.partition("~")[0])
     except InvalidLimitError:

@@ -1,4 +1,4 @@
-"""The responses of this surface, with its names, and their schemas: items, details, events and results."""
+"""The responses of this surface and their schemas: list items, details, events and results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rqsched.types import AuditRecord, BackfillRow, Run, RunKind, RunStatus, Sch
 
 
 def status_of(schedule: Schedule) -> str:
-    """Return the status in the words of this surface: dead is `paused`. A done schedule is neither found nor listed."""
+    """Return the status as this surface names it: a dead schedule is `paused`. Done schedules never appear here."""
     return "paused" if schedule.status is ScheduleStatus.DEAD else schedule.status.value
 
 
 def note_of(schedule: Schedule) -> str | None:
-    """Return the note; a dead schedule's begins with why it died."""
+    """Return the note. The note of a dead schedule begins with the reason of its death."""
     if schedule.status is not ScheduleStatus.DEAD:
         return schedule.note
     reason = f"dead: {schedule.status_reason or 'failed too often'}"
@@ -64,7 +64,7 @@ def item(schedule: Schedule) -> dict[str, Any]:
 
 
 def detail(schedule: Schedule, recent: Sequence[Run], waiting: Sequence[Run]) -> dict[str, Any]:
-    """Return all details of a schedule, its newest runs and those that wait."""
+    """Return all details of a schedule, its newest runs and its waiting runs."""
     fields = item(schedule)
     return {
         **fields,
@@ -101,7 +101,7 @@ _OUTCOMES = {
 
 
 def _outcome_of(run: Run) -> str:
-    """Return how a run was started: from its kind, or because the run that it waited for ended."""
+    """Return how a run was started: `drained` if it waited for an earlier run, else according to its kind."""
     if run.status is RunStatus.BUFFERED:
         return "buffered"
     has_waited = run.attempt == 1 and run.queued_at is not None and run.queued_at > run.created_at
@@ -123,18 +123,18 @@ def _recent(run: Run) -> dict[str, Any]:
 
 
 def sent_action(schedule: Schedule) -> dict[str, Any]:
-    """Return the action as it was last sent, by key; empty when another surface created the schedule."""
+    """Return the action as it was last sent. It is empty if another surface created the schedule."""
     sent: dict[str, Any] = loads(schedule.definition.surface).get("action") or {}
     return sent
 
 
 def arguments_of(sent: Any) -> list[Any]:
-    """Return the arguments of an `input`: an encoded envelope ({codec, blob}) stays opaque, as the only argument."""
+    """Return the arguments of an `input`. An encoded envelope ({codec, blob}) is not decoded: it is one argument."""
     return sent if isinstance(sent, list) else [] if sent is None else [sent]
 
 
 def action_form(schedule: Schedule) -> dict[str, Any]:
-    """Return the action as it was sent, as far as it is still current."""
+    """Return the action as it was sent, with the current workflow, queue and arguments."""
     definition, sent = schedule.definition, sent_action(schedule)
     args = loads(definition.action)["args"]
     is_same = "input" in sent and arguments_of(sent["input"]) == args
@@ -159,7 +159,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
 
 
 def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
-    """Return an event's payload; the outcome of a start says how the run came to start, as its instance id does."""
+    """Return an event's payload. If a run was started, `outcome` says why: this follows from its instance id."""
     if record.event_type != TRIGGERED or record.payload.get("outcome") != "triggered":
         return record.payload
     named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
@@ -182,7 +182,7 @@ def triggered(schedule_id: str, result: TriggerResult[RunHandle]) -> dict[str, A
 
 
 def backfilled(row: BackfillRow) -> dict[str, Any]:
-    """Return the outcome of one occurrence of a backfill; a buffered run counts as started."""
+    """Return the outcome of one occurrence of a backfill. A buffered run counts as started."""
     is_started = row.outcome in {"started", "buffered"}
     response: dict[str, Any] = {
         "fire_time": row.occurrence_at,
@@ -218,7 +218,7 @@ class DurableSchedule(Schema):
     paused: bool
     """Whether it is paused."""
     next_fire: datetime | None
-    """When it fires next; None while it does not."""
+    """When it fires next; None while it does not fire."""
     last_fire: datetime | None
     """When its newest run was started."""
     overlap_policy: str
@@ -228,11 +228,11 @@ class DurableSchedule(Schema):
     fires_count: int
     """How many runs it has started."""
     jitter_seconds: int
-    """The most that a fire is delayed."""
+    """The most seconds by which a fire is delayed."""
     max_runs: int | None
-    """How many runs may start; None: no limit."""
+    """How many runs may start in all; None means no limit."""
     remaining_actions: int | None
-    """How many runs may still start; None: no limit."""
+    """How many runs may still start; None means no limit."""
     spec: SpecForm
     """When it fires."""
     action: dict[str, Any]
@@ -254,19 +254,19 @@ class DurableSchedule(Schema):
 
 
 class DurableSchedulesResponse(Schema):
-    """A page of schedules, created newest first."""
+    """A page of schedules. The schedule that was created last comes first."""
 
     schedules: list[DurableSchedule]
     """The schedules of this page."""
     next_page_token: str | None
-    """Passed to read the next page; None on the last one."""
+    """The token of the next page; None on the last page."""
 
 
 class DurableState(Schema):
     """Whether a schedule fires."""
 
     status: str
-    """As in the list."""
+    """The same as `status` in the list."""
     paused: bool
     """Whether it is paused."""
     note: str | None
@@ -274,14 +274,14 @@ class DurableState(Schema):
 
 
 class RecentAction(Schema):
-    """A run among the newest."""
+    """One of the newest runs."""
 
     workflow_id: str
     """The instance id of the run."""
     run_id: str
     """Its uid."""
     outcome: Literal["scheduled", "triggered", "backfilled", "drained", "buffered"]
-    """What started it."""
+    """How it was started."""
     status: str
     """Its status."""
     fired_at: datetime
@@ -309,7 +309,7 @@ class DurableInfo(Schema):
     """Counters and the newest runs."""
 
     next_fire: datetime | None
-    """When it fires next; None while it does not."""
+    """When it fires next; None while it does not fire."""
     last_fire: datetime | None
     """When its newest run was started."""
     fires_count: int
@@ -323,9 +323,9 @@ class DurableInfo(Schema):
     skipped_trigger_count: int
     """How many occurrences and triggers started nothing."""
     last_skip_reason: str | None
-    """Why the newest of them started nothing."""
+    """Why the newest skipped occurrence or trigger started nothing."""
     last_skipped_at: datetime | None
-    """When that was recorded."""
+    """When the newest skip was recorded."""
 
 
 class DurableScheduleResponse(DurableSchedule):
@@ -379,7 +379,7 @@ class BackfilledFire(Schema):
     workflow_id: str | None = None
     """The instance id of its run."""
     reason: str | None = None
-    """Why it has none."""
+    """Why the occurrence has no run."""
 
 
 class BackfilledResponse(Schema):
@@ -388,15 +388,15 @@ class BackfilledResponse(Schema):
     schedule_id: str
     """The id."""
     outcome: Literal["backfill_started"]
-    """It has begun."""
+    """Always `backfill_started`."""
     backfill_id: str
-    """It continues after the response when the range is large; the native API reads its progress by this id."""
+    """The id of the backfill. A large backfill continues after the response; the native API shows its progress."""
     status: str
-    """Whether it runs or is done."""
+    """Whether the backfill is running or done."""
     fires_attempted: int
     """How many occurrences have an outcome by now."""
     results: list[BackfilledFire]
-    """The outcomes, where all are there within the request."""
+    """The outcome of each occurrence, if the backfill completed within the request; else empty."""
 
 
 class DurableEvent(Schema):
@@ -428,7 +428,7 @@ class HistoryResponse(Schema):
     events: list[DurableEvent]
     """The events of this page."""
     next_cursor: int | None
-    """Passed as `after_sequence` to read the next page; None on the last one."""
+    """The `after_sequence` of the next page; None on the last page."""
     has_more: bool
     """Whether another page follows."""
 
@@ -443,18 +443,18 @@ class ClusterResponse(Schema):
     namespace: dict[str, str]
     """The namespace of the request."""
     capabilities: dict[str, bool]
-    """Its capabilities."""
+    """The features of the server by name."""
     control_plane: dict[str, str]
-    """The versions of the control plane that it speaks."""
+    """The version of the control plane that the server supports, and its header."""
     worker_protocol: dict[str, Any]
-    """Its offer to workers of this protocol: nothing, because RQ's workers execute the runs."""
+    """What the server offers to workers of this protocol: nothing, because RQ's workers execute the runs."""
 
 
 class ReachableResponse(Schema):
     """Both backends responded."""
 
     status: Literal["ok"]
-    """Both responded."""
+    """Always `ok`."""
     version: str
     """The version of rqsched."""
 
@@ -473,7 +473,7 @@ class RefusalResponse(Schema):
     errors: dict[str, list[str]] | None = None
     """The messages of refused fields, by field."""
     last_safe_cursor: dict[str, Any] | None = None
-    """The position of a page token that belongs to a list with other filters."""
+    """The position in the other list, if the page token belongs to a list with other filters."""
     schedule_id: str | None = None
     """The schedule that the error is about, if any."""
     outcome: Literal["trigger_failed"] = "trigger_failed"

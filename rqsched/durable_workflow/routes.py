@@ -47,11 +47,11 @@ _OVERLAP = (ScheduleNotFoundError, InvalidPolicyError)
 _SCHEDULE: Sequence[ErrorLike] = (ScheduleNotFoundError, ScheduleStateError)
 ScheduleId = Annotated[str, Path(max_length=255, description="The id, unique in its namespace.")]
 RECENT = 10
-"""The newest runs that a description lists."""
+"""How many of the newest runs a description lists."""
 MOST_WAITING = 100
-"""The waiting runs that it lists."""
+"""How many waiting runs a description lists."""
 WITHIN_REQUEST = timedelta(seconds=2)
-"""How long a backfill runs within its request; the rest continues after the response."""
+"""How long a backfill runs within its request. The rest of the backfill continues after the response."""
 DEFAULT_EVENTS = 100
 _QUERY = 'An AND of equalities, such as WorkflowType = "invoice-sync" AND region = "eu".'
 
@@ -71,7 +71,7 @@ def list_schedules(
         str | None, Query(max_length=2_000, description="The next_page_token of the previous page.")
     ] = None,
 ) -> Response:
-    """List schedules, created newest first."""
+    """List schedules. The schedule that was created last comes first."""
     filters = requests.filters_of(call.namespace, status, workflow_type, query_text)
     cursor = requests.decode_token(next_page_token, call.namespace, filters)
     page = schedule_queries.fill_page(
@@ -89,7 +89,7 @@ def list_schedules(
     responses=REFUSED.of(ScheduleExistsError, *_DEFINITION),
 )
 def create_schedule(call: Admin, body: requests.DurableCreateRequest, request: Request) -> Response:
-    """Create a schedule; 409 when its id is taken."""
+    """Create a schedule; 409 if its id is taken."""
     if body.spec is None or body.action is None:
         raise ReasonError(422, "validation_failed", "spec and action are required.")
     name = body.schedule_id or uid_to_uuid(new_uid(call.scheduler.runtime.now()))
@@ -146,7 +146,7 @@ def read_schedule(call: Read, schedule_id: ScheduleId) -> Response:
 def update_schedule(
     call: Admin, schedule_id: ScheduleId, body: requests.DurableUpdateRequest, request: Request
 ) -> Response:
-    """Change what is sent: `spec` replaces, `action` merges by key."""
+    """Change the fields that are sent. A new `spec` replaces the old one; an `action` is merged key by key."""
     handle = _find(call, schedule_id)
     context = command_context(call, request, schedule_id, "update")
     workflow, options = _changes(call, handle, body)
@@ -156,7 +156,7 @@ def update_schedule(
 
 
 def _changes(call: Call, handle: ScheduleHandle, body: requests.DurableUpdateRequest) -> tuple[str | None, Any]:
-    """Return the changes; the executor changes only with the workflow."""
+    """Return the changes. The executor changes only if the workflow changes."""
     options: Any = requests.options_of(body)
     if body.action is None:
         return None, options
@@ -173,7 +173,7 @@ def _changes(call: Call, handle: ScheduleHandle, body: requests.DurableUpdateReq
     "/{schedule_id}", response_model=responses.OutcomeResponse, responses=REFUSED.of(ScheduleNotFoundError)
 )
 def delete_schedule(call: Admin, schedule_id: ScheduleId, request: Request) -> Response:
-    """Delete softly: history stays."""
+    """Delete a schedule. Its history stays."""
     context = command_context(call, request, schedule_id, "delete")
     _find(call, schedule_id).delete(reason="deleted", context=context)
     return _outcome(schedule_id, "deleted")
@@ -183,7 +183,7 @@ def delete_schedule(call: Admin, schedule_id: ScheduleId, request: Request) -> R
 def pause_schedule(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.DurableNoteRequest | None = None
 ) -> Response:
-    """Stop firing; a paused schedule stays paused."""
+    """Pause a schedule. If it is paused already, it stays paused."""
     context = command_context(call, request, schedule_id, "pause")
     _switch(_find(call, schedule_id), paused=True, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "paused")
@@ -193,14 +193,14 @@ def pause_schedule(
 def resume_schedule(
     call: Operate, schedule_id: ScheduleId, request: Request, body: requests.DurableNoteRequest | None = None
 ) -> Response:
-    """Fire again from now; a dead schedule is revived."""
+    """Resume a schedule, so that it fires from now on. A dead schedule is restarted."""
     context = command_context(call, request, schedule_id, "resume")
     _switch(_find(call, schedule_id), paused=False, note=body.note if body else None, context=context)
     return _outcome(schedule_id, "resumed")
 
 
 def _switch(handle: ScheduleHandle, *, paused: bool, note: str | None, context: CommandContext) -> None:
-    """Pause or resume it, unless it is so already."""
+    """Pause or resume a schedule, unless it is in this state already."""
     try:
         _switch_once(handle, paused=paused, note=note, context=context)
     except ScheduleStateError:  # another request was faster: read again and retry once
@@ -247,7 +247,7 @@ def trigger_schedule(
 def backfill_schedule(
     call: Operate, schedule_id: ScheduleId, body: requests.DurableBackfillRequest, request: Request
 ) -> Response:
-    """Fire the past occurrences of a range; after two seconds the response is sent and the rest continues."""
+    """Fire the past occurrences of a range. If this takes more than two seconds, it continues after the response."""
     if body.end_time <= body.start_time:
         raise ReasonError(422, "invalid_time_range", "end_time must be after start_time.")
     handle = _find(call, schedule_id)
@@ -283,7 +283,7 @@ def read_history(
     limit: Annotated[str | None, Query(max_length=32, description="1 to 500; 100 when it is not a number.")] = None,
     after_sequence: Annotated[str | None, Query(max_length=32, description="Only later events.")] = None,
 ) -> Response:
-    """Read audit events in order; works on deleted schedules."""
+    """Read the audit events of a schedule in order, even if the schedule is deleted."""
     handle, after = call.newest(schedule_id), _sequence(after_sequence)
     is_number = limit is not None and limit.isascii() and limit.isdigit() and 0 < len(limit) <= 18
     wanted = min(int(limit or 0) or DEFAULT_EVENTS, MAX_PAGE) if is_number else DEFAULT_EVENTS
@@ -309,7 +309,7 @@ def _sequence(text: str | None) -> int:
 
 
 def _find(call: Call, schedule_id: str) -> ScheduleHandle:
-    """Find a schedule; a done one does not exist on this surface."""
+    """Find a schedule. A done schedule does not exist on this surface."""
     handle = call.schedule(schedule_id)
     if handle.state.status is ScheduleStatus.DONE:
         raise ScheduleNotFoundError(schedule_id, call.namespace)
@@ -330,7 +330,7 @@ router.include_router(_schedules)
 
 @router.get("/api/cluster/info", response_model=responses.ClusterResponse)
 def cluster_info(call: Read) -> Response:
-    """Return the capabilities: schedules; no workers and no external payload storage."""
+    """Return the capabilities of this server: it has schedules, but no workers and no external payload storage."""
     return Json(
         {
             "server": "rqsched",
@@ -345,7 +345,7 @@ def cluster_info(call: Read) -> Response:
 
 @router.get("/api/health", response_model=responses.ReachableResponse)
 def health(call: Read) -> Response:
-    """Return whether SQL responds and Redis takes writes; 503 when one does not."""
+    """Return `ok` if SQL responds and Redis takes writes; else 503."""
     runtime = call.scheduler.runtime
     runtime.ownership.database_id()
     runtime.transport.try_write()

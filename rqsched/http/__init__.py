@@ -1,9 +1,10 @@
-"""HTTP: one ASGI application over a Scheduler, with three surfaces and one error mapping.
+"""Serve a Scheduler over HTTP: one ASGI application with three surfaces, which map errors alike.
 
 >>> from rqsched.http import create_app
 >>> app = create_app(scheduler)  # doctest: +SKIP
 
-`uvicorn --factory rqsched.http:create_app` runs it from `RQSCHED_*`; `rqsched web` does so with safer defaults.
+`uvicorn --factory rqsched.http:create_app` serves an application that reads its settings from `RQSCHED_*`. The command
+`rqsched web` does the same with safer defaults.
 """
 
 from importlib import import_module
@@ -26,7 +27,9 @@ _HOMES = {
     "run_server": "server",
     "serve": "app",
 }
-"""The module of each name. It is imported at its first use: routes of features import parts of this package."""
+"""The module of each public name. A module is imported when its name is first used, because the routes of features
+import parts of this package.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -35,9 +35,9 @@ from rqsched.http.server import serve_visibly, serve_with_workers
 from rqsched.http.surface import DEFAULT
 
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
-"""The access log of uvicorn. It is turned off, because it has the query of each request, which may hold a secret."""
+"""Options that turn off uvicorn's access log. It contains the query of each request, which may contain a secret."""
 _PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
-"""The web process waits for SQL for a shorter time than a worker: its callers soon get 503 instead."""
+"""How long the web process waits for SQL: shorter than a worker, so that callers get 503 soon."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
@@ -50,12 +50,12 @@ def create_app(
     authenticate: Authenticate | None = None,
     recover: bool = True,
 ) -> FastAPI:
-    """Create the ASGI application; without a scheduler it creates one from `RQSCHED_*` and closes it at shutdown.
+    """Create the ASGI application. By default, it makes a scheduler from `RQSCHED_*` and closes it at shutdown.
 
     >>> existing_app.mount("/rqsched", create_app(scheduler))  # doctest: +SKIP
 
-    Unless `recover` is False, an application that is served alone takes turns with the workers at reconcile passes; one
-    such process is enough. A mounted application gets no lifespan: call `scheduler.keep_recovering()` yourself.
+    If `recover` is True, the application shares the reconcile passes with the workers. One such process is enough. If
+    the application is mounted in another one, it makes no passes: call `scheduler.keep_recovering()` yourself.
     `authenticate` is your own authentication: it returns a Principal for a request, or None to let tokens decide.
     Raises ConfigError for invalid settings or tokens.
     """
@@ -104,7 +104,7 @@ def _render_not_allowed(request: Request, error: Exception) -> Response:
 
 
 def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
-    """Return the routes of the dashboard and its session check. Without its extra, return a page with a hint."""
+    """Return the dashboard's routes and its session check. If its extra is not installed, return a page with a hint."""
     try:
         from rqsched.dashboard.routes import routes  # noqa: PLC0415 - an optional extra
         from rqsched.dashboard.session import sessions  # noqa: PLC0415 - as above
@@ -149,8 +149,8 @@ def serve(
     """Serve until SIGTERM or Ctrl-C; `options` are uvicorn's. Requests are logged by `rqsched.http.access`.
 
     With `workers` above 1, that many processes serve the same address, and a process that ends is replaced. Returns
-    the exit code. Raises ConfigError, before anything is opened, when `host` is not loopback and no token is
-    configured, or when `root_path` collides with a path of ours.
+    the exit code. Raises ConfigError if `host` is not loopback and no token is configured. Raises ConfigError if
+    `root_path` collides with a path of rqsched. Both are checked before anything is opened.
     """
     settings = settings or Settings()
     if collides(root_path := str(options.get("root_path", ""))):

@@ -30,9 +30,9 @@ from rqsched.http.limits import TokenBuckets
 from rqsched.http.root_path import collides, is_below
 
 PRINCIPAL = "rqsched.principal"
-"""The key of a request's scope for its principal, once it is known."""
+"""The key under which a request's scope stores the principal, after the principal was found."""
 REFUSED_PREFIX = "rqsched.refused_prefix"
-"""The key of a request's scope for a trusted proxy's prefix that is refused because it collides with a path of ours."""
+"""The key under which a request's scope stores a trusted proxy's prefix, if it collides with a path of rqsched."""
 _PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 _FORWARDED = re.compile(r"forwarded|via|x-real-ip|x-forwarded-.*")
 """Headers in which a proxy names the real client."""
@@ -42,7 +42,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Role(IntEnum):
-    """The operations that a principal may call; each role includes those before it."""
+    """The operations that a principal may call. Each role includes the operations of the roles before it."""
 
     READ = 1
     """Read schedules, runs, events and metrics."""
@@ -57,11 +57,11 @@ class Principal:
     """The caller of a request."""
 
     name: str
-    """Recorded in the audit events of its changes."""
+    """The name that the audit events of this caller's changes record."""
     role: Role
-    """The operations that it may call."""
+    """The operations that the caller may call."""
     namespaces: frozenset[str] | None = None
-    """The namespaces that it may see; None means all. Other namespaces are answered as if they did not exist."""
+    """The namespaces that the caller may see; None means all. The answers treat other namespaces as nonexistent."""
 
     def sees(self, namespace: str) -> bool:
         """Return whether a namespace exists for this principal."""
@@ -69,7 +69,7 @@ class Principal:
 
 
 LOCAL = Principal("local", Role.ADMIN)
-"""Every caller on the loopback interface when no token is configured."""
+"""The principal of every caller on the loopback interface, if no token is configured."""
 
 Authenticate: TypeAlias = Callable[[HTTPConnection], "Principal | None"]
 """An application's own authentication: returns the principal of a request, or None to let tokens decide."""
@@ -150,7 +150,7 @@ class Tokens:
         return self._entries
 
     def find(self, secret: str) -> Principal | None:
-        """Return the principal of a secret, or None. All entries are compared: timing must not reveal a match."""
+        """Return the principal of a secret, or None. All entries are compared, so that timing reveals no match."""
         digest, found = _digest(secret), None
         for known, principal in self._entries:
             if hmac.compare_digest(known, digest):
@@ -169,7 +169,7 @@ def _entry(number: int, raw: Any) -> _Entry:
 
 
 class Authenticator:
-    """Finds the principal of a request: by the application's own rule, by token, or because it is from this machine."""
+    """Finds the principal of a request: by the application's own rule, by token, or by the address of this machine."""
 
     def __init__(
         self, tokens: Tokens, authenticate: Authenticate | None = None, failures: TokenBuckets | None = None
@@ -179,7 +179,10 @@ class Authenticator:
         self._failures = failures
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
-        """Return the principal, found once for a request; raises UnauthorizedError or ForbiddenError."""
+        """Return the principal of a request. It is searched once for each request.
+
+        Raises UnauthorizedError or ForbiddenError.
+        """
         found: Principal | None = connection.scope.get(PRINCIPAL)
         if found is None:
             found = connection.scope[PRINCIPAL] = self._find(connection)
@@ -241,7 +244,7 @@ def _is_cross_site(connection: HTTPConnection) -> bool:
 
 
 UNIX = "unix"
-"""The word for all peers on a UNIX socket, which have no address."""
+"""The entry that means all peers on a UNIX socket, because these peers have no address."""
 Address = IPv4Address | IPv6Address
 
 
@@ -253,11 +256,12 @@ class TrustedProxies:
         self._trusts_unix = UNIX in networks
 
     def look_through(self, scope: Scope) -> Scope:
-        """Return the request's scope as its client sent it if the peer is a trusted proxy, else unchanged.
+        """Return the request's scope. If the peer is a trusted proxy, replace the proxy's address by the client's.
 
-        X-Forwarded-For is read from its end, where the nearest proxy wrote, up to the first address that is not a
-        trusted proxy's. X-Forwarded-Proto says whether the client came by HTTPS. X-Forwarded-Prefix is the path below
-        which the proxy serves the application; if that is a path of ours, it is ignored and noted for a refusal.
+        X-Forwarded-For is read backwards, because the nearest proxy writes at its end. The first address that is not a
+        trusted proxy's is the client. X-Forwarded-Proto says whether the client used HTTPS. X-Forwarded-Prefix is the
+        path below which the proxy serves the application. If this prefix collides with a path of rqsched, it is not
+        applied, but stored in the scope, and the guard refuses the request.
         """
         host = scope["client"][0] if scope.get("client") else ""
         peer = address_in(host)

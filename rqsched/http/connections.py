@@ -1,8 +1,9 @@
-"""The connections of a web process: fewer than its file descriptors, and closed when no request comes.
+"""Limit the connections of a web process, and close connections that wait for a request for too long.
 
 uvicorn and h11 wait without limit for the rest of a request's head. asyncio accepts connections even when no descriptor
-is left, and then writes thousands of tracebacks a second. Here a request's head has 5 s to arrive. When there are too
-many connections, the longest idle one is closed. Some descriptors stay reserved for SQL, Redis and files.
+is left, and then writes thousands of tracebacks a second. Here a request's head has 5 s to arrive. If there are too
+many connections, the connection that has been idle longest is closed. Some file descriptors are reserved for SQL, Redis
+and files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 HEAD_SECONDS = 5.0
 """Seconds that a request's head may take to arrive before its connection is closed."""
 _SPARE = 128
-"""The number of descriptors that are reserved for SQL, Redis and files, but at most half of all descriptors."""
+"""The number of descriptors reserved for SQL, Redis and files. At most half of all descriptors are reserved."""
 _LOG_AGAIN = 60.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -73,7 +74,7 @@ class Connection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect a request. If there are too many connections, close the connection that is idle for longest."""
+        """Expect a request. If there are too many connections, close the connection that has been idle longest."""
         super().connection_made(transport)
         idle = self.server_state.idle
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency and idle:
@@ -121,15 +122,15 @@ class Connection(H11Protocol):
 
 
 _AT_ONCE = 4
-"""The most connections that are accepted in one turn of the loop. Connections that are closed to make room keep their
-descriptors until the next turn, and the next connection, such as a probe's, needs a free one."""
+"""The most connections that are accepted in one turn of the event loop. If connections are closed to make room, their
+descriptors become free in the next turn. Until then, the next connection needs another free descriptor."""
 
 
 class Listening(socket.socket):
     """A listening socket that refuses connections when only reserved descriptors are left."""
 
     def __init__(self, bound: socket.socket, connections: Connections) -> None:
-        """Take over a bound socket, and detach the given object."""
+        """Take over the descriptor of a bound socket. The object `bound` is detached from it."""
         # uvicorn's socket has no protocol, and asyncio turns Nagle's algorithm off only if the protocol is TCP. With
         # that algorithm, the body of a response waits up to 40 ms until the client has acknowledged the head. A socket
         # that is made from the descriptor gets its protocol from the system.

@@ -1,4 +1,4 @@
-"""The parameter of endpoints: a Call with the scheduler, the principal, the namespace and the audit context.
+"""Give each endpoint a Call: the scheduler, the principal, the namespace and the audit context of a request.
 
 >>> @router.post("/schedules/{schedule_id}/pause/")  # doctest: +SKIP
 ... def pause(call: Operate, schedule_id: str) -> ...:
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wiring:
-    """The collaborators of one application; `app.state.rqsched`."""
+    """The objects that serve one application. They are stored as `app.state.rqsched`."""
 
     scheduler: Scheduler
     """The scheduler whose schedules are served."""
@@ -62,7 +62,7 @@ class Wiring:
 
     @classmethod
     def of(cls, scheduler: Scheduler, authenticator: Authenticator, limits: Limits) -> Wiring:
-        """Return the collaborators that serve `scheduler` within `limits`."""
+        """Return the objects that serve `scheduler` within `limits`."""
         return cls(
             scheduler,
             authenticator,
@@ -84,15 +84,15 @@ class Call:
     principal: Principal
     """The caller."""
     namespace: str
-    """A namespace that the principal may see."""
+    """The requested namespace. The principal may see it."""
     request_id: str
     """Recorded in audit events and logs."""
     traceparent: str | None = None
-    """The caller's span, as its header `traceparent` names it; None without one."""
+    """The caller's span, from the header `traceparent`; None without this header."""
 
     @property
     def context(self) -> CommandContext:
-        """The command context of audit events."""
+        """The context that audit events of this request record."""
         name, own, span = self.principal.name, self.request_id, self.traceparent
         return CommandContext(principal=name, request_id=own, source="http", traceparent=span)
 
@@ -105,7 +105,7 @@ class Call:
         return self.scheduler.get(schedule_id, namespace=self.namespace)
 
     def schedule_and_run(self, schedule_id: str) -> tuple[Schedule, LastRun | None]:
-        """Read a schedule that is not deleted, and its newest run, at once; raises ScheduleNotFoundError."""
+        """Read a schedule that is not deleted and its newest run, in one transaction; raises ScheduleNotFoundError."""
 
         def look(connection: Connection) -> tuple[Schedule, LastRun | None] | None:
             schedule = schedules.find_named(connection, self.namespace, schedule_id)
@@ -124,7 +124,7 @@ class Call:
 
 
 def wiring_of(request: Request) -> Wiring:
-    """Return the collaborators of this application."""
+    """Return the objects that serve this application."""
     wiring: Wiring = request.app.state.rqsched
     return wiring
 
@@ -135,7 +135,7 @@ def get_scheduler(request: Request) -> Scheduler:
 
 
 async def principal_of(request: Request) -> Principal:
-    """Authenticate and count the request against the principal's rate; raises HttpError."""
+    """Authenticate the request, and count it against the principal's rate limit; raises HttpError."""
     wiring = wiring_of(request)
     principal = wiring.authenticator.principal_of(request)
     allowance = wiring.buckets.take(principal.name)
@@ -155,11 +155,11 @@ async def namespace_of(
 ) -> str:
     """Return the requested namespace: header, then query, then the default.
 
-    Raises InvalidIdError, and NamespaceNotFoundError when the principal may not see it.
+    Raises InvalidIdError. Raises NamespaceNotFoundError if the principal may not see the namespace.
     """
     default = get_scheduler(request).settings.namespace
     if not principal.sees(default) and len(principal.namespaces or ()) == 1:
-        (default,) = principal.namespaces or (default,)  # with a token of one namespace, this is the default
+        (default,) = principal.namespaces or (default,)  # the only namespace of the token is its default
     wanted = require_id(x_namespace or namespace or default, "namespace")
     if not principal.sees(wanted):
         raise NamespaceNotFoundError(wanted)
@@ -185,7 +185,7 @@ def require_all(call: Call) -> None:
 
 
 def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
-    """Refuse URLs that would be called from inside the operator's network unless the operator allows their host."""
+    """Refuse URLs on hosts that the operator does not allow, because the operator's network would call these URLs."""
     refused = refused_url(notifications, scheduler.settings.notification_hosts)
     if refused is not None:
         name, host = refused
@@ -196,8 +196,9 @@ def require_allowed_hosts(scheduler: Scheduler, notifications: object) -> None:
 def allow(role: Role, *, takes_conditions: bool = True) -> Callable[..., Awaitable[Call]]:
     """Return the dependency that requires a role.
 
-    A namespace that the principal may not see is answered 404, even if the role is missing, too (403). Without
-    `takes_conditions`, a conditional request is refused, because its caller would believe that the condition held.
+    If the principal may not see the namespace, the response is 404, even if the principal also lacks the role (403). If
+    `takes_conditions` is False, a conditional request is refused. Otherwise its caller would believe that the condition
+    was checked.
     """
 
     async def admit(request: Request, principal: SignedIn, namespace: Namespace) -> Call:
@@ -219,11 +220,11 @@ _CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
 Read = Annotated[Call, Depends(allow(Role.READ))]
 """A call that requires the role `read`."""
 Operate = Annotated[Call, Depends(allow(Role.OPERATE))]
-"""A call that requires the role `operate`, and reads the conditions itself."""
+"""A call that requires the role `operate`. Its endpoint checks conditions, such as If-Match."""
 OperateAlways = Annotated[Call, Depends(allow(Role.OPERATE, takes_conditions=False))]
 """A call that requires the role `operate`, and refuses conditions."""
 Admin = Annotated[Call, Depends(allow(Role.ADMIN))]
-"""A call that requires the role `admin`, and reads the conditions itself."""
+"""A call that requires the role `admin`. Its endpoint checks conditions, such as If-Match."""
 AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))]
 """A call that requires the role `admin`, and refuses conditions."""
 
@@ -231,7 +232,7 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 def _heavy(
     role: Role, *, takes_conditions: bool = True, only: Callable[[dict[str, Any]], bool] | None = None
 ) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds. With `only`, only if it accepts the body."""
+    """Return the dependency of a call that computes for seconds. With `only`, this applies to the bodies it accepts."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:
@@ -263,11 +264,11 @@ ReadHeavy = Annotated[Call, Depends(_heavy(Role.READ))]
 AdminHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN))]
 """A call that requires the role `admin` and computes for seconds."""
 OperateOrHeavy = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_is_dry))]
-"""A call as `OperateAlways`, which computes for seconds when it is a dry run."""
+"""A call like `OperateAlways`. As a dry run, it computes for seconds."""
 OperateOrCount = Annotated[Call, Depends(_heavy(Role.OPERATE, takes_conditions=False, only=_counts))]
-"""A call as `OperateOrHeavy`, which also computes for seconds when it has no cursor, and therefore counts."""
+"""A call like `OperateOrHeavy`. Without a cursor, it also computes for seconds, because it counts the schedules."""
 AdminOrHeavy = Annotated[Call, Depends(_heavy(Role.ADMIN, takes_conditions=False, only=_is_dry))]
-"""A call as `AdminAlways`, which computes for seconds when it is a dry run."""
+"""A call like `AdminAlways`. As a dry run, it computes for seconds."""
 
 bearer = HTTPBearer(auto_error=False, description="A token of RQSCHED_TOKENS; not required when none is configured.")
-"""For the OpenAPI document; `principal_of` does the work."""
+"""The security scheme for the OpenAPI document. It checks nothing, because `principal_of` authenticates."""

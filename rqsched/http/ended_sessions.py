@@ -22,7 +22,7 @@ from rqsched.api.database import (
 from rqsched.api.runtime import Runtime
 
 FRESH = timedelta(seconds=2)
-"""How long the rows are cached. Caching and reading together take less than 5 s, the time until a log-out applies."""
+"""How long the rows are cached. Every process must refuse an ended session within 5 s, including the time to read."""
 _PREFIX = "logout:"
 
 
@@ -36,7 +36,7 @@ class EndedSessions:
         self._read_at: datetime | None = None
 
     def end(self, key: str, expires_at: int) -> None:
-        """Refuse a session from now on; `key` has at most 57 characters, `expires_at` is in seconds of the epoch.
+        """Refuse a session from now on. `key` has at most 57 characters; `expires_at` is in seconds since the epoch.
 
         Also deletes the rows of sessions that have expired. Raises DatabaseUnavailableError.
         """
@@ -50,7 +50,7 @@ class EndedSessions:
         self._ended |= {key}
 
     def secret(self) -> bytes | None:
-        """Return the secret that signs sessions, at most two seconds old; None before the first log-in.
+        """Return the secret that signs sessions, as read within the last two seconds; None before the first log-in.
 
         Raises DatabaseUnavailableError.
         """
@@ -72,11 +72,11 @@ class EndedSessions:
 
     @property
     def known_secret(self) -> bytes | None:
-        """The secret from the last read, however long ago that was: an event loop must not wait for SQL."""
+        """The secret from the last read, however old. Event loops use it, because they must not wait for SQL."""
         return self._secret
 
     def has(self, key: str) -> bool:
-        """Return whether a session was ended, by a read that is at most two seconds old.
+        """Return whether a session has ended, according to a read that is at most two seconds old.
 
         Raises DatabaseUnavailableError.
         """
@@ -84,7 +84,7 @@ class EndedSessions:
         return key in self._ended
 
     def had(self, key: str) -> bool:
-        """Return whether a session had ended at the last read, however old: an event loop must not wait for SQL."""
+        """Return whether a session had ended at the last read, however old. Event loops use this to avoid SQL."""
         return key in self._ended
 
     def _look(self) -> None:

@@ -33,9 +33,9 @@ from rqsched.errors import (
 )
 
 MOST_ERRORS = 20
-"""Errors of fields that a response lists; the others are counted."""
+"""The most errors of fields that a response lists. It only counts further errors."""
 MORE = "more_errors"
-"""The type of pydantic's error that counts others which are not listed."""
+"""The type of a pydantic error that stands for further errors and has their number."""
 _MOST_CHARACTERS = 255
 RETRY_AFTER = 5
 """Seconds after which a caller may try again when a backend does not respond."""
@@ -111,7 +111,7 @@ class TooSlowError(HttpError):
 
 
 class BusyError(HttpError):
-    """The sender is unknown, and newer requests from its address have displaced this one."""
+    """The sender is not authenticated, and newer requests from its address have displaced this request."""
 
     code = "busy"
     remedy = "Try again after the seconds of Retry-After, or send a token."
@@ -210,7 +210,7 @@ EXPECTED: tuple[type[Exception], ...] = (RqschedError, RequestValidationError, H
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Map an error; an unexpected one reveals no details."""
+    """Map an error to a Problem. An unexpected error reveals no details."""
     if isinstance(error, HttpError):
         return Problem(error.http_status, error.code, str(error), headers=error.headers, error=error)
     if isinstance(error, RqschedError):

@@ -1,8 +1,8 @@
-"""New audit events for any number of readers, with one poll of the database a second in each process.
+"""Give new audit events to any number of readers. Each process polls the database once a second.
 
 A thread polls while there are readers, and gives each event once to every reader that wants it. The buffer of a reader
 is limited, and a reader that does not keep up is disconnected. While the database does not answer, readers get no
-events; then the poll continues at its position.
+events. Afterwards, polling continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rqsched.types import Page
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 PAGE = 100
-"""How many events are read at once; a payload may have 256 KiB."""
+"""How many events are read at once. The number is small, because a payload may have 256 KiB."""
 _MOST_EVENTS, _MOST_CHARACTERS = 1_000, 8_000_000
 _THREADS = 4
 _RECENT, _POLLS = timedelta(seconds=2), 10
-"""How far each poll overlaps the one before it; every tenth overlaps by `SETTLING`."""
+"""How far the range of each poll overlaps the previous range. Every tenth poll overlaps by `SETTLING` instead."""
 
 
-_READS: RunVar[CapacityLimiter] = RunVar("rqsched_stream_reads")  # an event loop has its own
+_READS: RunVar[CapacityLimiter] = RunVar("rqsched_stream_reads")  # each event loop has a separate limiter
 
 
 def _reads() -> CapacityLimiter:
@@ -49,9 +49,9 @@ def _reads() -> CapacityLimiter:
 
 
 class Reader:
-    """One stream: a limited buffer of events. It belongs to the event loop in which it was created.
+    """One stream, with a limited buffer of events. It belongs to the event loop in which it was created.
 
-    The polling thread calls `may_read` at each poll, and ends the stream if it returns False.
+    The polling thread calls `may_read` at each poll. If `may_read` returns False, the stream ends.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Reader:
         self._size += sum(event.size for event in events)
         if len(self._events) > _MOST_EVENTS or self._size > _MOST_CHARACTERS:
             self._events.clear()
-            self.behind.set()  # the reader resumes at its position
+            self.behind.set()  # the client reconnects and resumes at its position
             return
         self._changed.set()
 
@@ -105,7 +105,7 @@ class Reader:
         self._changed.set()
 
     async def take(self, seconds: float) -> list[FoundEvent]:
-        """Wait for events up to a timeout; return the events that have arrived."""
+        """Wait for events for up to `seconds`, and return the events that have arrived."""
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
@@ -182,7 +182,7 @@ class EventFeed:
                 self._poll(readers, seen, polled_at - reach)
             except (RqschedError, DatabaseError) as error:
                 _log.warning("audit events cannot be read: %s", error, extra={"action": "event_feed_failed"})
-                number = 0  # the next poll looks as far back as events may have appeared
+                number = 0  # makes the next poll overlap by `SETTLING`
             except Exception:  # noqa: BLE001 - a thread's boundary
                 _log.exception("audit events cannot be read", extra={"action": "event_feed_failed"})
                 number = 0
@@ -196,7 +196,7 @@ class EventFeed:
         """Return the readers; without any, end the polling thread."""
         with self._lock:
             readers = [] if self._is_closed else list(self._readers)
-            self._wake.clear()  # also with readers: the last may have left and another come since the last poll
+            self._wake.clear()  # if the last reader has left and a new one has come, the event is still set
             if not readers:
                 self._thread = None
             return readers

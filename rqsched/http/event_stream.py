@@ -1,4 +1,4 @@
-"""A streamed response: audit events as server-sent events, from a reader's position and then as they are recorded.
+"""Stream audit events as server-sent events: events after a reader's position, then new events as they are recorded.
 
 Delivery is at least once: a reader that reconnects gets the events shortly before its position again, because
 transactions do not commit in the order in which they read the clock. (schedule_uid, sequence) identifies an event.
@@ -48,15 +48,15 @@ class Cursor(Protocol):
         ...
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return the events that are new to the reader, and move the position behind them."""
+        """Return the events that are new to the reader, and move the position after them."""
         ...
 
     def rewind(self) -> None:
-        """Move back as far as events may still appear. Later events come from the feed."""
+        """Move the position back as far as older events may still appear. Later events come from the feed."""
         ...
 
     def id_of(self, event: FoundEvent) -> str:
-        """Return the id by which a reader continues behind an event."""
+        """Return the id with which a reader continues after an event."""
         ...
 
 
@@ -75,7 +75,7 @@ class NamespaceCursor:
         return event_queries.read_after(connection, [self._namespace], self._position, limit=PAGE)
 
     def take(self, events: list[FoundEvent]) -> list[FoundEvent]:
-        """Return the events that are new to the reader. Soon after the start, only the feed still filters repeats."""
+        """Return the events that are new to the reader. Some time after the start, the feed alone removes repeats."""
         if not events:
             return []
         self._position = max(self._position, events[-1].position)
@@ -90,7 +90,7 @@ class NamespaceCursor:
         return fresh
 
     def rewind(self) -> None:
-        """Move back as far as events may still appear."""
+        """Move the position back as far as older events may still appear."""
         newest = self._position.recorded_at
         self._until = newest + 2 * SETTLING
         self._position = event_queries.position_before(newest - SETTLING)
@@ -101,14 +101,14 @@ class NamespaceCursor:
 
 
 class ScheduleCursor:
-    """The position of a reader of one schedule, whose sequences have no gaps and appear in order."""
+    """The position of a reader of one schedule. The sequences of a schedule have no gaps and appear in order."""
 
     def __init__(self, namespace: str, schedule_id: str, uid: str, sequence: int) -> None:
         self._names = schedule_id, namespace
         self._uid, self._sequence = uid, sequence
 
     def read(self, connection: Connection) -> Page[FoundEvent]:
-        """Read the next page of its history."""
+        """Read the next page of the schedule's history."""
         page = event_queries.history(
             connection, self._uid, limit=PAGE, after_sequence=self._sequence, most=PAGE_CHARACTERS
         )
@@ -130,7 +130,7 @@ class ScheduleCursor:
 
 
 def event_fields(event: FoundEvent, id_: str) -> dict[str, Any]:
-    """Return an event as it was recorded, with the id by which a reader continues behind it."""
+    """Return an event as it was recorded, with the id with which a reader continues after this event."""
     record = asdict(event.record) | {"recorded_at": iso_utc(event.record.recorded_at)}
     return {"id": id_, "schedule_id": event.schedule_id, **record}
 
@@ -139,7 +139,7 @@ class Wanted(NamedTuple):
     """A reader's filter of events."""
 
     event_types: Collection[str] = frozenset()
-    """The types that pass; none is all."""
+    """The types that pass. If this is empty, all types pass."""
     principal: str | None = None
     """A part of the principal's name, in any case; None lets all events pass, also those without a principal."""
 
@@ -164,10 +164,10 @@ async def open_stream(
     wanted: Wanted = EVERYTHING,
     fields: Fields = event_fields,
 ) -> EventStream:
-    """Return the response of a stream; a new reader gets only events recorded from now on.
+    """Return the response of a stream. A new reader gets only events that are recorded from now on.
 
-    `fields` builds the fields of each event. Raises TooManyStreamsError, and DatabaseUnavailableError, before the
-    response begins.
+    `fields` builds the fields of each event. Raises TooManyStreamsError or DatabaseUnavailableError before the response
+    begins.
     """
     feed.require_room()
     while is_new:
@@ -247,7 +247,7 @@ class EventStream(Response):
             found = await self._reader.take(max(0.0, min(ends_at, sent_at + limits.heartbeat) - now))
             chunk = self._render(self._cursor.take(found))
             if not chunk and time.monotonic() - sent_at >= limits.heartbeat:
-                chunk = _HEARTBEAT  # also if only events come that the filter of the reader refuses
+                chunk = _HEARTBEAT  # also while all new events fail the filter of the reader
             if chunk:
                 yield chunk
                 sent_at = time.monotonic()

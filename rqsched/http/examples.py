@@ -1,4 +1,4 @@
-"""The examples of the OpenAPI document: given by a schema, or made from the types and names of its fields."""
+"""Make the examples of the OpenAPI document. If a schema has no example, its fields' types and names yield one."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ VALUES: Mapping[str, Any] = {
     "NamespaceDataResponse.rows": {"runs": 4711}, "TriggerResponse.outcome": "triggered",
     "WorkflowResponse.name": "invoice-sync",
 }  # fmt: skip
-"""Values by the name of a field that has their type, by the names of a schema and its field, or by that of a schema."""
+"""Example values by name: of a field, of a schema, or of both (`schema.field`)."""
 _HAS_OWN = re.compile(r"\$ref|uuid")
-"""The schemas of fields whose example is not taken from VALUES."""
+"""Matches schemas of fields whose example is not taken from the values above."""
 _BY_FORMAT = {"date-time": _START, "date": "2026-01-31", "uuid": "0197a3c2-5f00-7000-8000-000000000001"}
 _TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
 
@@ -62,8 +62,8 @@ def shown(example: dict[str, Any]) -> JsonDict:
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], owner: str = "", name: str = "") -> Any:
     """Return a value that a schema allows. An object gets its required fields.
 
-    `schemas` are the schemas to which it may refer. If `owner` and `name` are given, the schema is that of the field
-    `name` of the schema `owner`.
+    `schemas` contains the schemas to which `schema` may refer. If `owner` and `name` are given, `schema` belongs to the
+    field `name` of the schema `owner`.
     """
     if "$ref" in schema:
         named = schema["$ref"].rpartition("/")[2]

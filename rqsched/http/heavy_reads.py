@@ -1,4 +1,4 @@
-"""Heavy reads: requests that compute for seconds. They occupy at most a quarter of the threads, and one per principal.
+"""Limit heavy reads: requests that compute for seconds. They may occupy a quarter of the threads, one per principal.
 
 The work of a heavy read ends when its client has disconnected.
 """

@@ -22,21 +22,21 @@ class Limits:
     body_seconds: float = 20.0
     """Seconds that a body may take to arrive before it is refused."""
     stranger_bytes: int = 16 * 1024
-    """The largest body that is read before its sender is authenticated: the form of a login. The APIs read none."""
+    """The largest body that is read before its sender is authenticated. Only the login form is read so."""
     strangers: int = 50
-    """How many bodies of unauthenticated senders are read at once from one address. A further body ends the oldest."""
+    """How many bodies of unauthenticated senders are read at once per address. A further body displaces the oldest."""
     failures: int = 20
-    """Unknown tokens that one address may send at once."""
+    """How many unknown tokens one address may send at once."""
     failure_rate: float = 0.5
-    """Unknown tokens per second of one address in the long run; 0 means no limit."""
+    """How many unknown tokens per second one address may send in the long run; 0 means no limit."""
     rate: float = 500.0
-    """Requests per second of each principal in the long run; 0 means no limit."""
+    """How many requests per second each principal may send in the long run; 0 means no limit."""
     burst: int = 2_000
-    """Requests that a principal may send at once after a pause."""
+    """How many requests a principal may send at once after a pause."""
     streams: int = 1_000
-    """Streams of events that are open at once."""
+    """How many streams of events may be open at once."""
     stream_seconds: float = 3_600.0
-    """Seconds after which a stream is ended; its reader reconnects at its position."""
+    """Seconds after which a stream is ended. Its client then reconnects and continues at its position."""
     stream_poll: float = 1.0
     """Seconds between two polls for new events, while there are streams."""
     heartbeat: float = 15.0
@@ -48,9 +48,9 @@ class Allowance:
     """A principal's remaining requests."""
 
     limit: int
-    """Requests at once after a pause."""
+    """How many requests the principal may send at once after a pause."""
     remaining: int
-    """Requests that the principal may send now."""
+    """How many requests the principal may send now."""
     full_in: int
     """Seconds until its bucket is full again."""
 
@@ -62,7 +62,7 @@ class Allowance:
 
 
 class TokenBuckets:
-    """A token bucket for each principal. If there are too many, the least recently used bucket is dropped."""
+    """A token bucket for each principal. If there are too many buckets, the least recently used bucket is dropped."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, burst
@@ -72,7 +72,7 @@ class TokenBuckets:
     def take(self, name: str) -> Allowance | None:
         """Take one request from the principal's bucket. Raises RateLimitedError if the bucket is empty.
 
-        Returns the remaining requests; None without a limit.
+        Returns the remaining requests, or None if there is no limit.
         """
         if not self._rate:
             return None

@@ -1,4 +1,4 @@
-"""The layers around every request. They are plain ASGI, so that they also see errors before routing, and pass streams.
+"""The layers around every request. They are plain ASGI: they see errors before routing too, and do not buffer streams.
 
 The outer layer, the guard, handles the request id, the size of the body, the surface, the security headers, and the
 form of every error. The inner layer answers HEAD for every GET, and ETag and If-None-Match on reads.
@@ -36,9 +36,9 @@ _access = logging.getLogger("rqsched.http.access")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _KEY = "rqsched"
 ADDED_HEADERS = "rqsched.headers"
-"""The key of a request's scope for headers that its response gets, even if the response is an error."""
+"""The key under which a request's scope stores headers for its response, even if the response is an error."""
 IS_HEAD = "rqsched.head"
-"""The key of a request's scope that says whether the caller wants only the headers (HEAD)."""
+"""The key under which a request's scope stores whether the caller wants only the headers (HEAD)."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _WRITING_SHARE = 0.75
 _WRITES: RunVar[CapacityLimiter] = RunVar("rqsched_writes")  # one for each event loop, which has its own threads
@@ -51,7 +51,7 @@ _SECURITY = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Headers of every response that does not set them. The dashboard and /docs set other policies."""
+"""Headers that every response gets unless it has them already. The dashboard and /docs set other policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Guard:
 
 
 def _writes() -> CapacityLimiter:
-    """Return the limiter of requests that write. They get three of four threads, so that reads work if Redis hangs."""
+    """Return the limiter of writes. They get three quarters of the threads, so that reads work even if Redis hangs."""
     try:
         return _WRITES.get()
     except LookupError:
@@ -178,7 +178,7 @@ def _require_clear_prefix(scope: Scope) -> None:
 
 
 class _Sender:
-    """Sends the response with the headers of every response."""
+    """Sends the response, with the headers that every response gets."""
 
     def __init__(self, send: Send, connection: HTTPConnection, tag: Tag) -> None:
         self._send = send
@@ -188,7 +188,7 @@ class _Sender:
         self._status = 0
 
     def log(self, seconds: float) -> None:
-        """Write the access log's line, without the query, which may hold a secret."""
+        """Write the access log's line. The query is left out, because it may contain a secret."""
         if not _access.isEnabledFor(logging.INFO):
             return
         scope = self._connection.scope
@@ -223,7 +223,7 @@ class _Sender:
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _KEPT = frozenset({"etag", "cache-control", "content-location", "date", "expires", "vary", "location"})
-"""The headers of a 304 (RFC 9110, 15.4.5)."""
+"""The headers that a 304 response keeps (RFC 9110, 15.4.5)."""
 
 
 class Conditional:
@@ -239,7 +239,7 @@ class Conditional:
             return
         is_head = scope["method"] == "HEAD"
         known = Headers(scope=scope).get("if-none-match")
-        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard's own copy of the scope: it reads these entries
+        scope["method"], scope[IS_HEAD] = "GET", is_head  # the scope is a copy that the guard made and reads
         await self._app(scope, receive, _Tagging(send, known, is_head=is_head))
 
 
@@ -266,7 +266,7 @@ class _Tagging:
         await self._send({"type": "http.response.body", "body": b"" if self._is_head else body, "more_body": more})
 
     def _tag(self, start: Message, body: bytes) -> bool:
-        """Add the ETag of a whole response. If the caller has the same content, make it a 304 and return True."""
+        """Add the ETag to a complete response. If the caller has its content already, make it a 304 and return True."""
         headers = MutableHeaders(scope=start)
         if headers.get("content-type", "").startswith("text/event-stream"):
             return False
@@ -288,7 +288,7 @@ def _names(known: str | None, tag: str) -> bool:
 
 
 def allowed_methods(request: Request) -> str:
-    """Return every method of the request's path, for Allow. The router has only the methods of one route."""
+    """Return every method of the request's path, for the header Allow. The router names only those of one route."""
     routes = request.app.router.routes
     found = [
         method

@@ -1,4 +1,4 @@
-"""The OpenAPI document: schemas from dataclasses, the parts that FastAPI cannot derive (errors), and its page.
+"""Make the OpenAPI document: schemas from dataclasses, the parts that FastAPI cannot derive (errors), and a page.
 
 The page at `/docs` shows the operations as plain HTML, without scripts or other hosts.
 """
@@ -95,7 +95,7 @@ PUBLIC = ("/healthz", "/readyz", "/ojs/manifest")
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Describe the fields of a schema by their docstrings, in the model and in the dataclass that it shows."""
+    """Describe the fields of a schema by the docstrings of the model and of the dataclass that the model shows."""
     meanings: dict[str, str] = {}
     for kind in (getattr(model, "shape", None), *reversed(model.__mro__)):
         if kind is not None and kind.__module__.startswith("rqsched."):
@@ -111,7 +111,7 @@ _PYTHON = re.compile(r"\b(None|True|False)\b")
 
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
-    """Return the field docstrings of a module's classes, which Python keeps only in the source."""
+    """Return the field docstrings of a module's classes. Read the source, because Python does not keep them."""
     try:
         source = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:  # installed without sources
@@ -127,7 +127,7 @@ def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 class Schema(BaseModel):
-    """A response, or a part of one. It has no other fields."""
+    """A response, or a part of a response. It has exactly these fields."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=_describe)
     shape: ClassVar[type | None] = None
@@ -137,7 +137,7 @@ class Schema(BaseModel):
 def schema_of(
     name: str, shape: type, *, without: Sequence[str] = (), base: type[Schema] = Schema, doc: str | None = None
 ) -> Any:
-    """Return the schema of a response that shows a dataclass: all its fields, with their types and docstrings."""
+    """Return the schema of a response that shows a dataclass, with the dataclass's fields, types and docstrings."""
     shown: Any = {field: (kind, ...) for field, kind in get_type_hints(shape).items() if field not in without}
     model = create_model(name, __base__=base, __doc__=doc or shape.__doc__, **shown)
     model.shape = shape
@@ -191,9 +191,9 @@ class ProblemResponse(Schema):
 
 
 ErrorLike = type[RqschedError] | tuple[int, str]
-"""A kind of error, or the status and the code of one."""
+"""An error class, or the status and the code of an error."""
 CODES = "x-error-codes"
-"""The key of a response for the codes that its errors may have."""
+"""The key under which a response of the document lists the codes of its errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ class Refusals:
     always: Sequence[ErrorLike]
     """The errors of every route that takes a Call."""
     media_type: str = "application/json"
-    """Their media type."""
+    """The media type of the error bodies."""
 
     def of(self, *errors: ErrorLike) -> dict[int | str, dict[str, Any]]:
-        """Return the responses of these errors, each with the codes that every route may return with its status."""
+        """Return the responses of these errors. A response also lists the codes that every route has at its status."""
         given, always = _codes(errors), _codes(self.always)
         return {status: self._response(status, always.get(status, []) + codes) for status, codes in given.items()}
 
@@ -242,7 +242,7 @@ EVERYWHERE: Sequence[ErrorLike] = (
     BackendUnavailableError, DatabaseUnavailableError, DatabaseReadOnlyError, DatabasePrivilegeError,
     DatabaseLimitError, RedisUnavailableError, SchemaError, WorkCancelledError,
 )  # fmt: skip
-"""The errors of every route for which its surface has no special codes."""
+"""The errors that a route of every surface may return with the same codes."""
 DEFINITION: Sequence[ErrorLike] = (
     InvalidSpecError, InvalidCronError, InvalidTimezoneError, InvalidDurationError, UpstreamError, InvalidPayloadError,
     InvalidPolicyError, InvalidTypeError, InvalidLimitError, TooMuchWorkError, UnknownWorkflowError,

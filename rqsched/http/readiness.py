@@ -1,4 +1,4 @@
-"""Readiness: which backends respond, answered in time for a probe even if a backend is silent."""
+"""Tell a probe which backends respond. The answer comes in time even if a backend is silent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_SECONDS = 1.5
 class Readiness:
     """Asks each backend in a separate thread, one question at a time. Concurrent probes share the answer.
 
-    So a silent backend delays neither the probe nor the threads that serve requests.
+    Therefore a silent backend delays neither the probe nor the threads that serve requests.
     """
 
     def __init__(self, runtime: Runtime) -> None:

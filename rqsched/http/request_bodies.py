@@ -1,7 +1,8 @@
-"""Bodies of requests: read after authentication, within a size and a time, and as strict JSON.
+"""Read the bodies of requests after authentication, up to a limit of size and time, as strict JSON.
 
-A login form comes from an unknown sender. On the pages, small bodies of unknown senders are therefore read, a few at
-once for each address. A further body ends the oldest one of its address, so that slow senders never block others.
+The sender of a login form is not authenticated yet. Therefore the dashboard reads small bodies of unknown senders, a
+few at once for each address. A further body displaces the oldest body from its address, so that slow senders never
+block others.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _float(text: str) -> float:
 
 
 def _require_plain(value: Any) -> None:
-    """Walk level by level, so that no depth exhausts the stack."""
+    """Check a value level by level, so that deep nesting does not exhaust the stack."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -238,11 +239,11 @@ def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
 
 
 _MOST_NAMED = 20
-"""The most known fields that an error lists if none is near, and the most errors for which the nearest is sought."""
+"""The most known fields that one error lists, and the most errors for which a similar field is searched."""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models in an annotation, such as that of `list[Model] | None`."""
+    """Yield the models in an annotation, such as `Model` in `list[Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

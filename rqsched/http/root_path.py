@@ -1,8 +1,9 @@
 """The path below which a proxy serves the application: from the proxy's header, or from the server's `root_path`.
 
 A proxy may remove this prefix from requests or leave it, and does not say which. Usually the path of a request shows
-it. But if the prefix is a path of ours, it does not: with the prefix `/schedules`, a request for `/schedules` may mean
-the front page, or the page `/schedules` without its prefix. So a prefix of this kind is refused.
+whether the prefix was removed. But if the prefix is also a path of rqsched, the path does not show it. For example, the
+proxy may have the prefix `/schedules`. Then a request for `/schedules` may mean the front page, or the page of the
+schedules without its prefix. Therefore such a prefix is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ OWN = (
     "/stream", "/bulk", "/freeze", "/thaw", "/namespace", "/limits", "/retry-failed", "/backfills",
     "/login", "/logout", "/theme", "/static",
 )  # fmt: skip
-"""The first parts of the paths of all our routes, except the front page."""
+"""The first parts of the paths of all routes of rqsched, except the front page."""
 SERVE_ELSEWHERE = "is a path of rqsched itself; serve it below another one, such as /rqsched."
-"""The error of such a prefix; the message begins with the prefix."""
+"""The end of the error message for a refused prefix. The message begins with the prefix."""
 
 
 def collides(path: str) -> bool:

@@ -25,7 +25,7 @@ _GRACE = 30
 FAILED_TO_START = 3
 """The exit code of a server that cannot start, as in uvicorn's own command."""
 _TELL_SECONDS = 1
-"""The least seconds between two watchdog messages to systemd; `WatchdogSec` should be several times that."""
+"""The seconds between two watchdog messages to systemd. `WatchdogSec` should be several times as long."""
 
 
 def serve_visibly(config: uvicorn.Config) -> None:
@@ -42,17 +42,17 @@ def serve_visibly(config: uvicorn.Config) -> None:
 def run_server(
     config: uvicorn.Config, systemd: Systemd | None = None, *, sockets: Sequence[socket.socket] | None = None
 ) -> None:
-    """Serve an application of rqsched until a signal. Then event streams end at once, and other requests have 30 s.
+    """Serve an application of rqsched until a signal. Then event streams end at once; other requests have 30 s to end.
 
-    It listens on the address of `config`, or on `sockets` that are bound already. `limit_concurrency` and the limit of
+    The server listens on the address of `config`, or on the bound `sockets`. `limit_concurrency` and the limit of
     file descriptors limit the number of connections; further requests get 503. If the server cannot start, the process
     ends, as with uvicorn's own command.
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
-    config.http, config.loop = Connection, "asyncio"  # others have no read deadlines, and do not use our `accept`
+    config.http, config.loop = Connection, "asyncio"  # others have no deadlines, or skip `accept`
     config.proxy_headers = False  # uvicorn trusts every peer on loopback; the application has a stricter rule
-    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # refused from here
+    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # then 503
     server = _Server(config, systemd or Systemd({}))
     server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])
     if not server.started:
@@ -62,7 +62,7 @@ def run_server(
 def bind(config: uvicorn.Config) -> socket.socket:
     """Listen on the address of `config`. End the process if this fails, as uvicorn does.
 
-    uvicorn already logs here that it runs. From now on connections are not refused, but wait for the application.
+    uvicorn already logs here that it runs. From now on, new connections wait until the application accepts them.
     """
     if config.uds is not None and Path(config.uds).is_socket():
         Path(config.uds).unlink()  # left by a process that was killed
@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
         self.server_state: Connections = Connections()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections; log an error of the event loop once."""
+        """Begin to accept connections, and let `Connections` log errors of the event loop."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.server_state.handle_error)
         if self.config.is_ssl:  # by default a TLS handshake may take 60 s
@@ -116,10 +116,10 @@ MakeConfig = Callable[[bool], uvicorn.Config]
 def serve_with_workers(count: int, make_config: MakeConfig, settings: Settings) -> int:
     """Serve in `count` processes until SIGTERM or SIGINT. Return the exit code.
 
-    After the first signal, requests may end. A second signal aborts them, and a third signal kills the processes.
+    The first signal lets running requests end. A second signal aborts them, and a third signal kills the processes.
     """
     config = make_config(False)
-    config.load()  # an invalid configuration ends this process, and not each child again and again
+    config.load()  # if the configuration is invalid, this process ends, instead of each child again and again
     close_scheduler(config.app)
     listening = bind(config)
     listening.listen(config.backlog)

@@ -1,4 +1,4 @@
-"""A surface: a prefix of the application with a special form of errors and headers, even if no route matches."""
+"""A surface is a path prefix of the application that has its own form of errors and headers, even for unknown paths."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Surface:
     """One prefix of the application, with its form of errors and its headers."""
 
     prefix: str
-    """Such as `/ojs`, without a trailing slash; the empty prefix is everything else."""
+    """The prefix, such as `/ojs`, without a trailing slash. The empty prefix stands for all other paths."""
     render: Callable[[Problem, str], Response] = render_problem
     """Renders a problem with the request's id. The problem's headers are added afterwards."""
     headers: Callable[[HTTPConnection], Mapping[str, str]] = _no_headers
@@ -73,6 +73,6 @@ DEFAULT = Surface("")
 
 
 def surface_of(surfaces: Sequence[Surface], path: str) -> Surface:
-    """Find the surface of a path, the most specific first."""
+    """Return the most specific surface that holds a path."""
     found = [surface for surface in surfaces if surface.holds(path)]
     return max(found, key=lambda surface: len(surface.prefix), default=DEFAULT)

@@ -27,7 +27,7 @@ from rqsched.when.spec import Cron, Spec, require_no_place
 CronName = Annotated[str, Path(description="The name of the cron job.")]
 router = APIRouter(prefix="/v1/cron")
 MAX_PAGE = 200
-"""The most cron jobs of one page; a larger `limit` is reduced to it."""
+"""The most cron jobs of one page. A larger `limit` is reduced to this number."""
 SHOWN = ("active", "paused", "done", "dead")
 
 
@@ -39,7 +39,7 @@ SHOWN = ("active", "paused", "done", "dead")
     openapi_extra=body_schema(requests.RegisterRequest),
 )
 def register_cron(call: Admin, body: Body) -> Response:
-    """Register a cron job (201), or replace the one with this name (200); `enabled` stays unless it is sent."""
+    """Register a cron job (201), or replace the cron job of this name (200). `enabled` stays unless it is sent."""
     registration = requests.read_registration(body)
     name = requests.require_name(body.get("name"))
     for field, value in (("cron", registration.expression), ("type", registration.type)):
@@ -72,7 +72,7 @@ _AS_SPECIFIED: Options = {"dst_gap": "skip"}
 def _require_kept(call: Call, name: str) -> bool:
     """Refuse to replace a schedule whose timing no cron job can express; raises OjsError.
 
-    Returns whether a schedule of that name exists.
+    Returns whether a schedule of this name exists.
     """
     with suppress(ScheduleNotFoundError):
         known = call.schedule(name).state
@@ -182,7 +182,7 @@ def _switch(call: Call, handle: ScheduleHandle, *, enabled: bool) -> None:
 
 
 def _change(call: Call, handle: ScheduleHandle, registration: Registration) -> None:
-    """Change a schedule; absent fields stay."""
+    """Change a schedule. Absent fields keep their values."""
     known = responses.sent_fields(handle.state)
     options = requests.job_options(registration, known.get("options", {}))
     changes: dict[str, Any] = {}

@@ -21,7 +21,7 @@ _CODES = {
     500: "backend_error",
     503: "backend_error",
 }
-"""The codes of the spec by status. For other statuses rqsched's own code is used, with the prefix of the spec."""
+"""The spec's error codes by HTTP status. Other statuses have a code of rqsched, with the prefix of the spec."""
 
 
 class OjsResponse(JSONResponse):
@@ -64,7 +64,7 @@ def render(problem: Problem, request_id: str) -> Response:
 
 
 def accepted_type(connection: HTTPConnection, media_type: str) -> str:
-    """Return `application/json` for a client that accepts only that, such as some SDKs; else the type of the spec."""
+    """Return `application/json` if the client accepts nothing else, as some SDKs do; else the spec's media type."""
     accepted = {entry.partition(";")[0].strip().lower() for entry in connection.headers.get("accept", "").split(",")}
     return "application/json" if media_type == MEDIA_TYPE and accepted == {"application/json"} else media_type
 

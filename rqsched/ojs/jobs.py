@@ -1,6 +1,6 @@
-"""Jobs: workers fetch them, end them and send heartbeats; clients read and cancel them, and retry dead letters.
+"""Routes for jobs: workers fetch jobs, end them and send heartbeats; clients read, cancel and retry jobs.
 
-A dead letter is a job that has failed for good and is kept, because the retry policy of its cron job asks for that.
+A dead letter is a job that has failed for good and is kept, because the retry policy of its cron job says so.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from rqsched.types import Run, RunStatus
 router = APIRouter(prefix="/v1")
 JobId = Annotated[str, Path(description="The id of the job.")]
 MAX_JOBS = 100
-"""The most jobs of one fetch (a larger `count` is reduced to it), and the most queues it may name."""
+"""The most jobs of one fetch, and the most queues that a fetch may name. A larger `count` of jobs is reduced."""
 MAX_DEAD_LETTERS = 100
-"""The most dead letters of one page; a larger `limit` is reduced to it."""
+"""The most dead letters of one page. A larger `limit` is reduced to this number."""
 MAX_ERROR = 8_192
-"""Characters of the JSON of an error that are kept with its attempt."""
+"""The most characters that an attempt stores of an error, as JSON."""
 MAX_TEXT = 2_000
-"""Characters of each text in a larger error that are kept."""
+"""The most characters that are stored of each text in a larger error."""
 _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
-"""The error codes with which a handler ends its job, and for each whether the job becomes a dead letter."""
+"""The error codes after which a job is not retried. The value says whether the job becomes a dead letter."""
 
 
 @router.post("/workers/fetch", response_model=responses.JobsResponse, openapi_extra=body_schema(requests.FetchRequest))
@@ -95,7 +95,7 @@ def ack_job(call: Operate, body: Body) -> Response:
     openapi_extra=body_schema(requests.NackRequest),
 )
 def nack_job(call: Operate, body: Body) -> Response:
-    """Record that an attempt failed; it is retried while the retry policy has attempts left."""
+    """Record that an attempt failed. The job is retried while its retry policy has attempts left."""
     fields = _fields(body)
     claimed = _finish(call, _held(call, fields), _failure(_error_of(fields.get("error"))))
     run = claimed.run
@@ -118,7 +118,7 @@ def nack_job(call: Operate, body: Body) -> Response:
     openapi_extra=body_schema(requests.HeartbeatRequest),
 )
 def heartbeat(call: Operate, body: Body) -> Response:
-    """Record that a worker is alive and which jobs it executes; returns the jobs that it must stop."""
+    """Record that a worker is alive, and which jobs it executes. Return the jobs that the worker must stop."""
     fields = _fields(body)
     jobs = fields.get("active_jobs", [])
     if not isinstance(jobs, list) or len(jobs) > 10 * MAX_JOBS:
@@ -140,13 +140,13 @@ def heartbeat(call: Operate, body: Body) -> Response:
 
 @router.get("/jobs/{job_id}", response_model=responses.JobResponse)
 def read_job(call: Read, job_id: JobId) -> Response:
-    """Read a job, whichever worker executes it."""
+    """Read a job."""
     return _job(call, _find(call, job_id))
 
 
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(WRONG_STATE))
 def cancel_job(call: Operate, job_id: JobId) -> Response:
-    """Cancel a job that has not ended; a worker that executes it is told to stop at its next heartbeat."""
+    """Cancel a job that has not ended. If a worker executes the job, its next heartbeat tells it to stop."""
     found = _find(call, job_id)
     before: list[str] = []
 
@@ -202,7 +202,7 @@ def read_dead_letter(call: Read, dead_letter_id: JobId) -> Response:
     "/dead-letter/{dead_letter_id}/retry", response_model=responses.RetriedResponse, responses=REFUSED.of(WRONG_STATE)
 )
 def retry_dead_letter(call: Operate, dead_letter_id: JobId) -> Response:
-    """Try a dead letter again: one more attempt, with its errors kept. 409 when its cron job was removed."""
+    """Give a dead letter one more attempt. Its earlier errors are kept. 409 if its cron job was removed."""
     found = _find_dead_letter(call, dead_letter_id)
     runtime = call.scheduler.runtime
     try:
@@ -215,7 +215,7 @@ def retry_dead_letter(call: Operate, dead_letter_id: JobId) -> Response:
 
 @router.delete("/dead-letter/{dead_letter_id}", response_model=responses.ForgottenResponse)
 def forget_dead_letter(call: Admin, dead_letter_id: JobId) -> Response:
-    """Remove a dead letter for good; the run stays in the history of its schedule."""
+    """Remove a dead letter for good. Its run stays in the history of the schedule."""
     uid, database = uuid_to_uid(dead_letter_id), call.scheduler.runtime.database
     if uid is None or not database.transact(lambda c: run_queries.forget_dead_letter(c, uid, namespace=call.namespace)):
         raise _no_job(dead_letter_id, "dead_letter_job")
@@ -283,9 +283,9 @@ def _uid(job_id: Any) -> str:
 
 
 def _held(call: Call, fields: Mapping[str, Any]) -> Run:
-    """Find the run whose attempt the caller executes; raises OjsError 409 if the caller has lost the job.
+    """Find the run that the caller executes; raises OjsError 409 if the caller no longer holds the job.
 
-    A job that another worker has claimed since is noticed only if the caller sends `worker_id` or `attempt`.
+    If another worker has claimed the job meanwhile, this is noticed only if the caller sends `worker_id` or `attempt`.
     """
     worker_id = None if fields.get("worker_id") is None else _worker_id(fields)
     attempt = whole("attempt", fields.get("attempt"))
@@ -319,7 +319,7 @@ def _finish(call: Call, held: Run, attempt_result: AttemptResult) -> ClaimedRun:
 
 
 def _error_of(given: Any) -> dict[str, Any]:
-    """Return the error of an attempt as an object. If it is too large to store, keep only some of its fields, cut."""
+    """Return the error of an attempt as an object. If it is too large to store, keep and shorten only some fields."""
     error = dict(given) if isinstance(given, Mapping) else {"message": str(given) if given else "failed"}
     if len(dumps(error)) <= MAX_ERROR:
         return error

@@ -1,4 +1,4 @@
-"""The requests of this surface and their schemas. Each published form of a cron job becomes options of a schedule."""
+"""The requests of this surface and their schemas. Cron jobs in any published form become options of schedules."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class FetchRequest(BaseModel, json_schema_extra=shown({"queues": ["default"], "w
 
 
 class EndRequest(BaseModel):
-    """The job that ended; `worker_id` and `attempt` detect a worker that no longer holds it."""
+    """The job that ended. `worker_id` and `attempt` show whether the worker still holds the job."""
 
     job_id: UUID = Field(description="The id of the job.")
     worker_id: Worker | None = Field(default=None, description=_WORKER)
@@ -140,7 +140,7 @@ class NackRequest(
         }
     ),
 ):
-    """An attempt that failed; `retryable: false` in its error makes it the last."""
+    """An attempt that failed. If its error contains `retryable: false`, no attempt follows."""
 
     error: Any = Field(default=None, description="Why it failed: an object with code, message and retryable.")
 
@@ -167,13 +167,13 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 _POLICIES = get_args(Overlap)
 FIELDS = frozenset(ChangeRequest.model_fields)
-"""The fields of a cron job beside its name; system fields are ignored."""
+"""The fields of a cron job except its name. System fields in a body are ignored."""
 MAX_ATTEMPTS = 3
 INITIAL_INTERVAL = timedelta(seconds=1)
 COEFFICIENT = 2.0
 MAX_INTERVAL = timedelta(minutes=5)
 SPREAD = 0.5
-"""The spread for `jitter`: a delay is between half and one and a half times the delay of the backoff."""
+"""The spread of delays with `jitter`: a delay is between 0.5 and 1.5 times the backoff's delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Registration:
     options: Mapping[str, Any] | None = None
     """The options of its jobs, verbatim."""
     meta: Mapping[str, Any] | None = None
-    """The `meta` beside the options; it is merged into them."""
+    """The `meta` that is sent outside the options. It is merged into the options' `meta`."""
     overlap_policy: str | None = None
     """An overlap policy of the spec."""
     enabled: bool | None = None
@@ -367,7 +367,7 @@ def _retry(given: Any) -> dict[str, Any]:
 
 
 def _choice(fields: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> Any:
-    """Return one of the allowed values; the first if the field is absent."""
+    """Return the field's value, which must be allowed. If the field is absent, return the first allowed value."""
     value = fields.get(name)
     if value is None:
         return allowed[0]

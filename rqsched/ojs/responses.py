@@ -1,4 +1,4 @@
-"""The responses of this surface and their schemas. They have the fields of all published forms of jobs."""
+"""The responses of this surface and their schemas. Each response has the fields of all published forms of jobs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sent_fields(schedule: Schedule) -> dict[str, Any]:
 
 
 def expression_of(schedule: Schedule) -> str:
-    """Return the expression as it was sent, if the timing has not changed since; else derive one from the spec."""
+    """Return the expression as it was sent. If the timing has changed since, derive an expression from the spec."""
     expression, spec = sent_fields(schedule).get("expression"), schedule.spec
     if expression is not None and _says(expression, spec):
         return str(expression)
@@ -81,7 +81,7 @@ def specs_beyond(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _is_plain_interval(spec: Spec) -> bool:
-    """Return whether `@every` expresses the spec: one interval from the registration on, without an end."""
+    """Return whether `@every` can express the spec: one interval that starts at the registration and has no end."""
     if spec.newer or len(spec.members) > 1 or spec.start_at is not None or spec.end_at is not None or spec.exclude:
         return False
     member = spec.members[0]
@@ -177,7 +177,7 @@ _ENDED_AT = {"cancelled": "cancelled_at", "discarded": "discarded_at"}
 
 
 def _timeout_ms(run: Run, options: Mapping[str, Any], settings: Settings) -> int:
-    """Return the timeout that the client sent, if the run still has it; else that of the run, or of the settings."""
+    """Return the timeout that the client sent, if the run still has it; else the run's or the settings' timeout."""
     sent = options.get("timeout_ms")
     if sent is not None and options.get("timeout") is None and timeout_seconds(options) == run.timeout:
         return int(sent)
@@ -250,7 +250,7 @@ class Cron(Template):
     last_run_at: datetime | None
     """When its newest job was started."""
     next_run_at: datetime | None
-    """When it fires next; None while it does not."""
+    """When it fires next; None while it does not fire."""
     run_count: int
     """How many jobs it has started."""
     created_at: datetime
@@ -270,15 +270,15 @@ class Pagination(Schema):
     """The position in a list."""
 
     total: int
-    """How many match in all."""
+    """How many items match in all."""
     has_more: bool
     """Whether another page follows."""
     next_cursor: str | None
-    """Passed as `cursor` to read the next page; None on the last one."""
+    """The `cursor` of the next page; None on the last page."""
 
 
 class OffsetPagination(Pagination):
-    """The position in a list, with the request's own."""
+    """The position in a list, with `limit` and `offset` of the request."""
 
     limit: int
     """The size of a page, as requested."""
@@ -303,9 +303,9 @@ class RemovedResponse(Schema):
     """The removed cron job."""
 
     deleted: Literal[True]
-    """It was removed."""
+    """Always true."""
     name: str
-    """Its name."""
+    """The name of the cron job."""
     cron: Cron
     """The cron job as it was."""
 
@@ -333,7 +333,7 @@ class AttemptError(JobError):
 
 
 class Job(Schema):
-    """A run as a job for a worker; unknown fields are absent."""
+    """A run as a job for a worker. Fields without a value are absent."""
 
     specversion: str
     """The version of the spec."""
@@ -356,13 +356,13 @@ class Job(Schema):
     max_attempts: int
     """How many attempts it has, the first one included."""
     priority: int
-    """Larger ones are fetched first."""
+    """The priority. Jobs with a larger number are fetched first."""
     tags: list[str]
     """The tags of its options."""
     timeout: int | None = None
     """Seconds that an attempt may take."""
     timeout_ms: int
-    """The timeout in milliseconds; the default if the job has no timeout."""
+    """The timeout in milliseconds. If the job has no timeout, this is the default of the settings."""
     result: Any = None
     """The value that the worker returned."""
     error: JobError | None = None
@@ -374,11 +374,11 @@ class Job(Schema):
     scheduled_at: datetime
     """The occurrence that it stands for."""
     enqueued_at: datetime | None
-    """When it was put on its queue; None before that."""
+    """When it was put on its queue; None if it is not there yet."""
     started_at: datetime | None = None
     """When its newest attempt began."""
     x_fence: int | None = None
-    """The fencing token of the newest execution: larger than those before it."""
+    """The fencing token of the newest execution. It is larger than the tokens of the job's earlier executions."""
     completed_at: datetime | None = None
     """When it succeeded."""
     cancelled_at: datetime | None = None
@@ -400,16 +400,16 @@ class JobsResponse(Schema):
     """The jobs that a worker claimed."""
 
     jobs: list[Job]
-    """The jobs; fewer than requested, or none, if no more wait."""
+    """The jobs. If fewer jobs wait than were requested, these are fewer or none."""
 
 
 class CancelledJob(Job):
     """A job that was cancelled."""
 
     state: Literal["cancelled"]
-    """It is cancelled."""
+    """Always `cancelled`."""
     previous_state: str
-    """Its state before."""
+    """The state of the job before the cancel."""
 
 
 class CancelledResponse(Schema):
@@ -423,17 +423,17 @@ class AcknowledgedResponse(Schema):
     """A job that succeeded."""
 
     acknowledged: Literal[True]
-    """The end is recorded."""
+    """Always true: the success is recorded."""
     job_id: UUID
     """The id of the job."""
     state: Literal["completed"]
-    """It is completed."""
+    """Always `completed`."""
     completed_at: datetime
     """When it was recorded."""
 
 
 class FailedResponse(Schema):
-    """The outcome of a failed attempt: the next one at `next_attempt_at`, or none since `discarded_at`."""
+    """The outcome of a failed attempt: either `next_attempt_at`, or `discarded_at` if no attempt follows."""
 
     job_id: UUID
     """The id of the job."""
@@ -444,13 +444,13 @@ class FailedResponse(Schema):
     max_attempts: int
     """How many attempts it has."""
     next_attempt_at: datetime | None = None
-    """When the next one may begin."""
+    """When the next attempt may begin."""
     discarded_at: datetime | None = None
-    """Since when it has failed for good."""
+    """When the job failed for good."""
 
 
 class HeartbeatResponse(Schema):
-    """The jobs that a worker still holds, and those it must stop."""
+    """The jobs that a worker still holds, and the jobs that it must stop."""
 
     state: Literal["running", "quiet", "terminate"]
     """The worker's instruction: continue, fetch nothing more, or end."""
@@ -489,7 +489,7 @@ class ForgottenResponse(Schema):
     """A dead letter that was removed."""
 
     deleted: Literal[True]
-    """It was removed."""
+    """Always true."""
     job_id: UUID
     """The id of the job."""
 
@@ -498,18 +498,18 @@ class HealthResponse(Schema):
     """Both backends responded."""
 
     status: Literal["ok"]
-    """Both responded."""
+    """Always `ok`."""
     version: str
     """The version of rqsched."""
 
 
 class ManifestResponse(Schema):
-    """What is implemented."""
+    """The parts of the spec that this server implements."""
 
     ojs_version: str
     """The version of the spec."""
     specversion: str
-    """The same."""
+    """The same as `ojs_version`."""
     implementation: dict[str, str]
     """Name, version and language of this server."""
     protocols: list[str]
@@ -517,9 +517,9 @@ class ManifestResponse(Schema):
     backend: str
     """The system that keeps jobs."""
     conformance_level: int | None
-    """None: enqueueing single jobs, which level 0 requires, is not served."""
+    """Always None, because level 0 requires that clients can enqueue single jobs, which this server does not offer."""
     capabilities: dict[str, Any]
-    """The optional features of the spec, and whether each is served."""
+    """For each optional feature of the spec, whether the server has it."""
     extensions: list[str]
     """The extensions of the spec that it serves."""
     endpoints: dict[str, str]
@@ -540,7 +540,7 @@ class ErrorBody(Schema):
     request_id: str
     """The id of the request, which the server's log has."""
     details: dict[str, Any] | None = None
-    """The refused field and the like."""
+    """Values that belong to the error, such as the refused field."""
 
 
 class ErrorResponse(Schema):
@@ -561,6 +561,6 @@ REFUSED = Refusals(
     MEDIA_TYPE,
 )  # fmt: skip
 TAKEN: ErrorLike = (409, "duplicate")
-"""The error of a name that a schedule has which no cron job can express."""
+"""The error if the name belongs to a schedule whose timing no cron job can express."""
 WRONG_STATE: ErrorLike = (409, "invalid_request")
-"""The error of an operation that the current state refuses."""
+"""The error if the current state does not allow the operation."""

@@ -1,4 +1,4 @@
-"""The router of this surface: cron jobs, jobs, the manifest and health, and paths refused as `unsupported`."""
+"""The routes of this surface: cron jobs, jobs, manifest and health. Other paths of the spec answer `unsupported`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAPTERS = {
     "14 Workflows": "not served",
     "15 Schemas": "not served",
 }
-"""The coverage of the HTTP binding by chapter; docs/ojs.md explains it."""
+"""For each chapter of the HTTP binding, whether it is served. docs/ojs.md has the details."""
 _ENQUEUE = "jobs are not enqueued one by one: register a cron job (POST /ojs/v1/cron), or trigger a schedule natively."
 _ACTIVATE = "a pending job waits for the one before it and starts by itself; jobs are not activated."
 _PROGRESS = "the progress of a job is not kept; execute it without reporting any."
@@ -54,7 +54,7 @@ UNSERVED = {
 
 @router.get("/manifest", response_model=responses.ManifestResponse)
 def manifest() -> Response:
-    """Return what is implemented: the cron chapter, the workers' side and dead letters; no conformance level."""
+    """Return what this server implements: cron jobs, the routes for workers, and dead letters; no conformance level."""
     return OjsResponse(
         {
             "ojs_version": VERSION,
@@ -90,7 +90,7 @@ def manifest() -> Response:
 
 @router.get("/v1/health", response_model=responses.HealthResponse)
 def health(call: Read) -> Response:
-    """Return whether SQL responds and Redis takes writes; 503 when one does not."""
+    """Return `ok` if SQL responds and Redis takes writes; else 503."""
     runtime = call.scheduler.runtime
     runtime.ownership.database_id()
     runtime.transport.try_write()

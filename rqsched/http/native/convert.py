@@ -1,4 +1,4 @@
-"""Convert the body of a request to the scheduler's parameters: spec, options, and fields of this surface. Pure."""
+"""Convert the body of a request to the scheduler's parameters: spec, options, and fields of this surface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRIES = ("retry", "target_retry")
 DEFAULTS: Mapping[str, Any] = {
     name: option.default for name, option in OPTIONS.items() if name not in {"timezone", *_RETRIES}
 }
-"""The value that null means, for each field of a change. Retry policies are changed field by field instead."""
+"""For each field of a change, the value that null means. Retry policies are changed field by field instead."""
 _ALIASES = {
     "kwargs": "trigger_payload",
     "max_successes": "total_repeats",
@@ -70,7 +70,7 @@ def declaration_of(body: DeclareRequest) -> Declaration:
 
 
 def update_of(body: DefinitionRequest, current: Schedule) -> Declaration:
-    """Read a change: only the fields that the body contains, null as the default."""
+    """Read a change: only the fields that the body contains. Null means the default of a field."""
     options = {name: DEFAULTS[name] if value is None else value for name, value in _options(body).items()}
     if (body.has("workflow") or body.has("workflow_id")) and _value(body, "workflow") is None:
         raise InvalidInputError("workflow", "cannot be null; name a registered workflow")
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _retries(body: DefinitionRequest) -> dict[str, Any]:
-    """Return the retry policies of the body, each with the fields that the body has; null is the default policy."""
+    """Return the retry policies of the body, each with the fields that are sent. Null means the default policy."""
     given = {name: getattr(body, name) for name in _RETRIES if body.has(name)}
     said: dict[str, Any] = {name: one and one.model_dump(exclude_unset=True) for name, one in given.items()}
     if body.max_retries is not None:

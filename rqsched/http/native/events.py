@@ -72,7 +72,7 @@ def list_events(
 ) -> Response:
     """Read the audit events of all schedules of the namespace, in the order they were recorded.
 
-    A page of a principal looks at 5 000 events: it may be empty although `next_cursor` leads on.
+    With the filter `principal`, a page searches 5 000 events. It may be empty although `next_cursor` leads to more.
     """
     start = event_queries.position_before(since or _EPOCH)
     for name, text in (("after", after), ("cursor", cursor)):
@@ -106,7 +106,7 @@ async def stream_events(
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow the audit events of the namespace, from an event or an instant and then as they are recorded."""
+    """Stream the audit events of the namespace: those after an event or an instant, then new events."""
     feed, text = wiring_of(request).feed, last_event_id or after
     now = await to_thread.run_sync(call.scheduler.runtime.now)
     floor = now - SETTLING if since is None else since
@@ -129,7 +129,7 @@ async def stream_history(
     after: Annotated[str | None, Query(max_length=100, description="A sequence, or the id of an event.")] = None,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow the audit events of one schedule, without gaps and in order: after a sequence, or from now on."""
+    """Stream the audit events of one schedule, in order and without gaps: after a sequence, or from now on."""
     feed, text = wiring_of(request).feed, last_event_id or after
     now = await to_thread.run_sync(call.scheduler.runtime.now)
     handle = await to_thread.run_sync(call.newest, schedule_id)
@@ -139,7 +139,7 @@ async def stream_history(
 
 
 def _sequence_of(text: str, uid: str) -> int:
-    """Read the sequence after which to continue. For a position in an earlier schedule with this id, it is 0."""
+    """Read the sequence after which to continue. If `text` belongs to an earlier schedule of this id, return 0."""
     before, separator, sequence = text.rpartition(".")
     is_known = is_uid(before) if separator else True
     if not (is_known and sequence.isascii() and sequence.isdigit() and len(sequence) <= 18):

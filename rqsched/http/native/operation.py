@@ -1,6 +1,6 @@
-"""An operation of the native surface as one entry. Its route, models and both forms of the client are made from it.
+"""Describe each operation of the native surface in one entry. Its route, its models and both clients follow from it.
 
-The scheduler's method has the words and the types: its signature, its docstring and the arguments listed there.
+The types and descriptions come from the scheduler's method: from its signature, its docstring and the listed arguments.
 `tests/support/operations.py` writes the clients' part, `rqsched/client/operations.py`.
 """
 
@@ -30,10 +30,9 @@ from rqsched.http.request_bodies import StrictRoute
 from rqsched.types import Page
 
 _OF_ALL = ("everything", "shared")
-"""Parameters that mean every namespace: only a principal that sees all of them may write with one of them."""
+"""Parameters that make an operation concern every namespace. To write, the principal must then see every namespace."""
 _OF_THE_PROCESS = {"self", "namespace", "context", "progress", "if_version", "connection", "session"}
-"""Parameters that a request does not send: the namespace and the context are the request's own, the version a header's.
-"""
+"""Parameters of methods that are not fields of a request: namespace, context and version come from elsewhere in it."""
 _TYPES: Mapping[Any, Any] = {str: Name, datetime: Instant, Sequence[str]: list[Name]}
 _NAMED: Mapping[str, Any] = {
     "limit": Annotated[int, Field(ge=1, le=MAX_PAGE)],
@@ -47,7 +46,7 @@ _WORDS: Mapping[str, str] = {
     "cursor": "The next_cursor of the previous page.",
     "reason": "Why; recorded with the caller.",
 }
-"""The meanings of these parameters, for methods whose docstrings do not list them."""
+"""The descriptions of these parameters, for methods whose docstrings do not list them."""
 
 
 def _as_json(_: Call, result: Any) -> Response:
@@ -61,9 +60,9 @@ class Owner:
     kind: type
     """Its class."""
     takes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """The parameters of a request that find it, each with its annotation and its default."""
+    """The parameters with which a request names this object, each with its annotation and its default."""
     find: Callable[[Call, dict[str, Any]], Any] = lambda call, _: call.scheduler
-    """Finds it for a request. Takes what it needs out of the arguments, and may add some."""
+    """Finds the object for a request. Removes the arguments that it needs, and may add other arguments."""
     answer: Callable[[Call, Any], Response] = _as_json
     """Makes the response from the method's result."""
 
@@ -82,7 +81,7 @@ class Operation:
     path: str
     """The path below `/api/v1`."""
     calls: str
-    """The method of its owner, such as `limits.set`; both clients have it under the same name."""
+    """The owner's method, such as `limits.set`. Both clients have a method of the same name."""
     needs: Any
     """The kind of Call: the role, and whether the operation takes conditions or computes for seconds."""
     answer: Any
@@ -90,12 +89,12 @@ class Operation:
     errors: Sequence[ErrorLike] = ()
     """The errors in addition to those of every route."""
     is_repeatable: bool = False
-    """Whether sending it twice has the same effect. If so, a client sends it again if the answer is lost.
+    """Whether sending it twice has the same effect as once. A client then sends it again if the answer is lost.
 
     A client also sends every dry run again.
     """
     types: Mapping[str, Any] = field(default_factory=dict)
-    """The types of parameters with limits that the method's annotations do not have."""
+    """The types of parameters that have limits over HTTP. The method's annotations do not state these limits."""
     example: Mapping[str, Any] | None = None
     """An example of the body."""
     owner: Owner = SCHEDULER
@@ -103,13 +102,13 @@ class Operation:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function of the owner's class, or of the class of a group."""
+        """The function that `calls` names: of the owner's class, or of the class of a group."""
         found: Callable[..., Any] = attrgetter(self.calls)(self.owner.kind)
         return found
 
     @property
     def has_body(self) -> bool:
-        """Whether the parameters that are not in the path stand in a body; otherwise in the query."""
+        """Whether a body contains the parameters that are not in the path. Otherwise the query contains them."""
         return self.method not in {"GET", "DELETE"}
 
 
@@ -131,7 +130,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(operation: Operation) -> list[Parameter]:
-    """Return the parameters that a request sends, with the reason where the method takes it with the context."""
+    """Return the parameters that a request sends. If the context contains the reason, `reason` is one of them."""
     function = operation.function
     taken, words = inspect.signature(function).parameters, arguments_in(function)
     hints = _hints(function, [name for name in taken if name not in _OF_THE_PROCESS and name not in operation.types])
@@ -153,7 +152,7 @@ def parameters_of(operation: Operation) -> list[Parameter]:
 
 
 def _hints(function: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the types of some parameters. The types of others may exist only for type checkers."""
+    """Return the types of some parameters. Other parameters may have types that exist only for type checkers."""
     alike = FunctionType(function.__code__, function.__globals__)
     alike.__annotations__ = {name: function.__annotations__[name] for name in names}
     return get_type_hints(alike)
@@ -173,7 +172,7 @@ def arguments_in(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def words_of(function: Callable[..., Any], *, raises: bool = True) -> str:
-    """Return a docstring without its examples and arguments, and without what it raises unless `raises`."""
+    """Return a docstring without its examples and arguments. Unless `raises`, also leave out the exceptions."""
     text = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     paragraphs = [one for one in text.split("\n\n") if not one.lstrip().startswith(">>>")]
     words = "\n\n".join(one.strip("\n") for one in paragraphs).strip()
@@ -182,7 +181,7 @@ def words_of(function: Callable[..., Any], *, raises: bool = True) -> str:
 
 @singledispatch
 def shown(value: Any) -> Any:
-    """Return a result as JSON shows it; a feature registers those of its types that differ from their fields."""
+    """Return a result as JSON shows it. A feature registers a form for each type that is not shown as its fields."""
     return value
 
 
@@ -254,7 +253,7 @@ def _call_and_body(operation: Operation, fields: Sequence[Parameter]) -> Iterato
 
 
 def _model(operation: Operation, fields: Sequence[Parameter]) -> Any:
-    """Return the model of a body, whose name is that of the operation."""
+    """Return the model of an operation's body. The model is named after the operation."""
     name = "".join(word.capitalize() for word in operation.name.split("_"))
     shape: Any = {
         one.name: (
@@ -276,7 +275,7 @@ def _default(default: Any) -> Any:
 
 
 def _call(operation: Operation, call: Call, owner: Any, arguments: dict[str, Any]) -> Any:
-    """Call the owner's method in the namespace of the request, or for everything."""
+    """Call the owner's method for the namespace of the request, or for all namespaces."""
     taken = inspect.signature(operation.function).parameters
     if any(map(arguments.get, _OF_ALL)):
         if operation.needs is not Read:

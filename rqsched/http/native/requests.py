@@ -1,6 +1,6 @@
 """The requests of the native surface: parameters, bodies, and the types and limits of their values.
 
-The fields of options are made from the table `rqsched.kernel.decide.options.OPTIONS`, which documents each.
+The fields for options are made from the table `rqsched.kernel.decide.options.OPTIONS`, which documents each option.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Span = Annotated[timedelta, BeforeValidator(read_span), WithJsonSchema(_SPAN_SCH
 """Seconds, `1h30m` or `PT30M`."""
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 Id = Annotated[str, Field(pattern=rf"^{ID.pattern}$")]
-"""A schedule id, or a name of the same alphabet."""
+"""A schedule id, or another name of the same characters."""
 MAX_NAME = 255
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 _NUMBERED = {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "integer"}]}
@@ -153,14 +153,14 @@ _NOTE = "A note for the next operator."
 
 
 class RequestBody(BaseModel):
-    """A body. Unknown fields and values of another type are refused with the name of the field."""
+    """A body. It is refused if it has an unknown field or a value of a wrong type. The error names the field."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: Any) -> Any:
-        """Refuse many unknown fields, and list only the first few: pydantic takes 25 microseconds for each."""
+        """Refuse many unknown fields here, because pydantic takes 25 microseconds for each. List only the first few."""
         known = cls.model_fields
         unknown = [name for name in value if name not in known] if isinstance(value, dict) else []
         if len(unknown) <= MOST_ERRORS:
@@ -179,11 +179,11 @@ def _described(option: str, field: str, least: float | None = None, most: float 
 
 
 ErrorNames = Annotated[list[Name], Field(max_length=MAX_ERROR_TYPES)]
-"""Names of types of errors."""
+"""Names of error types."""
 
 
 class TargetRetryRequest(RequestBody):
-    """How failed attempts of a target are repeated; absent fields keep their value, or take the default."""
+    """How failed attempts of a target are repeated. Absent fields keep their value; in a new schedule, the default."""
 
     max_retries: Retries | None = _described("target_retry", "max_retries")
     base: Span | None = _described("target_retry", "base")
@@ -195,7 +195,7 @@ class TargetRetryRequest(RequestBody):
 
 
 class RetryRequest(TargetRetryRequest):
-    """How failed attempts are repeated; absent fields keep their value, or take the default."""
+    """How failed attempts are repeated. Absent fields keep their value; in a new schedule, the default."""
 
     max_retries: Retries | None = _described("retry", "max_retries")
     then: str | None = _described("retry", "then")
@@ -278,7 +278,7 @@ def _type_of(name: str, option: Option) -> Any:
 
 
 def _fields(*, is_fixed: bool) -> dict[str, Any]:
-    """Return the fields of the options that may be changed, or of those that are fixed at the create."""
+    """Return fields for the options that may be changed. If `is_fixed`, return those that only a create may set."""
     return {
         name: (_type_of(name, option) | None, Field(default=None, description=help_of(option)))
         for name, option in OPTIONS.items()
@@ -291,7 +291,7 @@ _FixedOptions: Any = create_model("_FixedOptions", __base__=RequestBody, **_fiel
 
 
 class DefinitionRequest(_Options, TimingRequest):  # type: ignore[misc] # made from the table of options
-    """The definition of a schedule without its id: its timing, its options, and the words of other documents."""
+    """The definition of a schedule without its id: timing, options, and fields named as in the Pipelit document."""
 
     name: Name | None = Field(default=None, description="A display name; also the default id when it is a valid id.")
     workflow: NumberedName | None = Field(default=None, description="The name of a registered workflow.")
@@ -335,7 +335,7 @@ class CreateRequest(
 
     @property
     def is_in_pipelit_words(self) -> bool:
-        """Whether the body uses names of the Pipelit document. With these, a failed run ends the schedule."""
+        """Whether the body uses names of the Pipelit document. If it does, a failed run ends the schedule."""
         return self.interval_seconds is not None or self.total_repeats is not None
 
 
@@ -356,7 +356,7 @@ class SyncRequest(
         }
     ),
 ):
-    """A declared set, or a part of one."""
+    """A set of schedules that are declared together, or a part of such a set."""
 
     schedules: Annotated[list[SyncedScheduleRequest], FailFast(), Field(max_length=500)] = Field(
         description="Each declared whole. The errors of the first wrong one are listed."

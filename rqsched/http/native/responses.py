@@ -67,7 +67,7 @@ class Page(Schema):
     """A page of a list."""
 
     next_cursor: str | None
-    """Passed to read the next page; null on the last one."""
+    """The cursor of the next page; null on the last page."""
 
 
 _LARGE = ("args", "kwargs", "trigger_payload", "memo", "search_attributes")
@@ -112,7 +112,7 @@ class SchedulesResponse(Page):
     """A page of schedules, in the order they were created."""
 
     items: list[ScheduleResponse | ScheduleSummary]
-    """Fewer than requested when they are large: `next_cursor` tells whether there are more."""
+    """The schedules of this page. There may be fewer than requested; `next_cursor` says whether more follow."""
     total: int | None = None
     """The number of all matching schedules; only when `total` was requested."""
 
@@ -137,16 +137,16 @@ RetryRowResponse: Any = schema_of("RetryRowResponse", RetryRow)
 
 
 class RetryFailedResponse(Schema):
-    """The outcome of a bulk retry, oldest end first."""
+    """The outcome of a bulk retry. The runs that ended first come first."""
 
     matched: int
     """How many runs were failed or lost."""
     started: int
-    """How many are on their queues now."""
+    """How many runs are on their queues now."""
     buffered: int
-    """How many wait for an earlier run of their schedule."""
+    """How many runs wait for an earlier run of their schedule."""
     skipped: int
-    """How many changed meanwhile."""
+    """How many runs were not retried, because they changed meanwhile."""
     items: list[RetryRowResponse]
     """The outcome of each run."""
 
@@ -163,18 +163,18 @@ BulkRowResponse: Any = schema_of("BulkRowResponse", BulkRow)
 
 
 class BulkResponse(Schema):
-    """The count of a bulk operation, or one of its chunks, and how far the operation is."""
+    """The result of one request of a bulk operation: the count of schedules, or a chunk. Also the progress so far."""
 
     matched: int
     """How many schedules matched when they were counted."""
     done: int
-    """How many are done, including this chunk. This exceeds `matched` if more schedules match than at the count."""
+    """How many schedules are done, including this chunk. If more schedules match meanwhile, it exceeds `matched`."""
     counts: dict[str, int]
-    """How many of this chunk had each outcome."""
+    """For each outcome, how many schedules of this chunk had it."""
     items: list[BulkRowResponse]
     """The outcome of each schedule of this chunk, in the order in which they were created."""
     next_cursor: str | None
-    """Sent as `cursor` to do the next chunk; null when the operation is done."""
+    """The `cursor` of the next chunk's request; null when the operation is done."""
 
 
 def bulk_response(progress: BulkProgress) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class EventsResponse(Page):
 
 class _Found(_OfSchedule):
     id: str
-    """Its position among the events of all schedules; pass it as `after` to continue after it."""
+    """The event's position among the events of all schedules. Pass it as `after` to read later events."""
 
 
 FoundEventResponse: Any = schema_of(
@@ -281,7 +281,7 @@ BackfillRowResponse: Any = schema_of("BackfillRowResponse", BackfillRow)
 
 class _WithRows(Schema):
     rows: list[BackfillRowResponse]
-    """One per occurrence, when the backfill completed within the request; empty otherwise. At most 500 of a dry run."""
+    """One row per occurrence if the backfill completed within the request, else none. A dry run has at most 500."""
 
 
 BackfillResponse: Any = schema_of(
@@ -300,11 +300,11 @@ class WorkflowResponse(Schema):
     """A workflow that a process registered."""
 
     name: str
-    """The name that schedules give."""
+    """The name by which schedules refer to it."""
     queue: str | None
-    """The queue of its runs, unless a schedule names another."""
+    """The queue of its runs, unless a schedule names another queue."""
     connection: str | None
-    """The named Redis of its runs, unless a schedule names another."""
+    """The named Redis of its runs, unless a schedule names another Redis."""
     timeout: int | None
     """Seconds that an attempt may take, unless a schedule says otherwise."""
     on_failure: str | None
@@ -331,7 +331,7 @@ class FreezeResponse(Schema):
     """A freeze of everything, or of a namespace."""
 
     frozen: bool
-    """Whether it lasts, so that nothing begins."""
+    """Whether the freeze lasts. While it lasts, nothing begins."""
     since: datetime | None = None
     """When it began."""
     by: str | None = None
@@ -351,7 +351,7 @@ class FreezeResponse(Schema):
 
 
 class FreezesResponse(Schema):
-    """Freezes, current or past ones; of the past at most 100."""
+    """Current or past freezes. At most 100 past freezes are listed."""
 
     items: list[FreezeResponse]
     """The freeze of everything first, then the newest."""
@@ -380,13 +380,13 @@ class ThawResponse(Schema):
     freeze: FreezeResponse | None
     """The freeze that has ended; null if there was no freeze."""
     schedules: int
-    """How many schedules had due occurrences that were recorded as missed, or fired, first."""
+    """How many due schedules the thaw handled before it ended the freeze."""
     missed: int
     """How many occurrences were recorded as missed."""
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int
-    """How many occurrences it fired. Their runs started, or wait."""
+    """How many missed occurrences got a run because the thaw asked for that."""
 
 
 class WorkflowsResponse(Schema):

@@ -23,7 +23,7 @@ from rqsched.http.surface import Surface, render_problem
 
 
 def _refuse_unknown_parameters(request: Request, principal: SignedIn) -> None:
-    """Refuse query parameters that the route does not declare: with an ignored `?offset=100`, paging would never end.
+    """Refuse query parameters that the route does not declare. If `?offset=100` were ignored, paging would never end.
 
     The principal is found first, so that only an authenticated caller gets this error.
     """
@@ -44,11 +44,11 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 
 
 _BAD_REQUEST = frozenset({"pause", "resume"})
-"""Operations whose wrong status is 400 instead of 409."""
+"""Operations that return 400 instead of 409 if the status of the schedule does not allow them."""
 
 
 def render(problem: Problem, request_id: str) -> Response:
-    """Render problem details. A pause or resume in the wrong status is 400, as in the Pipelit document."""
+    """Render problem details. If a status forbids a pause or resume, this is 400, as in the Pipelit document."""
     error = problem.error
     if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
         problem = replace(problem, status=400)

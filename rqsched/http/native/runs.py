@@ -1,6 +1,6 @@
-"""The runs of schedules, and what a schedule's history, deliveries and coming fires say of them.
+"""Routes for the runs, the history, the deliveries and the next fires of schedules.
 
-They stay readable after the schedule was deleted.
+Runs and history stay readable after their schedule was deleted.
 """
 
 from __future__ import annotations

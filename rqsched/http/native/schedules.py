@@ -180,7 +180,7 @@ def _attributes(text: str | None) -> dict[str, Any]:
 def create_schedule(
     call: AdminAlways, body: CreateRequest, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create a schedule; 409 when the id is taken. For a day the same key and body return the same response."""
+    """Create a schedule; 409 if the id is taken. For one day, the same key and body get the same response."""
     declaration = declaration_of(body)
     require_registered(call, declaration)
     schedule_id = require_id(body.schedule_id or _default_id(call, body.name, idempotency_key))
@@ -214,7 +214,7 @@ def _default_id(call: Call, name: str | None, key: str | None) -> str:
 
 
 def require_registered(call: Call, declaration: Declaration) -> None:
-    """Refuse workflows that are not registered, because no path is imported over HTTP; refuse hosts not allowed."""
+    """Refuse unregistered workflows, because HTTP requests must not import code. Refuse hosts that are not allowed."""
     options = declaration.options
     executed = None if options.get("executor") == "external" else declaration.workflow
     for name in (executed, options.get("on_failure"), options.get("on_recovery"), options.get("targets")):
@@ -264,7 +264,7 @@ def upsert_schedule(call: AdminAlways, schedule_id: ScheduleId, body: DeclareReq
     responses=PROBLEM.of(*_CHANGE, ScheduleStateError, *DEFINITION),
 )
 def update_schedule(call: Admin, schedule_id: ScheduleId, body: UpdateRequest, if_match: IfMatch = None) -> Response:
-    """Change the given fields only; the next time moves only with the timing. 412 when If-Match does not match."""
+    """Change only the given fields. The next fire moves only if the timing changes. 412 if If-Match does not match."""
     handle = call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
     declaration = update_of(body, handle.state)
@@ -289,7 +289,7 @@ def delete_schedule(
     reason: Annotated[Note | None, Query(description="Why; recorded with the audit event.")] = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a schedule: its id becomes free; its history stays unless purged."""
+    """Delete a schedule. Its id becomes free; its history stays unless `purge` is set."""
     handle = call.newest(schedule_id) if purge else call.schedule(schedule_id)
     version = version_of(handle.state, if_match)
     handle.delete(purge=purge, reason=reason, context=call.context, if_version=version)
@@ -326,7 +326,7 @@ def _tagged(schedule: Schedule) -> dict[str, str]:
 
 
 def _respond(call: Call, handle: ScheduleHandle, status: int = 200, *, created_by: Request | None = None) -> Response:
-    """Return a schedule as it was last read, with its ETag, and with its Location if it is new."""
+    """Return a schedule as it was last read, with its ETag. If the schedule is new, also send its Location."""
     schedule = handle.state
     latest = call.read(lambda c: last_runs(c, [schedule]))
     headers = _tagged(schedule)
@@ -382,7 +382,7 @@ def trigger_schedule(
     body: TriggerRequest | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Start a run now as the overlap policy allows; `outcome` is the result. A key makes the request safe to repeat."""
+    """Start a run now, if the overlap policy allows it; `outcome` says what happened. With a key, a repeat is safe."""
     given = body or TriggerRequest()
     if idempotency_key and given.idempotency_key and idempotency_key != given.idempotency_key:
         raise InvalidInputError("idempotency_key", "contradicts the Idempotency-Key header; send one of them")
