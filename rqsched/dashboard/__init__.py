@@ -1,7 +1,7 @@
 """The dashboard: pages for operators, rendered on the server over the same operations as the API.
 
-`create_app()` serves it at `/` where the `dashboard` extra is installed, `wsgi()` in Flask, Django and their like.
-Nothing here decides about schedules.
+If the extra `dashboard` is installed, `create_app()` serves the pages at `/`. `wsgi()` serves them in Flask, Django and
+other WSGI applications. Nothing here decides about schedules.
 """
 
 from importlib import import_module
@@ -18,7 +18,9 @@ _HOMES = {
     "Role": "http.auth",
     "wsgi": "dashboard.mount",
 }
-"""The module of each name. It is imported at its first use: pages of features import parts of this package."""
+"""The module of each public name. A module is imported when its name is first used, because the pages of features
+import parts of this package.
+"""
 
 
 def __getattr__(name: str) -> Any:

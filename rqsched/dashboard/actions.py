@@ -1,4 +1,4 @@
-"""The operations of viewers. Each operation is confirmed first, and recorded with the viewer's name and reason."""
+"""The operations that viewers request. Each is confirmed first, and recorded with the viewer's name and reason."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from rqsched.types import Page, Run, RunStatus, Schedule
 
 _MOST_DAYS = 30
 WAITING = ("pending", "buffered", "retrying")
-"""The statuses of a run that waits for an attempt to begin."""
+"""The statuses of a run whose next attempt has not begun."""
 _MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
-"""The most runs of a backfill that one request cancels, and the time after which it cancels no further run."""
+"""The most runs of a backfill that are read at once, and the time after which a request cancels no further run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Action:
     label: str
     """The text of its button."""
     question: str
-    """The question of its confirmation; `{id}` is the schedule's id."""
+    """The question that asks for confirmation. `{id}` stands for the schedule's id."""
     effect: str
     """What will happen."""
     role: Role
     """The role that it requires."""
     statuses: frozenset[str]
-    """The statuses in which it is offered."""
+    """The statuses of a schedule in which the operation is offered."""
     do: Callable[[Visit, ScheduleHandle], str]
     """Does the operation. Returns a sentence for the viewer about its effect."""
     is_danger: bool = False
-    """Whether its button warns."""
+    """Whether its button looks dangerous."""
     key: str | None = None
-    """Its keyboard shortcut on a row of the list; None without one."""
+    """Its keyboard shortcut on a row of the list of schedules; None means no shortcut."""
 
 
 def _pause(visit: Visit, handle: ScheduleHandle) -> str:
@@ -111,7 +111,7 @@ def _trigger(visit: Visit, handle: ScheduleHandle) -> str:
 
 
 def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
-    """Count the occurrences, or start a backfill. Its first chunk fires at once, the rest after the response."""
+    """Count the occurrences, or start a backfill. Its first chunk fires at once; the rest fires after the response."""
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
@@ -173,19 +173,19 @@ ACTIONS: dict[str, Action] = {
 
 
 _OF_TIMES = frozenset({"backfill", "skip_next"})
-"""The operations that need a schedule with its own times."""
+"""The operations that a downstream schedule does not have, because it has no occurrences of its own."""
 _STARTS = frozenset({"backfill", "trigger"})
 """The operations that start runs, which a freeze refuses."""
 
 
 def offered(visit: Visit, schedule: Schedule) -> list[Action]:
-    """Return the operations that the viewer may do to a schedule in its status."""
+    """Return the operations that the viewer may request, and that the status of the schedule allows."""
     may = [one for one in _allowed(visit) if schedule.status in one.statuses]
     return may if schedule.upstream_id is None else [one for one in may if one.name not in _OF_TIMES]
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return the operations that the viewer may do to several schedules at once: all except a backfill."""
+    """Return the operations that the viewer may request for several schedules at once. A backfill is none of them."""
     return [one for one in _allowed(visit) if one.name != "backfill"]
 
 
@@ -195,7 +195,7 @@ def _allowed(visit: Visit) -> list[Action]:
 
 
 def confirm(visit: Visit) -> Response:
-    """Ask whether to do an operation, with its choices."""
+    """Ask whether to do an operation. The page offers the choices of the operation."""
     action = named(visit.query("action"))
     require_role(visit.principal, action.role)
     said = "" if action in _allowed(visit) else f"That is refused while {visit.stop}."
@@ -203,7 +203,7 @@ def confirm(visit: Visit) -> Response:
 
 
 def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = "", status: int = 200) -> Response:
-    """Ask again, with the form as it was filled in and a message."""
+    """Ask whether to do an operation on a schedule, with a message and the form as it was filled in."""
     path = f"/schedules/{handle.schedule_id}"
     return ask(
         visit, action, action.question.replace("{id}", handle.schedule_id), f"{path}/do", back=visit.url(path),
@@ -214,7 +214,7 @@ def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = 
 def ask(
     visit: Visit, action: Action, question: str, path: str, *, back: str, status: int = 200, **values: object
 ) -> Response:
-    """Show a question with the choices of the action. The answer is sent to `path`."""
+    """Show a question with the choices of the operation. The viewer's answer is sent to `path`."""
     given = {"schedule": None, "said": "", "about": "", "counted_at": None, "kept": {}, "chosen": (), **values}
     return visit.page(
         "confirm.html", status, action=action, question=question, path=path, back=back, overlaps=list(OverlapPolicy),
@@ -223,7 +223,10 @@ def ask(
 
 
 def act_on_schedule(visit: Visit) -> Response:
-    """Do one operation on one schedule, and show its page. After a count or a refusal of a backfill, show its form."""
+    """Do one operation on one schedule, and show the schedule's page.
+
+    If a backfill only counted, or was refused, show its form again.
+    """
     action = named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     handle, status = visit.schedule(), 200
@@ -238,14 +241,14 @@ def act_on_schedule(visit: Visit) -> Response:
 
 
 def confirm_retry_failed(visit: Visit) -> Response:
-    """Ask whether to retry every run that failed since an instant, by default a day ago; show how many."""
+    """Ask whether to retry every run that failed since an instant (by default, a day ago). Show their number."""
     since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
     rows = visit.scheduler.runs.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
     return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
 
 
 def retry_failed(visit: Visit) -> Response:
-    """Retry every run that failed since an instant, of one schedule or of all. The overlap policy of each applies."""
+    """Retry every run of one or all schedules that failed since an instant. The overlap policies of schedules apply."""
     context, schedule_id = visit.context, visit.form.get("schedule") or None
     rows = visit.scheduler.runs.retry_failed(
         _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
@@ -259,7 +262,7 @@ def retry_failed(visit: Visit) -> Response:
 def _asked(visit: Visit) -> str:
     """Return the instant that was typed. If the field is unchanged, return the exact instant that was shown.
 
-    A field has no UTC offset, so an hour that occurs twice is ambiguous in it.
+    The field has no UTC offset. Therefore its text is ambiguous in an hour that occurs twice.
     """
     typed, shown = visit.query("since"), visit.query("shown")
     is_left = bool(shown) and field_text(visit.instant("shown", shown), visit.zone) == typed
@@ -267,7 +270,7 @@ def _asked(visit: Visit) -> str:
 
 
 def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1)) -> datetime:
-    """Read an instant. `patience` extends the limit by the time for which a viewer may look at the form."""
+    """Read an instant. `patience` is how long a viewer may look at the form. The limit is extended by this time."""
     since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
     if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
         raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
@@ -275,7 +278,7 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
 
 
 def confirm_freeze(visit: Visit) -> Response:
-    """Ask whether, and why, to freeze the namespace."""
+    """Ask whether to freeze the namespace, and why."""
     return visit.page("freeze.html")
 
 
@@ -298,7 +301,7 @@ def confirm_thaw(visit: Visit) -> Response:
 
 
 def thaw(visit: Visit) -> Response:
-    """Thaw the namespace, or everything. Due occurrences fire as chosen, and waiting runs may be cancelled first."""
+    """Thaw the namespace, or everything. Due occurrences are handled as chosen; waiting runs may be cancelled first."""
     cancels = "cancel_pending" in visit.form
     missed: Any = visit.form.get("missed") or None
     everything = visit.form.get("everything") == "yes"
@@ -314,7 +317,7 @@ def thaw(visit: Visit) -> Response:
 
 
 def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
-    """Return the arguments of the scheduler for the scope of a thaw; raises ForbiddenError."""
+    """Return the arguments that tell the scheduler what to thaw; raises ForbiddenError."""
     if everything:
         _require_all(visit)
         return {"everything": True}
@@ -322,12 +325,12 @@ def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
 
 
 def confirm_delete_namespace(visit: Visit) -> Response:
-    """Ask whether to delete everything in the namespace; show how much there is."""
+    """Ask whether to delete everything in the namespace. Show how much there is to delete."""
     return visit.page("delete_namespace.html", found=visit.scheduler.namespaces.preview_delete(visit.namespace))
 
 
 def delete_namespace(visit: Visit) -> Response:
-    """Delete some thousand rows of the namespace, whose name was typed. The page asks again for the next rows."""
+    """Delete some thousand rows of the namespace, if its name was typed. Then ask again, until no rows are left."""
     name, where = visit.namespace, "/namespace/delete"
     if visit.form.get("confirm", "").strip() != name:
         return visit.done(f"Not done: type {name}, the name of the namespace.", where)
@@ -376,7 +379,7 @@ def named(name: str) -> Action:
 
 
 def cancel_backfill(visit: Visit) -> Response:
-    """Stop a backfill. Its started runs continue. On request, cancel its waiting runs, some hundred at a time."""
+    """Stop a backfill, or cancel its waiting runs, as the form says. Runs that have started continue."""
     uid = str(visit.request.path_params["uid"]).upper()
     found = backfills.get_backfill(visit.scheduler.runtime, uid)
     schedule = visit.read(lambda connection: schedule_queries.find(connection, found.schedule_uid))
@@ -390,7 +393,7 @@ def cancel_backfill(visit: Visit) -> Response:
 
 
 def _cancel_waiting(visit: Visit, found: backfills.Backfill) -> str:
-    """Cancel waiting runs of a backfill for a few seconds, the newest first, because the oldest begins next."""
+    """Cancel waiting runs of a backfill for a few seconds. Begin with the newest, because the oldest may start soon."""
 
     def read(connection: Connection) -> Page[Run]:
         schedule, uid = found.schedule_uid, found.uid

@@ -1,4 +1,4 @@
-"""The audit page: operations on all schedules that people, or programs in their name, requested, newest first."""
+"""The audit page: what people, or programs in their name, have requested for all schedules. The newest comes first."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from rqsched.errors import InvalidInputError
 PAGE = 50
 """Lines on one page."""
 EVENTS = 500
-"""The most events that one page reads. Repetitions of the same request become one line."""
+"""The most events that one page reads. If a request was repeated, its events become one line."""
 
 AT_LARGE = 20
-"""Freezes, and changes of limits and calendars that are shown above the lines."""
+"""How many freezes and changes of limits and calendars are shown above the lines."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Asked(NamedTuple):
-    """One person's request for one schedule, once or several times in a row, for one reason."""
+    """A request of one person for one schedule, with one reason. It may have been made several times in a row."""
 
     newest: FoundEvent
-    """The newest of these events."""
+    """The event of the newest request."""
     times: int
-    """The number of these events."""
+    """How many times the request was made."""
     oldest: FoundEvent
-    """The oldest."""
+    """The event of the oldest request."""
 
 
 def show(visit: Visit) -> Response:

@@ -1,4 +1,4 @@
-"""The charts as plain numbers. The templates put them into SVG. This module reads no database."""
+"""Compute the charts as plain numbers, which templates put into SVG. This module reads no database."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ class Bar:
     label: str
     """Its text on hover."""
     run_uid: str = ""
-    """The run it stands for."""
+    """The run that the bar stands for."""
 
 
 class Stack(NamedTuple):
-    """One mark for runs that are too close to be drawn separately. The shares of their outcomes are stacked."""
+    """One mark for runs that are too close to be drawn separately. It is divided into the shares of their outcomes."""
 
     x: float
     """Its left edge."""
     width: float
     """Its width."""
     parts: list[tuple[str, float, float]]
-    """A part for each tone, from the top: the tone, its upper edge and its height, from 0 to 1."""
+    """A part for each tone, from top to bottom: the tone, the part's upper edge and its height, both from 0 to 1."""
     label: str
     """Its text on hover."""
     run_uid: str | None
-    """The run that the mark shows; of several runs, the run with the worst end. None if unknown."""
+    """The run to which the mark leads: of several runs, the one with the worst outcome. None if it is not known."""
     at: datetime
-    """When it begins."""
+    """The instant at its left edge."""
     since: float | None = None
-    """The start of the longest run, if the start is left of the stack."""
+    """Where the earliest of the runs started, if this is left of the stack."""
 
 
 _LEAST_SHARE = 0.15
-"""The least share of the height for a tone that occurs, so that one failure among a thousand runs is visible."""
+"""The least share of the height that a tone gets if it occurs, so that one failure among a thousand runs is visible."""
 _LEAST_WIDTH = 3.0
 
 
@@ -97,9 +97,9 @@ class Grid:
         self._axis, self._start, self._step, self._zone = axis, start, step, zone
 
     def stacks(self, lots: Sequence[Lot], width: int) -> list[Stack]:
-        """Return a stack for every `width` columns in which a run executed.
+        """Return a stack for each group of `width` columns in which a run executed.
 
-        Neighbouring stacks become one stack if all of them have only the same tone.
+        If neighbouring stacks have a single tone, and the same tone, they become one stack.
         """
         columns = defaultdict[int, list[Lot]](list)
         for lot in lots:
@@ -128,9 +128,10 @@ class Grid:
 
 
 def stacks_of(stacks: Sequence[Stack], y: int, height: int, runs: str, day: str) -> Markup:
-    """Return stacks as links of an SVG, `height` high from `y` on. A template is too slow for the hundreds of a page.
+    """Return stacks as links in an SVG, with the upper edge `y`. A template would be too slow for hundreds of stacks.
 
-    `runs` is the address of runs. `day` is the address of a day, to which an instant is appended.
+    A stack links to its run: `runs` is the address to which the run's uid is appended. If the run is not known, the
+    stack links to a day: `day` is the address to which an instant is appended.
     """
     path, mark, query = runs.partition("?")
     before, after, around = escape(path), escape(mark + query), escape(day)
@@ -189,7 +190,7 @@ def _halved(tones: Mapping[int, int]) -> dict[int, int]:
 
 
 def _groups(tones: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the first and last column of each stack. Neighbours that have only the same tone share a stack."""
+    """Return the first and last column of each stack. Neighbouring columns of one and the same tone share a stack."""
     groups: list[tuple[int, int]] = []
     before = 0
     for place in sorted(tones):
@@ -207,7 +208,7 @@ def _worst(lots: Iterable[Lot]) -> Lot:
 
 
 def _shares(of_status: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """Return the upper edge and the height of the share of each tone, the worst tone first."""
+    """Return each tone with the upper edge and the height of its share. The worst tone comes first."""
     counts = Counter[str]()
     for status, number in of_status.items():
         counts[tone_of(status)] += number
@@ -225,19 +226,19 @@ class Durations:
     """How long the newest runs took."""
 
     bars: list[Bar]
-    """One per run, oldest first."""
+    """One bar per run, the oldest run first."""
     longest: float
-    """Seconds that the full height stands for."""
+    """The seconds that the full height of the chart stands for."""
     interval: float | None
-    """The interval between fires as a share of the full height; None if it exceeds the height or is unknown."""
+    """The interval between fires, as a share of the full height. None if it is greater than 1 or not known."""
     first: str
-    """The oldest run."""
+    """The label of the oldest run."""
     last: str
-    """The newest run."""
+    """The label of the newest run."""
 
 
 def durations(outlines: Sequence[RunOutline], interval: timedelta | None) -> Durations | None:
-    """Return the bars of the runs' durations; None without a run that ended."""
+    """Return the bars of the runs' durations; None if no run has ended."""
     ended = [
         (run, max((run.ended_at - run.started_at).total_seconds(), 0.0))
         for run in outlines
@@ -261,17 +262,17 @@ class Day:
     """One day of a heatmap."""
 
     column: int
-    """Its week, from 0."""
+    """The number of its week, counted from 0."""
     row: int
-    """Its weekday, Monday is 0."""
+    """The number of its weekday; Monday is 0."""
     day: date
     """The day."""
     succeeded: int
-    """Runs that succeeded."""
+    """How many runs succeeded."""
     failed: int
-    """Runs that failed or were lost."""
+    """How many runs failed or were lost."""
     others: int
-    """Runs that ended otherwise."""
+    """How many runs ended otherwise."""
 
     @property
     def level(self) -> int:
@@ -281,12 +282,12 @@ class Day:
 
     @property
     def tone(self) -> str:
-        """The tone of its worst outcome."""
+        """The tone of the day's worst outcome."""
         return "bad" if self.failed else "ok" if self.succeeded else "idle"
 
 
 def year(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Day]:
-    """Return the days of the last 53 weeks with the outcomes of the runs that ended on them."""
+    """Return the days of the last 53 weeks, each with the outcomes of the runs that ended on it."""
     counts: defaultdict[date, Counter[str]] = defaultdict(Counter)
     for key, number in found.items():
         counts[instant_of_hour(key.hour).astimezone(zone).date()][key.outcome] += number
@@ -301,16 +302,16 @@ def year(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Day]
 
 
 GRID_DAYS = 28
-"""The days of a grid of hours."""
+"""How many days a grid of hours covers."""
 
 
 class Cell(NamedTuple):
     """One hour of one day."""
 
     column: int
-    """Its day, from 0."""
+    """The number of its day, counted from 0."""
     row: int
-    """Its hour by the clock, from 0."""
+    """The hour of the day, from 0."""
     parts: list[tuple[str, float, float]]
     """The shares of its outcomes, in the form of the parts of a `Stack`."""
     label: str
@@ -318,7 +319,7 @@ class Cell(NamedTuple):
 
 
 def grid(found: Mapping[HourKey, int], today: date, zone: ZoneInfo) -> list[Cell]:
-    """Return the hours of the last GRID_DAYS days in which runs ended, by the clock of a zone."""
+    """Return the hours, by a zone's clock, of the last GRID_DAYS days in which runs ended."""
     counts: defaultdict[tuple[date, int], Counter[str]] = defaultdict(Counter)
     for key, number in found.items():
         at = instant_of_hour(key.hour).astimezone(zone)
@@ -336,19 +337,22 @@ class Spread(NamedTuple):
     """The durations of runs over time: the median and the 95th percentile for each day or hour."""
 
     bars: list[tuple[float, float, float, float, str]]
-    """For each bar: left edge, width, both heights as shares of the greatest, and the text on hover."""
+    """For each bar: left edge, width, the heights of median and percentile (as shares of `greatest`), text on hover."""
     greatest: float
-    """Seconds that the full height stands for."""
+    """The seconds that the full height of the chart stands for."""
     first: str
-    """The label at the axis's left end."""
+    """The label at the left end of the axis."""
     last: str
-    """The label at its right end."""
+    """The label at the right end of the axis."""
     told: str
     """The figures of the chart in one line."""
 
 
 def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, zone: ZoneInfo) -> Spread | None:
-    """Return the spread of live runs in `count` times `width` hours from `first` on; None without a duration."""
+    """Return the spread of live runs in `count` bars of `width` hours each, from the hour `first` on.
+
+    Return None if no run has a duration.
+    """
     tallies: defaultdict[int, Tally] = defaultdict(Tally)
     for key, one in found.items():
         if not key.is_backfilled:
@@ -392,7 +396,7 @@ _LONG = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 
 
 
 def _round_above(seconds: float) -> float:
-    """Return the next greater round length whose half is round, too."""
+    """Return the next round length that is not shorter. Its half is round, too."""
     if seconds > _LONG[-1]:
         return ceil(seconds / _DAY) * float(_DAY)
     short = (digit * 10.0**power for power in range(-3, 2) for digit in _ROUND)
@@ -404,25 +408,25 @@ class Tick:
     """A mark on the axis of a timeline."""
 
     x: float
-    """Its place on the axis."""
+    """Its position on the axis."""
     label: str
     """Its text."""
     is_day: bool
     """Whether a day begins there."""
     is_spare: bool = False
-    """Whether a narrow screen has no room for its label."""
+    """Whether a narrow screen leaves out its label."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A change of clocks, on the axis of a timeline."""
+    """A clock change on the axis of a timeline."""
 
     x: float
-    """Its place on the axis."""
+    """Its position on the axis."""
     how: str
-    """The change: `back 1 h`."""
+    """The change, such as `back 1 h`."""
     zones: list[str]
-    """The names of the zones that change."""
+    """The names of the zones whose clocks change."""
 
 
 class Axis:
@@ -438,12 +442,12 @@ class Axis:
         return self.end - self.start
 
     def x(self, at: datetime) -> float:
-        """Return the place of an instant, within the chart."""
+        """Return the position of an instant. It is never outside the chart."""
         share = (at - self.start).total_seconds() / self._span
         return round(min(max(share, 0.0), 1.0) * WIDTH, 2)
 
     def ticks(self, zone: ZoneInfo) -> Iterator[Tick]:
-        """Yield marks at round times of a zone, about a dozen."""
+        """Yield about a dozen marks, at times that are round by a zone's clock."""
         days = self._span / 86_400
         step = next((s for s in _STEPS if self._span / s <= 14), _STEPS[-1])
         at = self.start.astimezone(zone).replace(minute=0, second=0, microsecond=0)
@@ -462,12 +466,12 @@ class Axis:
             wall += timedelta(seconds=step)
 
     def offset_changes(self, zone: ZoneInfo) -> Iterator[tuple[float, str]]:
-        """Yield the place and the direction of each change of a zone's clocks within the chart."""
+        """Yield the position and the direction of each clock change of a zone within the chart."""
         at = self.start.replace(minute=0, second=0, microsecond=0)
         before = _offset(at, zone)
         while at <= self.end:
             following = at + timedelta(days=1)
-            if _offset(following, zone) == before:  # in no zone the clocks change twice a day
+            if _offset(following, zone) == before:  # no zone's clocks change twice a day
                 at = following
                 continue
             while (offset := _offset(at, zone)) == before:

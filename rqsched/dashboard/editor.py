@@ -1,7 +1,7 @@
-"""Create and edit a schedule in one form. It is checked while it is filled in, and shows the next fires before saving.
+"""Create and edit a schedule in one form. The form checks values as they are typed, and shows the next fires.
 
-The fields of the form are made from the table of options. A field that is not edited changes nothing. Only the host of
-a URL is shown, because the rest may hold a secret.
+The fields of the form are made from the table of options. A field that is not edited changes nothing. Of a URL, only
+the host is shown, because the rest may contain a secret.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ _LAID_OUT = {
     "exclude", "on_excluded", "dst_gap", "dst_fold", "jitter", "spread", "args", "kwargs", "labels", "overlap",
     "missed", "queue", "timeout", "max_runs", "description", "owner",
 }  # fmt: skip
-"""The options that have a special place in the form. The others are listed in groups."""
+"""The options that the form's template places itself. The other options are listed in groups."""
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
 _TOLD = {*_WORKFLOWS, *EXPECTATIONS, "notifications"}
 _TOLD_FIELDS = (*_WORKFLOWS, *EXPECTATIONS, *_URLS, "sentry")
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 _FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
-"""Hints on how the values of some kinds are written."""
+"""For some kinds of values, a hint on how to write them."""
 
 
 class Field(NamedTuple):
     """One field of the form."""
 
     name: str
-    """The name of the option. For a retry policy, `.` and the name of the policy's field follow."""
+    """The name of the option. For a field of a retry policy: the option, a dot, and the field's name."""
     label: str
     """Its label in the form."""
     hint: str
@@ -94,7 +94,7 @@ def edit(visit: Visit) -> Response:
 
 
 def create(visit: Visit) -> Response:
-    """Create the form's schedule; if it is refused, show the form again with the problem."""
+    """Create the schedule that the form describes. If it is refused, show the form again with the problem."""
     form = visit.form
     try:
         workflow = _registered(visit, form.get("workflow", ""))
@@ -108,7 +108,7 @@ def create(visit: Visit) -> Response:
 
 
 def update(visit: Visit) -> Response:
-    """Save a schedule's form. Refuse if somebody has changed the schedule meanwhile."""
+    """Save a schedule's form, unless somebody has changed the schedule meanwhile."""
     form, handle = visit.form, visit.schedule()
     try:
         version = form.get("version", "")
@@ -132,7 +132,7 @@ def _said(handle: ScheduleHandle, outcome: str) -> str:
 
 
 def preview(visit: Visit) -> Response:
-    """Return a timing in words and its next fires, for the form while it is filled in."""
+    """Return a timing in words with its next fires, which the form shows while it is filled in."""
     given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "on_excluded", *_CLOCKS)}
     try:
         exclude, clocks = require_exclusions(lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
@@ -190,9 +190,9 @@ def _form(
 
 
 def overwritten_by(visit: Visit, schedule: Schedule) -> str | None:
-    """Return a warning with the place where a schedule is declared; None if no sync overwrites it.
+    """Return a warning if a sync overwrites the schedule; else None. The warning says where the schedule is declared.
 
-    The name of the file of a sync is not stored, so the warning cannot contain it.
+    If a file declares it, the warning lacks the file's name, because a sync does not store this name.
     """
     scheduler = visit.scheduler
     is_here = schedule.namespace == scheduler.settings.namespace and any(
@@ -209,7 +209,7 @@ def overwritten_by(visit: Visit, schedule: Schedule) -> str | None:
 
 
 def _groups(*, is_new: bool) -> dict[str, list[Field]]:
-    """Return the listed fields by their group; fixed options only for a new schedule."""
+    """Return the listed fields by their group. Fixed options are listed only for a new schedule."""
     found: dict[str, list[Field]] = {group: [] for group in (POLICY, TARGETS, WHAT, METADATA)}
     for name, option in OPTIONS.items():
         if name in {"timezone"} | _LAID_OUT | _TOLD or (option.is_fixed and not is_new):
@@ -226,7 +226,7 @@ def _groups(*, is_new: bool) -> dict[str, list[Field]]:
 
 
 def _shown(schedule: Schedule | None) -> dict[str, str]:
-    """Return the text of every option's field, for a schedule or, without one, for a new schedule."""
+    """Return the text of every option's field: for a schedule, or for a new schedule if `schedule` is None."""
     found: dict[str, str] = {}
     for name, option in OPTIONS.items():
         if name == "timezone" or name in _TOLD:
@@ -261,7 +261,7 @@ def _text(kind: Kind, value: Any) -> str:
 
 
 def _timing(spec: Spec) -> dict[str, str]:
-    """Return the fields of a spec that the form can show. For any other spec, return a choice that keeps it."""
+    """Return a spec as fields of the form. If the form cannot show the spec, return the choice that keeps it."""
     keep = {"kind": "keep", "timing": replace(spec, exclude=()).describe(), "timezone": spec.timezone}
     if len(spec.members) != 1 or spec.start_at or spec.end_at or spec.newer:  # its exclusions have a separate field
         return keep
@@ -296,7 +296,7 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
 
 
 def _options(visit: Visit, schedule: Schedule | None) -> Any:
-    """Return the options whose fields differ from the stored ones; raises InvalidInputError, which names the field."""
+    """Return the options whose fields were edited; raises InvalidInputError, which names the field."""
     form, found = visit.form, dict[str, Any]()
     for field, stored in _shown(schedule).items():
         text = form.get(field, stored).replace("\r\n", "\n").strip()
@@ -373,9 +373,9 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
 
 
 def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
-    """Return the options that these fields change.
+    """Return the options that the fields of notifications change.
 
-    A URL field that is not edited changes neither the URL nor the webhook's events.
+    If a URL's field was not edited, neither the URL nor the webhook's events change.
     """
     before = _shown_told(schedule)
     given = {name: visit.form[name].strip() for name in _TOLD_FIELDS if name in visit.form}
@@ -399,7 +399,7 @@ def _require_registered(visit: Visit, field: str, name: str) -> None:
 
 
 def _workflows(visit: Visit) -> list[str]:
-    """Return the proposed names: all workflows for a viewer of every namespace, else those that this namespace uses."""
+    """Return the proposed workflows: all for a viewer of every namespace, else those that this namespace uses."""
     known = {*visit.read(workflows.read_all), *(one.name for one in visit.scheduler.runtime.imports.all())}
     if visit.principal.namespaces is None:
         return sorted(known)
@@ -407,7 +407,7 @@ def _workflows(visit: Visit) -> list[str]:
 
 
 def _registered(visit: Visit, name: str) -> str:
-    """Refuse workflows that are not registered, because no path is imported over HTTP."""
+    """Refuse a workflow that is not registered, because HTTP requests must not import code."""
     if not workflows.is_registered(visit.scheduler.runtime, name):
         raise UnknownWorkflowError(name, f"no workflow named {name[:64]!r} is registered; choose one of the list.")
     return name

@@ -1,7 +1,7 @@
-"""The search in the header of each page: it finds schedules by a part of their id, operations on them, and pages.
+"""The search in the header of each page. It finds schedules by a part of their id, operations on them, and pages.
 
-`pause night` finds the operation pause for each schedule whose id contains `night`. The script shows the results of
-this page as a list below the field.
+`pause night` finds the operation pause for each schedule whose id contains `night`. The page's script shows the results
+in a list below the search field.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rqsched.dashboard.visit import Visit
 from rqsched.types import Schedule
 
 _MOST = 8
-"""Schedules that are shown."""
+"""How many schedules are shown."""
 _WITH_ACTIONS = 3
-"""Schedules whose actions are shown, too, when the text names no action."""
+"""For how many schedules the operations are shown, too, if the text names no operation."""
 
 
 class _Wanted(NamedTuple):
@@ -30,7 +30,7 @@ class _Wanted(NamedTuple):
     text: str
     """A part of an id."""
     actions: list[Action]
-    """The actions that the first word may name; empty if it names none."""
+    """The operations that the first word may name; empty if it names none."""
 
 
 def show(visit: Visit) -> Response:
@@ -49,7 +49,7 @@ def show(visit: Visit) -> Response:
 
 
 def _wanted(typed: str) -> _Wanted:
-    """Read an action and a part of an id. A single word is always a part of an id."""
+    """Read an operation and a part of an id from a text. A single word is always a part of an id."""
     word, _, rest = typed.partition(" ")
     if typed.lower().startswith(run := f"{ACTIONS['trigger'].label.lower()} "):  # the only label of two words
         rest = typed[len(run) :]
@@ -58,9 +58,9 @@ def _wanted(typed: str) -> _Wanted:
 
 
 def _find(connection: Connection, namespace: str, text: str) -> tuple[list[Schedule], bool]:
-    """Read the schedules whose ids contain a text, those that begin with it first.
+    """Read the schedules whose ids contain a text. Ids that begin with the text come first.
 
-    The flag says whether there may be more.
+    The second value says whether there may be more schedules.
     """
     if not text:
         return [], False
@@ -82,7 +82,7 @@ def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> l
 
 
 def _pages(visit: Visit, typed: str) -> dict[str, str]:
-    """Return the pages, and the forms that belong to no schedule, whose names contain the typed text."""
+    """Return the pages whose names contain the typed text, including forms that belong to no schedule."""
     forms = {
         "Calendars": ("/calendars", "read"),
         "Limits": ("/limits", "read"),

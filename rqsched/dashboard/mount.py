@@ -1,7 +1,7 @@
-"""The dashboard as a WSGI application, for Flask, Django and their like.
+"""The dashboard as a WSGI application, for Flask, Django and other WSGI hosts.
 
-The pages are the same, but load again every few seconds: a WSGI response cannot be a stream. The API is left out: it is
-for programs, and a host's session cookie must not reach it.
+The pages are the same as in ASGI, but they reload every few seconds, because a WSGI response cannot be a stream. The
+API is left out, because it is for programs, and the session cookie of the host application must not reach it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Environ: TypeAlias = dict[str, Any]
 Operator = Callable[[Environ], Principal | None]
-"""The host's authentication: returns the viewer from the WSGI environ of a request; None for an anonymous one."""
+"""The host's authentication. It gets the WSGI environ of a request, and returns the viewer; None for nobody."""
 _PRINCIPAL = "rqsched.principal"
 
 
@@ -43,14 +43,14 @@ def wsgi(
     login_url: str | None = None,
     limits: Limits | None = None,
 ) -> WSGIApplication:
-    """Return the dashboard as a WSGI application; without a scheduler it opens one from `RQSCHED_*` when first used.
+    """Return the dashboard as a WSGI application. Without `scheduler`, its first request opens one from `RQSCHED_*`.
 
     >>> app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/rqsched": wsgi(operator=operator)})  # doctest: +SKIP
 
     `operator` is the host's own authentication: it gets the environ of each request and returns a Principal, or None.
-    If it returns None, the browser is redirected to `login_url`, with the page in `next`; without a `login_url` the
-    answer is 401. RQSCHED_TOKENS are then ignored. Without `operator`, tokens decide; without tokens, only this machine
-    may look.
+    If it returns None, the browser is redirected to `login_url`, with the page in the parameter `next`. If `login_url`
+    is None, the answer is 401. With `operator`, RQSCHED_TOKENS is ignored. Without it, tokens decide; if there are no
+    tokens either, only browsers on this machine are accepted.
 
     A server may fork after this call. Raises ConfigError if a2wsgi is not installed.
     """
@@ -59,7 +59,7 @@ def wsgi(
 
 
 class _Mounted:
-    """The dashboard in one process, started with its first request: a thread would not survive a fork."""
+    """The dashboard in one process. It starts with its first request, because its threads would not survive a fork."""
 
     def __init__(
         self, scheduler: Scheduler | None, operator: Operator | None, login_url: str | None, limits: Limits
@@ -86,7 +86,7 @@ class _Mounted:
             if self._application is None:
                 self._application = _asgi_middleware()(self._pages())
             application = self._application
-        # Read to its end: a2wsgi never ends the request of a client that disconnected during the response.
+        # Read the whole response here. Otherwise, if the client disconnects, a2wsgi never ends the request.
         return [b"".join(application(environ, start_response))]
 
     def _send_away(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

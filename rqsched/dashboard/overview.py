@@ -1,4 +1,4 @@
-"""The first page: current problems with their remedies, the last day, the most frequent failures and the next fires."""
+"""The first page: current problems and their remedies, the last day, the most frequent failures, and the next fires."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Problem:
     remedy: str
     """Its remedy."""
     schedules: tuple[Schedule, ...] = ()
-    """The first few schedules concerned."""
+    """The first few schedules that have the problem."""
     action: str | None = None
-    """The operation that a button offers for each of them; None without one."""
+    """The operation that a button offers for each of these schedules; None means no button."""
     shows_error: bool = False
-    """Whether the page shows the last error of each of them, too."""
+    """Whether the page also shows the last error of each of these schedules."""
     list_of: _List | None = None
-    """The page that lists all schedules concerned; None without such a page."""
+    """The page that lists all schedules with the problem; None if there is no such page."""
 
 
 class _Words(NamedTuple):
-    """The words of a finding. Names in braces are replaced by values from `_spoken`."""
+    """The texts of a finding. Names in braces are replaced by values from `_spoken`."""
 
     title: str
     detail: str = "{detail}."
@@ -163,7 +163,7 @@ _MILDER: Mapping[str, _Words] = {
         "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
     ),
 }
-"""The words for checks whose warning has another meaning than their problem."""
+"""The texts of warnings, for the checks whose warning has another meaning than their problem."""
 
 
 _BY_CONSEQUENCE = (
@@ -171,10 +171,10 @@ _BY_CONSEQUENCE = (
     "dead", "failing", "successes", "foreign workers", "blocked", "workers", "limits", "long", "notifications",
     "memory", "quotas", "clock",
 )  # fmt: skip
-"""The checks in the order in which the page lists their findings. First: nothing fires. Then: some schedules do not
-fire, or all their runs fail. Then: runs wait. Last: something may become a problem."""
+"""The checks in the order in which the page lists their findings. Findings with which nothing fires come first. Then
+some schedules do not fire, or all their runs fail. Then runs wait. In the last ones, something may become a problem."""
 _AS_GRAVE = frozenset({"all-frozen", "frozen", "dead", "failing", "successes"})
-"""The checks whose warnings are listed with the problems, because schedules do not fire or their work is not done."""
+"""The checks whose warnings are listed among the problems, because schedules do not fire or their runs fail."""
 
 
 def _rank(finding: Finding) -> tuple[bool, int]:
@@ -213,7 +213,7 @@ def show(visit: Visit) -> Response:
 
 
 def ask_why(visit: Visit) -> Response:
-    """Redirect to the answer on the page of the named schedule, or to the schedules whose ids contain the text."""
+    """Redirect to the answer on the schedule's page. If no schedule has this id, redirect to a search for the text."""
     text = visit.query("schedule")
     try:
         id_ = visit.scheduler.newest(text, namespace=visit.namespace).schedule_id
@@ -223,7 +223,7 @@ def ask_why(visit: Visit) -> Response:
 
 
 def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
-    """Return the problem of a check that could not be made. Viewers of some namespaces see no addresses and users."""
+    """Return the problem of a check that could not be made. Only viewers of all namespaces see addresses and users."""
     _log.warning("the check %s is not made: %s", finding.check, finding.detail, extra={"action": "dashboard_unasked"})
     if not isinstance(error, RedisError):
         return Problem("bad", f"The check {finding.check!r} could not be made", "", finding.advice or "")
@@ -244,7 +244,7 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
 
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
-    """Return the values for the words. Viewers of some namespaces see the number of workers, and not their names."""
+    """Return the values for the texts. Viewers of some namespaces see the number of workers, but not their names."""
     count = f"{finding.count or 0}{'+' if finding.count == MOST_COUNTED else ''}"
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])

@@ -1,7 +1,7 @@
-"""The newest runs: their outcomes and waits by slots of time, and the most frequent failures.
+"""Charts of the newest runs (their outcomes, and how late they started), and the most frequent failures.
 
-At most `MOST` runs and `MOST_FAILED` failures are read. If the last day has more runs, the slots cover the longest span
-whose runs are all read, so that a bar never stands for a part of its runs.
+At most `MOST` runs and `MOST_FAILED` failures are read. If the last day has more runs, the charts cover a shorter span,
+all of whose runs are read. Therefore a bar always shows all of its runs.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from rqsched.types import RunStatus
 DAY = timedelta(days=1)
 """The longest span."""
 SPANS = tuple(timedelta(minutes=minutes) for minutes in (1440, 720, 360, 180, 60, 30, 12, 6, 2))
-"""The spans that may be shown, the longest first; each is a whole number of seconds for every slot."""
+"""The spans that may be shown, the longest first. Each divides into slots of whole seconds."""
 SLOTS = 24
-"""The bars of a span."""
+"""How many bars, or slots of time, a span has."""
 MOST = 3_000
-"""The runs that are read."""
+"""How many runs are read at most."""
 MOST_FAILED = 1_000
-"""The failures that are read."""
+"""How many failures are read at most."""
 GROUPS = 8
-"""The groups of failures that are shown."""
+"""How many groups of failures are shown."""
 _HEIGHT = 100.0
 _LEAST = 2.0
-"""The least height of a block, so that it is visible."""
+"""The least height of a block. A lower block would not be visible."""
 _NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b|\d+", re.IGNORECASE)
 _SEARCHED = 60
-"""Characters of an error that a link searches for."""
+"""How many characters of an error a link searches for."""
 
 
 class Block(NamedTuple):
     """A part of a bar."""
 
     y: float
-    """Its upper edge, of a hundred."""
+    """Its upper edge, from 0 (top) to 100."""
     height: float
-    """Its height."""
+    """Its height, from 0 to 100."""
     tone: str
     """Its tone."""
 
@@ -67,16 +67,16 @@ class Slot:
     counts: Counter[str]
     """How many runs had each outcome: `succeeded`, `failed` (or lost), `expired`, `stopped` or `open`."""
     p50: float | None
-    """Seconds from due to started at the median; None without a run that started."""
+    """The median lateness of runs, in seconds from due to started; None if no run started."""
     p95: float | None
-    """The same at the 95th percentile."""
+    """The 95th percentile of this lateness."""
     blocks: Sequence[Block]
-    """Its bar of outcomes."""
+    """The bar that shows the outcomes."""
     waits: Sequence[Block]
-    """Its bar of how late runs started."""
+    """The bar that shows how late runs started."""
 
     def label(self, zone: ZoneInfo) -> str:
-        """Return its text on hover: the number of runs of each outcome."""
+        """Return the slot's text on hover: how many runs had each outcome."""
         told = [f"{self.counts[kind]} {_SAID[kind]}" for kind in _KINDS if self.counts[kind]]
         return f"{self.start.astimezone(zone):%H:%M} to {self.until.astimezone(zone):%H:%M}: {', '.join(told)}"
 
@@ -86,23 +86,23 @@ class Recent:
     """The runs of a span up to now."""
 
     span: timedelta
-    """Its length: a day, or less if a day has more runs than are read."""
+    """The length of the span: a day, or less if a day has more runs than are read."""
     is_whole: bool
-    """Whether all its runs were read: even the shortest span may have more."""
+    """Whether all runs of the span were read. Even the shortest span may have more runs than are read."""
     slots: Sequence[Slot]
-    """Its bars, the oldest first."""
+    """The slots of the span, the oldest first."""
     counts: Counter[str]
     """How many runs of all slots had each outcome."""
     backfilled: int
-    """How many further runs backfills created. The charts show only live runs."""
+    """How many runs backfills created. The charts do not show these."""
     most: int
-    """The runs that the full height of outcomes stands for."""
+    """The number of runs that the full height of the chart of outcomes stands for."""
     longest: float | None
-    """The seconds that the full height of lateness stands for; None without a run that started."""
+    """The seconds that the full height of the chart of lateness stands for; None if no run started."""
 
     @property
     def legend(self) -> list[tuple[str, str, str]]:
-        """Each outcome with its words and its tone."""
+        """Each outcome with its text and its tone."""
         return [(kind, words, _TONES[kind]) for kind, words in _SAID.items()]
 
     @property
@@ -112,7 +112,7 @@ class Recent:
 
 
 _KINDS = ("succeeded", "open", "stopped", "expired", "failed")
-"""The order of outcomes from the top of a bar to its foot. Failures are at the foot, where they are seen at once."""
+"""The order of outcomes from the top of a bar to its foot. Failures are at the foot, where they are seen first."""
 _SAID = {
     "succeeded": "succeeded",
     "failed": "failed or lost",
@@ -161,7 +161,7 @@ def read_recent(connection: Connection, namespace: str, now: datetime) -> Recent
 
 
 def _start(span: timedelta, now: datetime) -> datetime:
-    """Return the start of a span whose last slot contains now; slots begin at whole multiples of their width."""
+    """Return the start of the span whose last slot contains `now`. Slots begin at whole multiples of their width."""
     width = span / SLOTS
     return now - (now - datetime.fromtimestamp(0, UTC)) % width + width - span
 
@@ -173,16 +173,16 @@ def _kind(status: str) -> str:
 
 
 def lateness(late: Sequence[int]) -> tuple[float | None, float | None]:
-    """Return the median and the 95th percentile, in seconds, of the lateness of runs in microseconds.
+    """Return the median and the 95th percentile of lateness, in seconds. The given lateness is in microseconds.
 
-    Both are None without a run. Neither is greater than the greatest lateness, or less than the least.
+    If there is no run, both are None. Both are between the least and the greatest lateness.
     """
     cuts = quantiles(late, n=20, method="inclusive") if len(late) > 1 else [*late] * 19
     return (max(cuts[9] / 1_000_000, 0.0), max(cuts[18] / 1_000_000, 0.0)) if cuts else (None, None)
 
 
 def _stacked(counts: Counter[str], most: int) -> list[Block]:
-    """Return a bar of outcomes, in which even a single run is visible."""
+    """Return the bar of a slot's outcomes. Even a single run is visible in it."""
     heights = {kind: max(counts[kind] / most * _HEIGHT, _LEAST) for kind in _KINDS if counts[kind]}
     blocks, y = list[Block](), _HEIGHT
     for kind in reversed(heights):
@@ -206,7 +206,7 @@ class Failure(NamedTuple):
     schedule_id: str
     """The schedule of the newest run."""
     others: int
-    """How many other schedules have such failures."""
+    """How many other schedules have runs in this group."""
     error: str
     """The meaningful line of the newest run's error."""
     runs: int
@@ -214,7 +214,7 @@ class Failure(NamedTuple):
     newest: FailedRun
     """The newest run."""
     searched: str
-    """A text that all their errors contain; empty if they share only numbers."""
+    """A text that is a part of all their errors, to search for them. It is empty if the error begins with a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +222,19 @@ class Failures:
     """The most frequent failures since an instant."""
 
     since: datetime
-    """The instant: a day ago, or later if there were more failures than are read."""
+    """The instant: a day ago, or later if the last day has more failures than are read."""
     is_cut: bool
-    """Whether it is later than a day ago."""
+    """Whether this instant is later than a day ago."""
     count: int
-    """How many runs failed or were lost, up to MOST_FAILED."""
+    """How many runs failed or were lost. At most MOST_FAILED are counted."""
     groups: Sequence[Failure]
     """The largest groups, the largest first."""
 
 
 def read_failures(connection: Connection, namespace: str, now: datetime) -> Failures:
-    """Read a namespace's most frequent failures of the last day, by their cause.
+    """Read a namespace's most frequent failures of the last day, grouped by error.
 
-    Errors that differ only in numbers are the same, whatever the schedule.
+    Errors that differ only in numbers belong to one group, even if their schedules differ.
     """
     found, since = run_queries.failed_since(connection, namespace, now - DAY, MOST_FAILED)
     meant = {text: numberless(text) for text in {run.error for run in found}}  # most texts occur many times

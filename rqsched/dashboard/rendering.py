@@ -1,4 +1,4 @@
-"""Templates and the form of values in them: instants, lengths, statuses, gaps. The engine escapes everything."""
+"""Render templates, and the values in them: instants, lengths, statuses, omissions. The engine escapes everything."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of every page: nothing inline, nothing of other hosts."""
+"""The Content-Security-Policy of every page. It allows nothing inline and nothing from other hosts."""
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
-"""The headers of every page. Without a referrer a browser's form has the origin `null`."""
+"""The headers of every page. If no referrer were sent, browsers would send forms with the origin `null`."""
 _COMPRESSION = 5
-"""The level of compression. It makes 8 kB of a page of 90 kB in a millisecond. Higher levels save one percent more."""
+"""The level of compression. It makes 8 kB of a page of 90 kB, in a millisecond. Higher levels save 1 % more."""
 _YEAR = 31_536_000
 MENU = {
     "Overview": "/",
@@ -58,9 +58,9 @@ MENU = {
     "Workers": "/system",
     "Audit": "/audit",
 }
-"""The menu of every page: the name and the path of a page."""
+"""The menu of every page: the path of each page by its name."""
 NOTHING = "\N{EN DASH}"
-"""Shown where there is no value."""
+"""The text that is shown if there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -76,7 +76,7 @@ _TYPES = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image
 
 
 def static(request: Request, name: str) -> Response:
-    """Return style sheet, script or icon, compressed as pages are; browsers cache a file with a version in its name."""
+    """Return a style sheet, script or icon, compressed like pages. Browsers cache it if its address has a version."""
     if name not in _TYPES:
         return Response("not found", 404)
     keep = f"public, max-age={_YEAR}, immutable" if "v" in request.query_params else "no-cache"
@@ -129,7 +129,7 @@ def duration(value: timedelta | float | None) -> str:
 
 
 def instant(at: datetime | None, now: datetime, zone: ZoneInfo | None = None) -> Markup:
-    """Return a `time` element: the distance from now, and on hover the instant itself."""
+    """Return a `time` element with the distance from now. It shows the instant itself on hover."""
     if at is None:
         return Markup('<span class="muted">{}</span>').format(NOTHING)
     shown = at.astimezone(zone or UTC)
@@ -148,7 +148,7 @@ def exact(at: datetime | None, zone: ZoneInfo | None = None) -> Markup:
 
 
 def field_text(at: datetime, zone: ZoneInfo) -> str:
-    """Return an instant as the text of a form field: to the minute, by the clock of a zone."""
+    """Return an instant as the text of a form field, by the clock of a zone, without seconds."""
     return f"{at.astimezone(zone):%Y-%m-%dT%H:%M}"
 
 
@@ -158,9 +158,9 @@ def lines(text: str) -> list[str]:
 
 
 def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
-    """Return an instant by the clock of its zone, and by the viewer's if that differs.
+    """Return an instant by the clock of its zone. If the viewer's zone differs, also return it by the viewer's clock.
 
-    A line breaks only between the two.
+    A line may break only between the two times.
     """
     shown, here = at.astimezone(zone), at.astimezone(viewer)
     text = f"{shown:{_day(shown, now)} %H:%M} {shown.tzname()}"
@@ -170,7 +170,7 @@ def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
 
 
 def _day(shown: datetime, now: datetime) -> str:
-    """Return the format of a day. It is the weekday alone if that is unique among the days until then."""
+    """Return the format of a day. In the next seven days, the weekday is enough."""
     today = now.astimezone(shown.tzinfo).date()
     if 0 <= (shown.date() - today).days < 7:
         return "%a"
@@ -178,9 +178,10 @@ def _day(shown: datetime, now: datetime) -> str:
 
 
 def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
-    """Return the outcomes of the newest runs as a strip of links, oldest first. A template is too slow for a page's.
+    """Return the outcomes of the newest runs as a strip of links, the oldest first.
 
-    `base` is the address of runs, with or without a query.
+    No template is used, because it would be too slow for all strips of a page. `base` is the address of runs, with or
+    without a query.
     """
     path, mark, query = base.partition("?")
     before, after = escape(path), escape(mark + query)
@@ -197,32 +198,32 @@ def strip_of(outlines: Sequence[RunOutline], slots: int, base: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """One skip, or misses in a row."""
+    """One skipped occurrence, or missed occurrences in a row."""
 
     is_missed: bool
-    """True for misses, False for a skip."""
+    """True for missed occurrences, False for a skipped one."""
     count: str
-    """How many occurrences, with a `+` if more were not counted."""
+    """How many occurrences were omitted, with a `+` if there are more that were not counted."""
     first: datetime
-    """The nominal time of the first."""
+    """The nominal time of the first occurrence."""
     last: datetime
-    """The nominal time of the last; equals `first` for one."""
+    """The nominal time of the last occurrence. It equals `first` if there is only one."""
     why: str
-    """Why, in words."""
+    """The reason in words."""
     blocking_run: str | None
-    """The uid of the run that blocked it."""
+    """The uid of the run that blocked the occurrence."""
     recorded_at: datetime
-    """When it was recorded."""
+    """When the omission was recorded."""
 
     def label(self, zone: ZoneInfo) -> str:
-        """Return the skip or misses as one line, with times in a zone."""
+        """Return the omission as one line, with times in a zone."""
         first, last = (f"{at.astimezone(zone):%a %d %b %H:%M}" for at in (self.first, self.last))
         times = first if first == last else f"{first} to {last}"
         return f"missed {self.count}, {times}: {self.why}" if self.is_missed else f"skipped {times}: {self.why}"
 
 
 def gap_of(event: AuditRecord) -> Omission | None:
-    """Read a skip or misses from their event; None for any other."""
+    """Read an omission from its audit event; None for any other event."""
     payload = event.payload
     if event.event_type == SKIPPED:
         at = instant_of(event, "occurrence_time") or event.recorded_at
@@ -237,7 +238,7 @@ def gap_of(event: AuditRecord) -> Omission | None:
 
 
 def under_freezes(gap: Omission, freezes: Sequence[Freeze], zone: ZoneInfo) -> Omission:
-    """Return misses with the freeze of their time as the reason, in the words of `why`."""
+    """Return the omission. If a freeze lasted at its time, its reason names the freeze."""
     for freeze in freezes if gap.is_missed else ():
         if (
             freeze.since is None
@@ -255,26 +256,26 @@ def under_freezes(gap: Omission, freezes: Sequence[Freeze], zone: ZoneInfo) -> O
 
 
 def ticked(text: str) -> Markup:
-    """Return a text whose parts in backticks are code."""
+    """Return a text as HTML, in which parts in backticks are code."""
     parts = text.split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def pretty(value: Any) -> str:
-    """Return a JSON value indented for reading; escape characters that are invisible or change the text's direction."""
+    """Return a JSON value, indented. Characters that are invisible, or change the direction of text, are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
 def typed(text: Any) -> Markup:
-    """Return user text isolated, so that none of its characters changes how the text around it is read."""
+    """Return a user's text in an element that isolates it, so that it cannot change the direction of other text."""
     seen = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(text))
     return Markup("<bdi>{}</bdi>").format(seen)
 
 
 @cache
 def asset(name: str) -> str:
-    """Return a static file's name with a hash of its content, so that a browser may keep it for ever."""
+    """Return the address of a static file with a hash of its content, so that browsers may cache the file forever."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 

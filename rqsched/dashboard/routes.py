@@ -1,4 +1,4 @@
-"""The addresses of the dashboard, and the frame around each page: authentication, roles, forms and errors."""
+"""The routes of the dashboard, and what every page needs: authentication, roles, forms and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rqsched.http.middleware import tag_of
 _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
 _PATIENCE = 3.0
-"""Seconds that a page waits while another page of the same viewer computes, as when a browser opens several."""
+"""Seconds that a heavy page waits for another heavy page of the same viewer. Browsers may open several at once."""
 _NOBODY = Principal("nobody", Role.READ, frozenset())
 T = TypeVar("T")
 Handler = Callable[[Visit], Response]
@@ -98,7 +98,7 @@ def routes() -> list[Route]:
 
 
 def _page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
-    """Return the route of a page. A heavy page, or a dry run, computes for seconds and needs admission."""
+    """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission."""
 
     async def serve(request: Request) -> Response:
         try:
@@ -151,7 +151,7 @@ def _open(path: str, handler: Callable[[Request, Mapping[str, str]], Response], 
 
 
 async def _stream(request: Request) -> Response:
-    """Return the stream of the events of the viewer's namespace since the page was read."""
+    """Return the stream of events of the viewer's namespace. It begins at the time when the page was read."""
     try:
         visit = await run_in_threadpool(_visit, request, [])
         cursor = NamespaceCursor(visit.namespace, _since(visit))
@@ -164,7 +164,7 @@ async def _stream(request: Request) -> Response:
 
 
 def _since(visit: Visit) -> datetime:
-    """Return the instant from which events are sent. It is not too far back, because an old page is loaded again."""
+    """Return the instant from which events are sent. It is at most `SETTLING` ago, because old pages are reloaded."""
     text = visit.query("since")
     try:
         at = datetime.fromisoformat(text) if text else visit.now
@@ -175,7 +175,7 @@ def _since(visit: Visit) -> datetime:
 
 
 def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
-    """Return the schedule and the type of an event. The page reads the details itself."""
+    """Return only the schedule and the type of an event, because the page reads the details itself."""
     return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
 
 
@@ -216,7 +216,7 @@ def _namespace(principal: Principal, wanted: str | None, default: str) -> str:
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:
-    """Read the fields of a form; empty for a page."""
+    """Read the fields of a form. If no form was sent, return none."""
     if request.method != "POST":
         return []
     try:

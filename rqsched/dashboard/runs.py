@@ -1,4 +1,4 @@
-"""The runs of all schedules: by outcome, schedule, workflow and time, and failures by the text of their error."""
+"""The page of all runs, with filters: outcome, schedule, workflow, time, and for failures the text of the error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rqsched.errors import InvalidInputError, error_line
 from rqsched.types import Run
 
 PAGE = 50
-"""Runs on one page."""
+"""How many runs one page shows."""
 FAILED = "failures"
-"""The filter for failed and lost runs."""
+"""The choice of the status filter that means failed and lost runs."""
 _WAITS = {"in_line": True, "queued": False}
-"""Pending runs by what they wait for: a place of their limit, or a worker."""
+"""The choices of the status filter that divide pending runs. The value says whether a run waits for its limit."""
 STATUSES = (FAILED, *RUN_FILTERS, *_WAITS)
-"""The choices of the filter by status."""
+"""The choices of the status filter."""
 IN_WORDS: Mapping[str, str] = {
     FAILED: "failed or lost",
     "buffered": "buffered: behind another run",
@@ -33,7 +33,7 @@ IN_WORDS: Mapping[str, str] = {
     "in_line": "pending: in line for a limit",
     "queued": "pending: waits for a worker",
 }
-"""The words of the choices that are not as they are stored."""
+"""The texts of the choices whose text differs from the stored value."""
 WITHIN: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
@@ -41,7 +41,7 @@ WITHIN: Mapping[str, timedelta] = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-"""The spans up to now that the filter by time offers."""
+"""The spans up to now that the time filter offers."""
 
 
 def show(visit: Visit) -> Response:
@@ -66,7 +66,7 @@ def show(visit: Visit) -> Response:
 
 
 def _one_of_each(found: Sequence[tuple[str, Run]]) -> tuple[list[tuple[str, Run]], dict[str, list[Run]]]:
-    """Return the newest of the runs of a page that failed alike, and the others by the uid of the newest."""
+    """Group the runs that failed alike. Return the newest run of each group, and the other runs by its uid."""
     groups: dict[tuple[str, str], list[tuple[str, Run]]] = {}
     for schedule_id, run in found:
         groups.setdefault((schedule_id, numberless(error_line(run.error)) or run.uid), []).append((schedule_id, run))
@@ -95,7 +95,7 @@ def _filters_of(visit: Visit) -> RunFilters:
 
 
 def times_of(visit: Visit) -> tuple[datetime | None, datetime | None]:
-    """Return the start and end of the chosen time, None for any; raises InvalidInputError."""
+    """Return the start and end of the chosen time. None means no limit. Raises InvalidInputError."""
     within = visit.query("within")
     if within and within not in WITHIN:
         raise InvalidInputError("within", f"{within!r} is not offered; choose one of {', '.join(WITHIN)}")

@@ -40,15 +40,16 @@ from rqsched.when.spec import Spec
 from rqsched.when.steps import answered
 
 RUNS = 20
-"""Runs on the page."""
+"""How many runs the page shows."""
 EVENTS = 20
-"""Audit events on the page."""
+"""How many audit events the page shows."""
 NEWEST = "newest"
-"""A word for the newest occurrence up to now, in place of an instant."""
+"""A word that may stand for an instant: it means the newest occurrence up to now."""
 _CHARTED = 60
 _YEAR = timedelta(days=53 * 7)
 _SPREAD_DAYS, _LEAST_DAYS, _SPREAD_HOURS, _ENOUGH_DAYS = 60, 14, 48, 3
-"""Durations are shown for 14 to 60 days. Until the schedule has run on three days, they are shown for 48 hours."""
+"""Durations are shown for 14 to 60 days. If the schedule has run on fewer than three days, they are shown for 48 hours.
+"""
 _BACKFILL_COLUMNS = 120
 _UPCOMING = 5
 _SEARCHED = 2_000
@@ -56,19 +57,19 @@ _REASONS = 6
 _BACKFILLS = 3
 _MOST_COUNTED = 20_000
 _ENOUGH = 10
-"""The least ended runs from which a rate is computed."""
+"""How many runs must have ended before a rate is computed."""
 _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 _MOST_DOWNSTREAM = 20
 _TICK = timedelta(microseconds=1)
 _LOOKED_BACK = timedelta(days=366)
-"""How far back the page searches for the occurrence before another one."""
+"""How far back the page searches for the previous occurrence."""
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
-"""Answers that the page shows elsewhere, so that they are given only on request."""
+"""Answers that other parts of the page show already. They are given only if the viewer asks."""
 
 
 class StateBox(NamedTuple):
-    """A state and the place of its box."""
+    """A state, with the position of its box in the diagram."""
 
     name: str
     """Its name."""
@@ -77,16 +78,16 @@ class StateBox(NamedTuple):
     y: int
     """Its upper edge."""
     steps: tuple[tuple[str, str], ...]
-    """Its outgoing transitions: label and next state."""
+    """The transitions from this state: the label and the next state of each."""
 
 
 class Arrow(NamedTuple):
     """A transition from one state to another."""
 
     line: str
-    """The path of its line, to its head."""
+    """The SVG path of its line. The line ends at the arrow's head."""
     label: str
-    """Its text; empty if another arrow has it."""
+    """Its text; empty if the label stands at another arrow."""
     x: int
     """The left edge of its label."""
     y: int
@@ -104,7 +105,7 @@ STATES = (
     StateBox("dead", 222, 80, (("restart", "active"), _DELETE)),
     StateBox("deleted", 112, 150, ()),
 )
-"""Every state; the states in the left frame fire now or later."""
+"""Every state. Schedules in the states of the left frame fire now or later."""
 ARROWS = (
     Arrow("M28 38V77", "pause", 33, 62),
     Arrow("M68 80V41", "resume", 73, 62),
@@ -114,7 +115,7 @@ ARROWS = (
     Arrow("M120 99H219", "failed for good", 134, 112),
     Arrow("M2 126H298M150 126V147", "delete", 156, 141),
 )
-"""The transitions from a state, or from all states of a frame, to another."""
+"""The transitions to a state. Each begins at a state, or at a frame: then all states of the frame have it."""
 
 
 def show(visit: Visit) -> Response:
@@ -152,7 +153,7 @@ def show(visit: Visit) -> Response:
 
 
 def _neighbours(spec: Spec, at: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Return the occurrences before and after an instant; None for an occurrence that is not known."""
+    """Return the occurrence before and the occurrence after an instant; None if it is not known."""
     if at is None or not spec.is_known or spec.is_from_completion or spec.after is not None:
         return None, None
     try:
@@ -166,25 +167,25 @@ class BackfillRuns(NamedTuple):
     """A backfill with the progress of its runs."""
 
     row: Backfill
-    """The request, and the progress over its occurrences."""
+    """The backfill: its request, and how many of its occurrences have fired."""
     ended: int
-    """Runs that ended, with any outcome."""
+    """How many runs have ended, with any outcome."""
     failed: int
-    """Ended runs that failed or were lost."""
+    """How many of the ended runs failed or were lost."""
     running: int
-    """Runs that execute."""
+    """How many runs execute."""
     waiting: int
-    """Runs that wait for an attempt to begin."""
+    """How many runs wait for an attempt to begin."""
     left: timedelta | None
-    """The estimated time for the rest; None while too few runs have ended, and when none is left."""
+    """The estimated time until all runs have ended. None if too few runs have ended, or if all have."""
     stacks: list[charts.Stack]
-    """Its runs at their occurrences, from its first to its last."""
+    """A chart of its runs, each at its occurrence."""
     told: str
-    """The number of its runs in each status, in words."""
+    """How many runs have each status, in words."""
 
     @property
     def is_open(self) -> bool:
-        """Whether occurrences are left, or some runs have not ended although the backfill was not stopped."""
+        """Whether the backfill still fires occurrences, or was not stopped and has runs that have not ended."""
         return self.row.status == "running" or (self.row.status == "done" and bool(self.running + self.waiting))
 
 
@@ -209,22 +210,22 @@ class _Found(NamedTuple):
 
     runs: Page[Run]
     events: list[AuditRecord]
-    """One event more than is shown, to know whether there are older events."""
+    """The newest events. One more than is shown is read, to know whether there are older events."""
     gaps: list[Omission]
-    """The newest skips and misses, even from before a restart, which sets the counters to zero."""
+    """The newest skips and misses. Those from before a restart are included, although it sets the counters to zero."""
     freezes: list[Freeze]
     """The known freezes, the newest first; empty if no occurrence was missed."""
     backfills: list[BackfillRuns]
-    """The newest ones of the schedule's id."""
+    """The newest backfills of schedules with this id."""
     outlines: list[RunOutline]
     counts: Counter[HourKey]
-    """The live runs of a year by the hours of their ends."""
+    """How many live runs of a year ended in each hour, by outcome."""
     spread: charts.Spread | None
-    """The durations of runs over time; None without any."""
+    """The durations of runs over time; None if there are none."""
     downstream: list[str]
-    """The ids of the first schedules that come after it."""
+    """The ids of its first few downstream schedules."""
     streak: Streak | None
-    """Its failures in a row; None without any."""
+    """Its newest failures in a row; None if the newest run did not fail."""
 
 
 def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
@@ -257,7 +258,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
 
 
 def _spread(connection: Connection, uid: str, visit: Visit) -> charts.Spread | None:
-    """Read the durations of runs by days, or by hours if the schedule ran on a few days only."""
+    """Read the durations of runs by days. If the schedule has run on few days, read them by hours."""
     last = hour_of(visit.now)
     first = day_of(last) - (_SPREAD_DAYS - 1) * A_DAY
     found = run_hours.read(connection, uid, first, last, in_days=True)
@@ -278,7 +279,7 @@ def _sequence(text: str) -> int | None:
 
 
 def _waited(run: Run, now: datetime) -> timedelta | None:
-    """Return how long after it was due the first attempt of a run began, or how long it has waited so far."""
+    """Return how late the first attempt of a run began. If it has not begun yet, return how late it is so far."""
     if run.due_at is None or run.attempt > 1 or (run.started_at is None and run.ended_at is not None):
         return None
     return max((run.started_at or now) - run.due_at, timedelta(0))

@@ -1,4 +1,4 @@
-"""The list of schedules: search, filters, order, pages, and actions on several at once."""
+"""The list of schedules: search, filters, order, pages, and operations on several schedules at once."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.types import AuditRecord, LastOutcome, ScheduleStatus
 
 PAGE = 50
-"""Schedules on one page."""
+"""How many schedules one page shows."""
 STRIP = 12
-"""Runs in the strip of last outcomes."""
+"""How many runs the strip of last outcomes shows."""
 ORDERS = {"id": "id", "next": "next", "newest": "-created"}
-"""The offered orders, and their names in SORTS."""
+"""The orders that the page offers, with their names in SORTS."""
 _AMONG = 100
-"""Newest events that are searched for the one that paused or ended a schedule."""
+"""How many of the newest events are searched for the event that paused or ended a schedule."""
 STATUSES = tuple(status.value for status in ScheduleStatus)
-"""The choices of the filter by status."""
+"""The choices of the status filter."""
 OUTCOMES = tuple(outcome.value for outcome in LastOutcome)
-"""How the newest run may have ended."""
+"""The choices of the filter by the newest run's outcome."""
 PROBLEMS = ("late", "failing", "overdue")
-"""The problems of a schedule that is neither paused nor ended: see `health`."""
+"""The choices of the filter by problem: problems that an active schedule may have (see `health`)."""
 FILTERS = ("q", "status", "outcome", "problem", "workflow", "label")
 """The fields by which a list is filtered."""
 
@@ -69,7 +69,7 @@ def read_page(visit: Visit, connection: Connection, order: str, limit: int) -> F
 
 
 def around(visit: Visit, page: Found) -> dict[str, Any]:
-    """Return the values around a page of schedules: the start of the next page, and the filters."""
+    """Return the values that a template needs besides the schedules: the start of the next page, and the filters."""
     following = None
     if page.following is not None:
         at, uid = page.following
@@ -85,9 +85,9 @@ def around(visit: Visit, page: Found) -> dict[str, Any]:
 
 
 def kept_of(visit: Visit) -> dict[str, str]:
-    """Return the filters, order and position of the list, so that an action on several schedules returns to them.
+    """Return the filters, the order and the position of the list. An operation on several schedules returns to them.
 
-    They come from the form, or from the page's address; absent ones are left out.
+    They come from the form, or from the page's address. Absent values are left out.
     """
     names = (*FILTERS, "sort", "after")
     return {name: value for name in names if (value := visit.form.get(name, "").strip() or visit.query(name))}

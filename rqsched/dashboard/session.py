@@ -1,9 +1,10 @@
-"""Authentication of viewers: by the application, by a session cookie made from a token, or by coming from this machine.
+"""Authenticate viewers: by the application, by a session cookie made from a token, or because they use this machine.
 
-A session names the token it was made from. Its signature needs that token's digest and a random secret that only SQL
-holds: the settings alone do not suffice to sign. Any web process accepts a session until it expires or its token is
-removed. A session that is logged out has a row until it expires, which every web process obeys. Forms carry the value
-of a second cookie (double submit), which a page of another site can neither read nor set.
+A session names the token from which it was made. Its signature is made with the token's digest and a random secret that
+only SQL stores. So somebody who knows only the settings cannot sign a session. Every web process accepts a session
+until it expires or its token is removed. If a session is logged out, it has a row in SQL until it expires, and every
+web process refuses it. Forms contain the value of a second cookie (double submit), which a page of another site can
+neither read nor set.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from rqsched.http.request_bodies import Knows
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
 """The names of the cookies."""
 LIFETIME = timedelta(hours=12)
-"""The longest life of a session: a cookie with a later end is refused."""
+"""The longest life of a session. A cookie that expires later is refused."""
 _SKEW = timedelta(minutes=1)
-"""The life of a cookie is shorter by this. So a web process whose clock is behind by this length accepts the cookie."""
+"""A cookie lives for `LIFETIME` minus this length. So a process whose clock is slow by this length accepts it."""
 _PURPOSE = b"rqsched dashboard session"
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
@@ -56,7 +57,7 @@ class _Session(NamedTuple):
     key: str
     """Identifies the session without revealing the signature of its cookie."""
     expires_at: int
-    """When it ends by itself, in seconds of the epoch."""
+    """When it expires, in seconds since the epoch."""
 
 
 def principal_of(request: Request, now: datetime) -> Principal:
@@ -69,7 +70,7 @@ def principal_of(request: Request, now: datetime) -> Principal:
 
 
 def lasting(request: Request, now: datetime) -> Callable[[], bool]:
-    """Return a function that tells whether a request's session is still valid; always True without a session."""
+    """Return a function that says whether a request's session is still valid. Without a session, it says True."""
     wiring = wiring_of(request)
     ended = wiring.ended_sessions
     found = _session(request, wiring.authenticator.tokens, ended.secret, now)
@@ -79,9 +80,9 @@ def lasting(request: Request, now: datetime) -> Callable[[], bool]:
 
 
 def sessions(scheduler: Scheduler, authenticator: Authenticator, ended: EndedSessions) -> Knows:
-    """Return a function that tells, in the event loop, whether a request carries a valid session.
+    """Return a coroutine function that says whether a request has a valid session.
 
-    It uses the last read of SQL, and reads again, in a thread, only if no signing secret is known.
+    It uses the values that were last read from SQL. If no signing secret was read yet, it reads SQL in a thread.
     """
 
     async def knows(connection: HTTPConnection) -> bool:
@@ -126,7 +127,7 @@ def _expiry(body: bytes, name: str, now: datetime) -> int | None:
 
 
 def _key(secret: bytes, digest: bytes) -> bytes:
-    """Return the key that signs a token's sessions, derived from SQL's secret and the settings' digest."""
+    """Return the key that signs the sessions of a token, derived from the secret in SQL and the token's digest."""
     return hmac.new(secret, _PURPOSE + digest, hashlib.sha256).digest()
 
 
@@ -141,10 +142,10 @@ def csrf_of(request: Request) -> str:
 
 
 def masked(csrf: str) -> str:
-    """Return a CSRF value in the masked form for a form field, different in each response.
+    """Return a CSRF value for a form field, masked differently in each response.
 
-    Pages are compressed. If a secret stood unmasked in every page, an attacker who can inject guesses and see the
-    length of responses could find it (BREACH).
+    Pages are compressed. If every page contained the unmasked value, an attacker could find it: by injecting guesses
+    into pages, and observing the length of responses (BREACH).
     """
     mask = secrets.token_bytes(16)
     return mask.hex() + _xor(mask, bytes.fromhex(csrf)).hex()
@@ -162,10 +163,10 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def require_csrf(request: Request, given: str) -> None:
-    """Refuse a form that no page of this dashboard sent; raises ForbiddenError.
+    """Refuse a form that was not sent from a page of this dashboard; raises ForbiddenError.
 
-    A neighbouring subdomain may set cookies of this site, so the browser's headers about the sending page are checked,
-    too.
+    Another subdomain may set cookies for this site. Therefore the headers in which the browser describes the sending
+    page are checked, too.
     """
     if request.headers.get("sec-fetch-site", "same-origin") in {"cross-site", "same-site"}:
         raise ForbiddenError("a page of another site may not make changes; use those of this server.")
@@ -175,7 +176,7 @@ def require_csrf(request: Request, given: str) -> None:
 
 
 def remember(response: Response, request: Request, name: str, value: str, *, seconds: int | None = None) -> None:
-    """Set a cookie of the dashboard. Without `seconds`, the cookie ends when the browser ends."""
+    """Set a cookie of the dashboard. Without `seconds`, the browser forgets the cookie when it is closed."""
     response.set_cookie(
         name, value, max_age=seconds, path=_path(request), httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
@@ -230,7 +231,7 @@ def log_out(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def choose_theme(request: Request, form: Mapping[str, str]) -> Response:
-    """Remember light, dark, or what the system prefers."""
+    """Store the chosen theme in a cookie: light, dark, or the system's preference."""
     require_csrf(request, form.get("csrf", ""))
     response = RedirectResponse(_target(request, form.get("to", "")), 303)
     theme = form.get("theme", "")
@@ -239,7 +240,7 @@ def choose_theme(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def _target(request: Request, wanted: str) -> str:
-    """Return the page to redirect to: only a path of this site."""
+    """Return the page to redirect to. If it is not a path of this site, return the front page."""
     root = str(request.scope.get("root_path", ""))
     is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
     return wanted if is_own else f"{root}/"

@@ -1,8 +1,8 @@
 """The page of workers and queues: live workers and their jobs, the depth of queues, and the last hour.
 
-Queues and workers belong to no namespace. A viewer who may see only some namespaces sees the queues on which runs of
-the shown namespace wait or ran, and the number of those runs that wait. The page shows the workers that listen on these
-queues, and of their jobs the runs of that namespace. Only a viewer of all namespaces sees the full depth of a queue.
+Queues and workers belong to no namespace. A viewer of all namespaces sees everything. Any other viewer sees less: the
+queues on which runs of the shown namespace wait or ran, how many of these runs wait, the workers that listen on these
+queues, and the workers' jobs that are runs of the namespace.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _REPAIRS = {
 """The repairs of a reconcile pass, in words."""
 _HOUR = timedelta(hours=1)
 _MOST_RUNS = 300
-"""The newest runs that rates and latencies are taken from."""
+"""From how many of the newest runs rates and latencies are computed."""
 _MOST_LIMITS = 50
-"""The groups with the most open runs, which are shown."""
+"""How many groups are shown: those with the most unfinished runs."""
 _MOST_WORKERS = 200
 _BUSY_ENOUGH = 0.8
-"""The share of their time that workers should be busy at most."""
+"""The largest share of their time for which workers should be busy."""
 _A_MINUTE = 60.0
-"""The rate in runs per hour from which on rates are shown by the minute."""
+"""Rates from this number of runs per hour on are shown per minute."""
 
 
 class Shown(NamedTuple):
@@ -63,13 +63,13 @@ class Shown(NamedTuple):
     group: LimitDescription
     """The group."""
     bounds: Bounds
-    """What it allows."""
+    """The number and the rate that the group allows."""
     last: Altered | None
-    """The newest change of that; None if it never changed."""
+    """The newest change of these bounds; None if they never changed."""
 
 
 def shown_limit(group: LimitDescription) -> Shown:
-    """Return a group as pages show it: with its bounds as a value, and its last change in words."""
+    """Return a group with its bounds and their last change in words, as pages show it."""
     last = None
     if group.changes:
         told = group.changes[0]
@@ -87,15 +87,15 @@ class Pace:
     failed: int
     """How many of them failed or were lost."""
     arriving: float
-    """Runs created per hour, with the targets that were put on the queue."""
+    """How many runs were created per hour, plus the targets that were put on the queue."""
     per_hour: float
-    """Runs ended per hour, with the targets that ended."""
+    """How many runs ended per hour, plus the targets that ended."""
     busy: float
     """How many workers the ended runs and targets kept busy on average."""
     p50: float | None
-    """Seconds from due to started, at the median; None without a run that started."""
+    """The median lateness in seconds from due to started; None if no run started."""
     p95: float | None
-    """The same at the 95th percentile."""
+    """The 95th percentile of this lateness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +103,19 @@ class LastHour:
     """The pace of a namespace's runs since an instant within the last hour."""
 
     since: datetime
-    """The instant: an hour ago, or later if there were more runs than are read."""
+    """The instant: an hour ago, or later if the hour has more runs than are read."""
     is_capped: bool
-    """Whether there were more runs."""
+    """Whether the hour has more runs than are read."""
     total: Pace
     """The pace of all runs."""
     queues: Mapping[str, Pace]
-    """The pace of each queue."""
+    """The pace of the namespace's runs on each queue."""
     of_all: Mapping[str, Pace]
-    """The pace of each queue, of all namespaces; empty for a viewer of some."""
+    """The pace of all namespaces' runs on each queue; empty for a viewer of some namespaces."""
 
     @property
     def is_by_minute(self) -> bool:
-        """Whether all rates are shown by the minute; rates in different units cannot be compared."""
+        """Whether all rates are shown per minute. They have the same unit, so that they can be compared."""
         return any(max(one.arriving, one.per_hour) >= _A_MINUTE for one in (self.total, *self.queues.values()))
 
 
@@ -123,9 +123,9 @@ class Judgement(NamedTuple):
     """Whether the workers of a queue are enough."""
 
     text: str
-    """It in words; empty if nothing came."""
+    """The judgement in words; empty if no job came."""
     is_bad: bool
-    """Whether there are too few."""
+    """Whether there are too few workers."""
 
 
 def judge(workers: int, pace: Pace | None, *, is_slow: bool) -> Judgement:
@@ -150,7 +150,7 @@ class Doing(NamedTuple):
     text: str
     """Its description."""
     run_uid: str
-    """The run."""
+    """The uid of the run."""
     since: datetime | None
     """When its newest attempt began."""
 
@@ -162,25 +162,25 @@ class LiveWorker:
     name: str
     """Its name."""
     state: str
-    """`busy`, `idle`, `suspended` or `started`, as it said last."""
+    """Its last reported state: `busy`, `idle`, `suspended` or `started`."""
     is_silent: bool
-    """Whether its next report is overdue. Then the worker does not count."""
+    """Whether its next report is overdue. A silent worker is not counted."""
     queues: list[str]
-    """The queues it listens on, the most urgent first."""
+    """The queues on which it listens, the most urgent first."""
     heartbeat_at: datetime | None
-    """Its last sign of life."""
+    """When it last sent a heartbeat."""
     version: str
     """The version of RQ."""
     rqsched_version: str
     """The version of rqsched; empty for RQ's own worker."""
     host: str
-    """The machine it runs on; empty if the viewer may not know."""
+    """The machine on which it runs; empty if the viewer may not see it."""
     pid: int | None
-    """Its process there; None if the viewer may not know."""
+    """Its process id there; None if the viewer may not see it."""
     job_id: str | None
-    """The job it executes now, if the viewer may know."""
+    """The job that it executes now; None if there is none, or if the viewer may not see it."""
     doing: Doing | None
-    """The job as a run or a target, if it is of the namespace."""
+    """The run or target of this job; None if it does not belong to the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,33 +190,33 @@ class LiveQueue:
     name: str
     """Its name."""
     waiting: int
-    """Jobs that wait. For a viewer of some namespaces, only the runs of this namespace count."""
+    """How many jobs wait. For a viewer of some namespaces, only the runs of this namespace are counted."""
     workers: int
-    """Workers that listen on it and are not silent."""
+    """How many workers listen on it and are not silent."""
     head_since: datetime | None
-    """Since when the next job has waited. A viewer of some namespaces gets that of this namespace's oldest run."""
+    """Since when the next job waits. For a viewer of some namespaces: since when this namespace's oldest run waits."""
     is_slow: bool
-    """Whether it has waited too long."""
+    """Whether this job has waited too long."""
     pace: Pace | None
-    """The pace of its runs in the last hour; None without any."""
+    """The pace of its runs in the last hour; None if there are no runs."""
     verdict: Judgement
-    """Whether its workers are enough; empty for a viewer of some namespaces, who does not see all jobs."""
+    """Whether it has enough workers. Empty for a viewer of some namespaces, who does not see all jobs."""
 
 
 @dataclass
 class _Alive:
-    """The state in Redis."""
+    """The workers, queues and dispatchers that Redis knows."""
 
     workers: list[LiveWorker] = field(default_factory=list)
     queues: list[LiveQueue] = field(default_factory=list)
     dispatchers: list[LiveDispatcher] = field(default_factory=list)
     passes: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
-    """Why some of the state is missing or old; empty if all of it is there."""
+    """Why some of these values are missing or old; empty if all values are current."""
 
     @property
     def repairs(self) -> list[tuple[str, int]]:
-        """The repairs that Redis has counted, without zeros."""
+        """The repairs of reconcile passes, with their numbers in Redis. Repairs without a number are left out."""
         done = [(words, int(self.passes.get(name, 0))) for name, words in _REPAIRS.items()]
         pruned = sum(count for name, count in self.passes.items() if name.startswith(processes.PRUNED))
         return [(words, count) for words, count in (*done, ("rows pruned", int(pruned))) if count]
@@ -248,7 +248,7 @@ def _alive(visit: Visit, hour: LastHour) -> _Alive:
 
 
 def _read_last_hour(visit: Visit) -> LastHour:
-    """Read the pace of the namespace's runs, and for a viewer of all namespaces the pace of all queues."""
+    """Read the pace of the namespace's runs. For a viewer of all namespaces, also read the pace of all queues."""
     start = visit.now - _HOUR
     since, total, queues = _read_paces(visit, visit.namespace, start)
     return LastHour(since, since > start, total, queues, _read_paces(visit, None, start)[2] if visit.sees_all else {})
@@ -282,9 +282,9 @@ class _Flow:
     """Targets per hour."""
 
     arriving: float = 0.0
-    """Targets that were put on a queue."""
+    """How many targets were put on a queue."""
     ended: float = 0.0
-    """Targets that ended."""
+    """How many targets ended."""
     busy: float = 0.0
     """How many workers the ended targets kept busy on average."""
 
@@ -338,7 +338,7 @@ def _aware(at: datetime) -> datetime:
 def _show_workers(
     visit: Visit, workers: Sequence[BaseWorker], registered: Mapping[str, LiveRqWorker], queues: Iterable[str]
 ) -> list[LiveWorker]:
-    """Return the workers that the viewer may see: all, or those that listen on one of the queues."""
+    """Return the workers that the viewer may see: all workers, or the workers that listen on one of the queues."""
     shown = {*queues}
     seen = [one for one in workers if visit.sees_all or shown & {*one.queue_names()}][:_MOST_WORKERS]
     jobs = [worker.get_current_job_id() for worker in seen]
@@ -350,7 +350,7 @@ def _show_workers(
 
 
 def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | None]) -> dict[str, Doing]:
-    """Read the runs and targets of a namespace that jobs carry, by the ids of the jobs."""
+    """Read the runs and targets of a namespace that some jobs execute, by the ids of the jobs."""
     parsed = {id_: parse_run_job_id(id_) or parse_target_job_id(id_) for id_ in jobs if id_}
     run_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, RunJobId)}
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}

@@ -1,6 +1,6 @@
 """The timeline: the runs of the past hours and the fires of the next hours, for a page of schedules.
 
-Above it, every page shows the load: the coming fires of all matching schedules.
+Above the timeline stands a chart of the load: the coming fires of all schedules that match the filters.
 """
 
 from __future__ import annotations
@@ -32,72 +32,73 @@ from rqsched.types import Peak, Schedule
 from rqsched.when.words import zone_in_words
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
-"""The spans to choose from, in hours."""
+"""The spans that a viewer may choose, in hours."""
 _FROM_RUNS = 48
-"""The longest span for which runs are read one by one. For longer spans their hourly counts are read."""
+"""The longest span for which single runs are read. For longer spans, the hourly counts of runs are read."""
 _HALVED = 336
-"""The longest span that is centred on its instant; a longer span lies almost entirely before its instant."""
+"""The longest span that has the chosen instant in its middle. Longer spans end shortly after this instant."""
 _UNITS = ((_FROM_RUNS, 1, 240), (720, 3_600, 120), (HOURS[-1], 86_400, 120))
-"""For spans up to a number of hours: the unit of a column's width in seconds, and the most columns. Spans with hourly
-counts have fewer columns; spans beyond a month have columns of days."""
+"""Per row: the longest span in hours, the unit of a column's width in seconds, and the most columns. Spans with hourly
+counts have fewer columns. Spans longer than a month have columns of days."""
 ROWS = 40
-"""Schedules on one page."""
+"""How many schedules one page shows."""
 _MOST_MARKS = 900
-"""The most marks of all schedules together. Columns become wider if there would be more."""
+"""The most marks of all schedules together. If there would be more, columns become wider."""
 _MOST_TICKS = 24
-"""The most fires of one schedule that are drawn one by one. More fires are drawn as a band."""
+"""The most fires of one schedule that are drawn as single marks. More fires are drawn as a band."""
 _MOST_SKIPS = 200
 _MINUTE = timedelta(minutes=1)
 _AMONG = 100
-"""Newest events of a schedule that does not fire, searched for the one that stopped it."""
+"""If a schedule does not fire, how many of its newest events are searched for the event that stopped it."""
 _MOST_BARS = 240
-"""Bars of the load ahead."""
+"""The most bars of the chart of the load."""
 _MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
-"""The most schedules and minutes for which a page counts the load. The command counts more, but a viewer waits."""
+"""The most schedules and minutes for which a page counts the load. They are fewer than for the command, because a
+viewer waits."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
-"""The years that can be shown; in these years every zone is defined."""
+"""The first and the last year that can be shown. Between them, instants can be converted to every zone."""
 
 
 @dataclass
 class Row:
-    """One schedule on the picture."""
+    """One schedule in the timeline."""
 
     schedule: Schedule
-    """The schedule of this line."""
+    """The schedule of this row."""
     ran: list[charts.Stack] = field(default_factory=list)
-    """Its live runs, and those of triggers."""
+    """Its live runs: all except the runs of backfills."""
     backfilled: list[charts.Stack] = field(default_factory=list)
     """The runs of backfills, each at its occurrence."""
     told: str = "nothing ran"
     """The runs, in words."""
     rest: float | None = None
-    """The place from which on it does not fire because of its status, or a freeze; None while it fires."""
+    """The position from which on it does not fire, because of its status or a freeze; None if it fires."""
     resting: str = ""
-    """Why it does not fire there."""
+    """Why it does not fire from this position on."""
     rests_until: float = 1000
-    """The place up to which it does not fire."""
+    """The position up to which it does not fire."""
     upcoming: list[tuple[float, datetime]] = field(default_factory=list)
-    """The places and instants of its next fires."""
+    """The positions and instants of its next fires."""
     band: tuple[float, float] | None = None
-    """The places between which it fires too often to draw each fire; None without such a band."""
+    """The positions between which its fires are drawn as a band, because they are too many; None without a band."""
     skips: list[tuple[float, str]] = field(default_factory=list)
-    """The places where it did not fire, and why."""
+    """The positions of skipped and missed occurrences, with their reasons."""
 
 
 class Ahead(NamedTuple):
-    """The load ahead, as a chart."""
+    """The load of the coming minutes, as a chart."""
 
     bars: list[charts.Bar]
-    """A bar for the fires of every `minutes` minutes."""
+    """The bars. Each stands for the fires of `minutes` minutes."""
     fires: int
     """The number of all fires."""
     most: int
     """The number of fires of the highest bar."""
     minutes: int
-    """How many minutes a bar holds."""
+    """How many minutes a bar stands for."""
     peaks: list[Peak]
-    """The highest minutes."""
+    """The minutes with the most fires."""
     assumed: list[str]
     """The assumptions behind the figures."""
 
@@ -130,9 +131,9 @@ def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list
 
 
 def _draw_rest(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> None:
-    """Mark where schedules do not fire: from their last change of status, or from the start if that is unknown.
+    """Mark where schedules do not fire: from their last change of status on. If this is unknown, mark the whole row.
 
-    While nothing fires in the namespace, its active schedules rest as well.
+    If nothing fires in the namespace, mark its active schedules as well.
     """
     if visit.stop is not None and (stopped_at := visit.stopped_at or visit.now) < axis.end:
         for row in rows.values():
@@ -149,7 +150,7 @@ def _draw_rest(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:
-    """Draw runs, skips and misses; returns whether the picture is complete."""
+    """Draw runs, skips and misses. Return whether all of them are drawn."""
     columns = _columns(axis)
     newest = {uid: row.schedule.run_number for uid, row in rows.items()}
     by_hours = axis.span > timedelta(hours=_FROM_RUNS)
@@ -174,7 +175,7 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
 
 
 def _columns(axis: charts.Axis) -> Columns:
-    """Return columns at multiples of their width, so that they stay in place as time passes."""
+    """Return columns that begin at multiples of their width, so that their limits do not move as time passes."""
     unit, most = next(one[1:] for one in _UNITS if axis.span <= timedelta(hours=one[0]))
     step = ceil(axis.span.total_seconds() / most / unit) * unit
     start = floor(axis.start.timestamp() / step) * step
@@ -191,7 +192,7 @@ def _draw_upcoming(row: Row, axis: charts.Axis, now: datetime) -> None:
 
 
 def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
-    """Count the fires from now, or from a later start of the picture, up to its end; None if nothing will fire."""
+    """Count the fires up to the end of the axis, from now or from the axis's later start. None if nothing will fire."""
     if visit.stop is not None:
         return None
     start = max(visit.now, axis.start).replace(second=0, microsecond=0)
@@ -217,7 +218,7 @@ def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
 
 
 def _changes(visit: Visit, axis: charts.Axis, rows: Sequence[Row]) -> list[charts.OffsetChange]:
-    """Return the changes of clocks. Equal changes of several zones at one instant share a mark."""
+    """Return the clock changes. If several zones have the same change at one instant, they share a mark."""
     zones = {row.schedule.spec.timezone for row in rows} | {visit.zone.key}
     found = defaultdict[tuple[float, str], list[str]](list)
     for name in sorted(zones):

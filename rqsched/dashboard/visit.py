@@ -1,4 +1,4 @@
-"""One request of a browser: its principal, its namespace, and the page that answers it."""
+"""One request of a browser, with its principal and namespace, and the methods that render its page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Visit:
     principal: Principal
     """The viewer."""
     namespace: str
-    """The namespace that is shown; the principal may see it."""
+    """The namespace that is shown. The principal may see it."""
     request_id: str
     """Recorded in audit events and logs."""
     now: datetime
@@ -56,7 +56,7 @@ class Visit:
 
     @property
     def context(self) -> CommandContext:
-        """The command context of audit events, with the reason that was typed."""
+        """The context that audit events of this request record, with the reason that the viewer typed."""
         reason = self.form.get("reason", "").strip() or None
         return CommandContext(
             principal=self.principal.name, request_id=self.request_id, source="dashboard", reason=reason
@@ -64,7 +64,7 @@ class Visit:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The viewer's zone, which the browser sends; UTC until it has sent one."""
+        """The viewer's time zone, which the browser sends in a cookie. It is UTC until the browser has sent it."""
         name = unquote(self.request.cookies.get(session.ZONE, ""))
         return ZoneInfo(name if name in known_timezones() else "UTC")
 
@@ -95,7 +95,7 @@ class Visit:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the viewer sees every namespace. Only then the viewer sees queues, workers and repairs."""
+        """Whether the viewer sees every namespace. Other viewers see only a part of queues, workers and repairs."""
         return self.principal.namespaces is None
 
     def query(self, name: str, default: str = "") -> str:
@@ -103,7 +103,7 @@ class Visit:
         return self.request.query_params.get(name, default).strip()
 
     def instant(self, name: str, text: str, zone: ZoneInfo | None = None) -> datetime:
-        """Read a typed time, in a zone (the viewer's by default) unless it has an offset; raises InvalidInputError."""
+        """Read a typed time; raises InvalidInputError. Without an offset, it is in `zone`, or in the viewer's zone."""
         try:
             at = datetime.fromisoformat(text.strip())
             return (at if at.tzinfo else at.replace(tzinfo=zone or self.zone)).astimezone(UTC)
@@ -111,7 +111,7 @@ class Visit:
             raise InvalidInputError(name, f"{text[:64]!r} is not a time; write one such as 2026-01-31 02:00") from None
 
     def url(self, path: str = "", /, **query: Any) -> str:
-        """Return the address of a page, below the mount point and in the namespace of this one."""
+        """Return the address of a page, below the mount point and in the namespace of this visit."""
         if self.namespace != self.scheduler.settings.namespace:
             query.setdefault("namespace", self.namespace)
         given = {name: value for name, value in query.items() if value not in {None, ""}}
@@ -119,7 +119,7 @@ class Visit:
         return f"{base}{path or '/'}" + (f"?{urlencode(given)}" if given else "")
 
     def here(self, **changes: Any) -> str:
-        """Return the address of this page with some parameters changed; None removes one."""
+        """Return the address of this page with some changed parameters. The value None removes a parameter."""
         path = self.request.url.path.removeprefix(str(self.request.scope.get("root_path", "")))
         return self.url(quote(path, safe="/:@"), **{**dict(self.request.query_params), **changes})
 
@@ -136,7 +136,7 @@ class Visit:
         return response
 
     def done(self, message: str, path: str, **query: Any) -> Response:
-        """Return the response to a form, which shows the page at `path` with a message."""
+        """Return the response to a form. The browser then shows the page at `path` with a message."""
         response = RedirectResponse(self.url(path, **query), 303)
         session.remember(response, self.request, session.FLASH, quote(message[:1000]), seconds=30)
         return response
@@ -150,19 +150,19 @@ class Visit:
 
     @cached_property
     def freeze(self) -> Freeze | None:
-        """The freeze of the namespace, which the banner shows as well; None if it is not frozen."""
+        """The freeze of the namespace, for the banner of every page; None if the namespace is not frozen."""
         gate = self.scheduler.runtime.freezes
         gate.look()
         return gate.find_frozen().get(self.namespace)
 
     @property
     def may_start(self) -> bool:
-        """Whether runs may be started by hand in the namespace: no freeze refuses it."""
+        """Whether a viewer may start runs in the namespace. A freeze forbids it."""
         return self.all_frozen is None and self.freeze is None
 
     @property
     def stop(self) -> str | None:
-        """Why nothing fires in the namespace now, as a clause; None if schedules fire."""
+        """Why nothing fires in the namespace now, as a part of a sentence; None if schedules fire."""
         if self.all_frozen is not None:
             return "everything is frozen"
         if self.freeze is not None:
@@ -171,30 +171,30 @@ class Visit:
 
     @property
     def stop_word(self) -> str:
-        """The word beside the status of an active schedule that does not fire now; empty if schedules fire."""
+        """The word that pages add to the status of active schedules if nothing fires now; empty if schedules fire."""
         return "" if self.stop is None else "stopped" if self.may_start else "frozen"
 
     @cached_property
     def redis_problem(self) -> str | None:
-        """Why Redis did not answer the last question, as a sentence. Then many values of the pages are not known."""
+        """Why Redis did not answer last, as a sentence; None if it answered. Without Redis, pages lack many values."""
         gate = self.scheduler.runtime.freezes
         gate.look()
         return None if gate.redis_error is None else outages.briefly(gate.redis_error)
 
     @property
     def stopped_at(self) -> datetime | None:
-        """Since when nothing fires in the namespace; None if that is not known, or if schedules fire."""
+        """Since when a freeze stops the namespace; None if there is no freeze, or if its start is not known."""
         stop = self.all_frozen or self.freeze
         return None if stop is None else stop.since
 
     @property
     def stream(self) -> str:
-        """The address of the stream of changes; empty without one."""
+        """The address of the stream of changes; empty if streams are turned off."""
         return self.url("/stream") if wiring_of(self.request).feed.limits.streams else ""
 
     @cached_property
     def namespaces(self) -> list[str]:
-        """The namespaces the viewer can choose from."""
+        """The namespaces among which the viewer can choose."""
         if self.principal.namespaces is not None:
             return sorted(self.principal.namespaces)
         known = self.read(lambda connection: schedule_queries.namespaces(connection, _MOST_NAMESPACES))

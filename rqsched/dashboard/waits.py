@@ -1,4 +1,4 @@
-"""The reason why a run waits, in one line: a freeze, missing code, a limit, the run ahead of it, or no free worker."""
+"""Say in one line why a run waits: for a thaw, for its code, for a limit, for an earlier run, or for a worker."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Wait(NamedTuple):
     """The reason why one run waits."""
 
     text: str
-    """The reason in words, which follow *waits*."""
+    """The reason, as words that follow the word "waits"."""
     path: str = ""
-    """The page about the reason; empty without a page."""
+    """The page about the reason; empty if there is no such page."""
 
 
 def waits_of(visit: Visit, runs: Iterable[Run]) -> dict[str, Wait]:
-    """Return the reason of each waiting run by its uid. Runs that do not wait are left out."""
+    """Return, by the uid of each waiting run, why it waits. Other runs are left out."""
     found = [run for run in runs if run.status in {RunStatus.PENDING, RunStatus.BUFFERED, RunStatus.RETRYING}]
     if not found:
         return {}
@@ -80,7 +80,7 @@ def _told(text: str, freeze: Freeze) -> str:
 
 
 def _listening(visit: Visit) -> frozenset[str] | None:
-    """Return the queues on which a worker listens; None if Redis does not say."""
+    """Return the queues on which a worker listens; None if Redis does not answer."""
     try:
         found = processes.live_workers(visit.scheduler.runtime.transport.redis)
     except RedisError as error:
