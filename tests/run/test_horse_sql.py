@@ -405,7 +405,9 @@ def test_connection_of_a_worker_ends_with_the_worker_though_its_horse_lives(
 
 def test_alarm_of_a_worker_is_off_while_it_writes_and_set_again_afterwards(any_env: Env) -> None:
     run = any_env.fire_next(any_env.create())
-    any_env.runtime.database = InterruptibleDatabase(any_env.runtime.database.url)
+    replaced = any_env.runtime.database
+    any_env.runtime.database = any_env.runtime.ownership.database = InterruptibleDatabase(replaced.url)
+    replaced.close()
     side, horses = _connected(any_env, run)
     _ask(horses, {"token": new_uid(any_env.runtime.now()), "worker": "here:1"})
     before = signal.signal(signal.SIGALRM, lambda *_: None)

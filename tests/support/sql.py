@@ -72,6 +72,14 @@ class SilentDatabase(Database):
     silent = 0
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
     """The actions of others before the caller notices."""
+    replaced: Database | None = None
+    """The database that a runtime had before. Parts of the runtime still read from it, so it has open connections."""
+
+    def close(self) -> None:
+        """Close the connections of this database and of the replaced one."""
+        super().close()
+        if self.replaced is not None:
+            self.replaced.close()
 
     def lose(self, answers: int = 1, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Lose the answers to the next writes. `meanwhile` acts for others before the caller notices."""
@@ -101,9 +109,8 @@ _LOST = {
 
 def silent_database(runtime: Runtime) -> SilentDatabase:
     """Give a runtime a database that loses answers when it is told to."""
-    runtime.database.close()
     database = SilentDatabase(runtime.database.url)
-    runtime.database = database
+    database.replaced, runtime.database = runtime.database, database
     return database
 
 
