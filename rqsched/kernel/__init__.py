@@ -1,5 +1,5 @@
-"""The kernel: a schedule fires, its run is claimed, executed and settled. It imports no feature.
+"""The kernel fires schedules, and claims, executes and settles their runs. It imports no feature.
 
-`decide` holds pure decisions, `store` and `queries` the SQL of schedules and runs, `transport` Redis, and `chain` the
-protocol between them.
+`decide` has pure decisions, `store` and `queries` have the SQL of schedules and runs, `transport` talks to Redis, and
+`chain` is the protocol between them.
 """

@@ -1,7 +1,7 @@
 """Ends processes that an application's code forked and did not end. This file knows nothing of runs or jobs.
 
-A child of `os.fork()` that returns from a workflow, or raises because its exec failed, would otherwise continue as a
-second worker that nobody supervises.
+Without this file, if a workflow calls `os.fork()` and the child returns from the workflow, or raises because its exec
+failed, the child would continue as a second worker that nobody supervises.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class ForkGuard:
-    """Ends each process that was forked in its block and is about to leave it, by return or by an error.
+    """Ends each process that was forked inside the `with` block, when that process returns or raises out of the block.
 
-    The guard prints the error's traceback. Nothing runs after the block: no `finally`, no `atexit`. The exit status is
-    0 after a return, the status of a SystemExit, or else 1. Inside the block the forked process is unrestricted.
+    The guard prints the error's traceback. The process then runs no `finally` and no `atexit`. Its exit status is 0
+    after a return, the status of a SystemExit, or else 1. Inside the block the forked process is unrestricted.
     """
 
     def __enter__(self) -> None:
@@ -61,11 +61,11 @@ def _end(error: BaseException | None) -> None:
 
 
 def _status(error: BaseException | None) -> int:
-    """Return the exit status of a process that ends with an error, and print the error where Python would."""
+    """Return the exit status of a process that ends with this error. Print the error if Python would print it."""
     if error is None:
         return 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return (error.code or 0) & 0xFF
-    # Not through Python's buffer, whose lock may be held by a thread that this process does not have.
+    # Do not write through Python's buffer: a thread that this process does not have may hold the buffer's lock.
     os.write(2, "".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
     return 1

@@ -1,4 +1,4 @@
-"""Patience: repeats a call while its failure may pass."""
+"""Repeat a call after failures that may be temporary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Ca
     """Make a call; if it fails, repeat it in a tenacity loop, where the failure counts as the first attempt.
 
     The loop calls `again`, which is `call` by default. The loop is entered only after a failure, because its
-    bookkeeping costs as much as a short statement. Its time counts from the first call.
+    bookkeeping costs as much as a short statement. The time limit of the loop counts from the first call.
     """
     started_at = monotonic()
     try:
@@ -26,6 +26,6 @@ def call_patiently(retrying: tenacity.Retrying, call: Callable[[], T], again: Ca
         with attempt:
             if failures:
                 attempt.retry_state.start_time = started_at
-                raise failures.pop()  # removed from the list, because its frames hold open connections
+                raise failures.pop()  # removed from the list, because the error's frames hold open connections
             return (again or call)()
     raise AssertionError("the loop raises the last error")  # pragma: no cover

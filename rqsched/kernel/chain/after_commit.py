@@ -2,7 +2,8 @@
 
 The written rows are read again on our own connection. Their present state is published, and not the decided state,
 because the transaction or a savepoint in it may have been rolled back. If a row still has the uid of its operation, the
-row and its events are as the operation decided. One statement finds this out for all rows that had only one operation.
+row and its events are as the operation decided. For all rows that only one operation wrote, one statement finds this
+out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ONCE = Patience(total=timedelta(milliseconds=1))
 
 
 class AfterCommit:
-    """The Changes of one scheduler in one transaction of its caller; called to publish them after the transaction."""
+    """The Changes of one scheduler in one transaction of its caller. Call this object after the transaction."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -43,7 +44,7 @@ class AfterCommit:
     def __call__(self) -> None:
         """Publish the rows as they are now. If this thread runs an event loop, which must not wait, use another thread.
 
-        Nothing is raised, because the caller's commit is made. A failure is logged, and the rest is left to reconcile.
+        Nothing is raised, because the caller has committed already. A failure is logged, and reconcile does the rest.
         A later call publishes the Changes that were added since.
         """
         touched, self._changes = self._changes, []
@@ -92,7 +93,7 @@ def _unchanged(change: Change, schedule: Schedule, run: Run | None) -> Change:
 
 
 def _pair(before: Run, now: Run) -> tuple[Run, Run]:
-    """Return the run twice as it is now; if it has ended since, first as it was `before`, when it had a job."""
+    """Return a run's states before and after: `now` twice, or `before` and `now` if the run has ended between them."""
     return (before if before.status in OPEN and now.status not in OPEN else now), now
 
 
@@ -115,7 +116,7 @@ def _standing(connection: Connection, schedule: Schedule, touched: Sequence[Chan
         if now is not None:
             pairs[uid] = _pair(before, now)
     events = [event for one in touched for event in _committed(connection, one)]
-    # A Change with the same object before and after moves nothing, so that publishing it only repeats the link.
+    # The Change has the same object before and after, so publishing it only arms the present link again.
     as_it_is = changed(schedule, updated_at=max(one.after.updated_at for one in touched))
     return Change(as_it_is, as_it_is, changed_runs=tuple(pairs.values()), events=tuple(events))
 

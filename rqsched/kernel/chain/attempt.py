@@ -1,4 +1,4 @@
-"""An attempt that a process has claimed, the context of its workflow, and the parent that may write for the process."""
+"""A claimed attempt, the context that its workflow gets, and the parent that may write to SQL for this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     owed: tuple[str, ...] = ()
     """The uids of the pings to send for the start."""
     version: str | None = None
-    """The version of the schedule's row when it was read (`StartedRun`)."""
+    """The version of the schedule's row, as the claim read it (`StartedRun`)."""
 
 
 def make_context(
@@ -42,7 +42,7 @@ def make_context(
     target_id: str | None = None,
     traceparent: str | None = None,
 ) -> RunContext:
-    """Return the context that a workflow gets about its run; `attempt` is the attempt of the target with `target_id`.
+    """Return the context that a workflow gets about its run. For a target, give `target_id` and the target's `attempt`.
 
     `traceparent` is the span of the attempt. If the attempt is not traced (None), the context has the span of the
     request for the run.
@@ -76,7 +76,7 @@ def make_context(
 
 
 End: TypeAlias = Decided[Change | None]
-"""A recorded end: the Changes to publish, and as its result the Change if it was decided here, else None."""
+"""A recorded end: the Changes to publish. Its `result` is the Change if this process decided it, else None."""
 
 
 def process_name() -> str:

@@ -1,4 +1,4 @@
-"""Blocking: a process that claimed a run and cannot find its workflow gives the run back, for a worker that can.
+"""Blocked runs: if a process has claimed a run but cannot find the workflow, it gives the run back for another worker.
 
 If the process dies or hangs before it gives the run back, the run is lost like any other, because no other process
 knows that the workflow had not begun.
@@ -34,7 +34,7 @@ def block_run(runtime: Runtime, run: Run, reason: str, *, patience: Patience) ->
 def unblock_run(runtime: Runtime, run: Run) -> None:
     """Record that a run is no longer blocked, because its workflow was found.
 
-    If SQL is away, the end of the run does this.
+    If SQL is away, this is left to the end of the run.
     """
     try:
         runtime.database.transact(lambda connection: claims.unblock_run(connection, run.uid, run.token))

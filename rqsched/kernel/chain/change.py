@@ -1,12 +1,13 @@
 """Changing a schedule: the steps that all operations share. The operation locks, reads and decides; the rest is here.
 
-1. The operation locks, reads and decides. The row shows whether an earlier attempt was committed whose answer was lost.
-2. Features may refuse the decision. Then it is written: in a transaction of ours, in a single statement if that is
-   enough, or in the caller's transaction.
+1. The operation locks, reads and decides. If the answer to an earlier try was lost, the row shows whether that try was
+   committed.
+2. Features may refuse the decision. Then the decision is written: in a transaction of ours, in a single statement if
+   that is enough, or in the caller's transaction.
 3. After the commit the Changes are published (`kernel/chain/commit.py`).
 
-An operation draws a uid before its first attempt, and the row keeps the uid of the operation that wrote it last. A
-repair draws no uid: the values of the row show whether an earlier attempt of the repair was committed.
+An operation draws a uid before its first try, and the row keeps the uid of the operation that wrote it last. A repair
+draws no uid: the values of the row show whether an earlier try of the repair was committed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def change(
     within: CallerTransaction | None = None,
     creates: int = 0,
 ) -> R:
-    """Decide, write and publish: at once in a transaction of ours, else after the caller's commit.
+    """Decide, write and publish. In the caller's transaction, publish only after the caller's commit.
 
     In the caller's transaction everything is written or nothing. `caller_transaction.perform` lists the errors.
     """
@@ -58,9 +59,9 @@ def change(
 def commit(runtime: Runtime, decide: Decide[R], *, alone: DecideAlone[R] | None = None, creates: int = 0) -> Decided[R]:
     """Decide and write in a transaction of ours, and publish nothing.
 
-    This is repeated after transient failures. `creates` is the number of schedules that the decision may create.
-    Another process may create each of them first. So this is also repeated that often, and the next try finds the
-    schedule. On PostgreSQL `alone` is tried first, without BEGIN and COMMIT.
+    This is repeated after transient failures. `creates` is the number of schedules that the decision may create. If
+    another process creates one of them first, this is also repeated, and the next try finds that schedule. On
+    PostgreSQL `alone` is tried first, without BEGIN and COMMIT.
     """
     attempts = Attempts(runtime, partial(_decide_allowed, runtime, decide))
     by_itself = None if alone is None else partial(_alone, attempts, alone)
@@ -95,7 +96,7 @@ def _alone(attempts: Attempts[R], decide: DecideAlone[R], connection: Connection
 
 
 def read_in(within: CallerTransaction | None, runtime: Runtime, work: Callable[[Connection], R]) -> R:
-    """Read on a snapshot of our own, or in the caller's transaction, which sees what it wrote itself."""
+    """Read on a snapshot of our own, or in the caller's transaction, where its uncommitted rows are visible."""
     if within is None:
         return runtime.database.read(work)
     with within.connection() as connection:

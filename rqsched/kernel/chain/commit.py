@@ -2,8 +2,8 @@
 
 A Change is all that one decision writes: a schedule, its runs and its audit events. Redis *follows* a Change when it
 has the links and jobs that the Change needs. Other code writes Changes, and makes Redis follow them, only through this
-module. The caller locks, reads and decides before. `Attempts` combines a decision with `write`, and finds out after a
-lost answer whether the commit was made.
+module. The caller locks, reads and decides first. `Attempts` combines a decision with `write`. If the answer to a
+commit is lost, `Attempts` finds out whether the commit was made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_OUT_OF_SYNC = 10_000
 MANY_WAITING = 2
-"""A warning is logged if more runs of a schedule than this wait for an unfinished run."""
+"""If more than this many runs of a schedule wait for an unfinished run, a warning is logged."""
 
 Subscriber = Callable[[Change, Event], None]
 """Called after commit with each audit event and the Change that recorded it."""
@@ -47,16 +47,16 @@ _SCHEDULE_ID = attrgetter("after.schedule_id")
 
 
 class Parts(Protocol):
-    """The parts of a process's runtime that both sides of a commit use."""
+    """The parts of a process's `Runtime` that `write` and `publish` use."""
 
     now: Callable[[], datetime]
     """Returns the database's time."""
     transport: Transport
     """Redis, with links and jobs."""
     breakers: Breakers
-    """The breakers of each Redis; none in a worker."""
+    """One breaker for each Redis. A worker has no breakers."""
     out_of_sync: set[str]
-    """The uids of schedules that Redis does not follow yet because it was away. If they are many, some are left out."""
+    """The uids of schedules that Redis does not follow yet because it was away. Of very many, some are left out."""
     subscribers: list[Subscriber]
     """Called with each event after its commit."""
     features: Features
@@ -64,7 +64,7 @@ class Parts(Protocol):
 
 
 def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
-    """Write Changes of locked (or new) schedules in the caller's transaction, with what features write for them."""
+    """Write Changes of locked or new schedules, and the features' rows for them, in the open transaction."""
     involved = parts.features.involved_in(changes)
     for feature in involved:
         feature.before_write(connection, changes)
@@ -82,18 +82,18 @@ def publish(
     decided: Sequence[Change] | None = None,
     skip_locked: bool = False,
 ) -> None:
-    """Make Redis follow committed Changes and announce them. This may be repeated, and raises only with `must`.
+    """Make Redis follow committed Changes and announce them. A repeated call does no harm.
 
     If Redis does not answer, this is logged, and reconcile adds the links when Redis is back. With `must`,
-    RedisUnavailableError is also raised, so that the link that is being fired is delivered again.
+    RedisUnavailableError is also raised, so that the present link is delivered again. Nothing else is raised.
 
     Args:
         parts: The process's runtime.
         changes: The committed Changes, or Changes that write nothing and only have the current rows.
         must: Whether to raise an error if Redis does not follow.
         seen: The values of the features' columns (`Sees`), if a single statement wrote the Change.
-        decided: The decided Changes, if `changes` only have the current rows: features enqueue the jobs of these.
-        skip_locked: Whether to leave a downstream schedule that another process has locked to a pass of reconcile.
+        decided: The decided Changes, if `changes` only have the current rows. Features enqueue jobs for these Changes.
+        skip_locked: Whether to leave downstream schedules to reconcile if another process has locked them.
     """
     failure = follow(parts, changes, decided=decided)
     announce(parts, changes, seen=seen, skip_locked=skip_locked)
@@ -151,12 +151,12 @@ def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SE
 def _let_follow(feature: Feature, changes: Sequence[Change], seen: Seen, skip_locked: bool) -> None:
     try:
         feature.follow(changes, seen=seen, skip_locked=skip_locked)
-    except Exception:  # noqa: BLE001 - what was committed stays committed, and a pass repeats this
+    except Exception:  # noqa: BLE001 - the commit stays, and a pass repeats this call
         _log.exception("%s failed after a commit", type(feature).__name__, extra={"action": "feature_failed"})
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
-    """Remember schedules that Redis must follow when it is back. If it is back already, make it follow now.
+    """Remember the schedules, so that Redis follows them when it is back. If it is back already, make it follow now.
 
     In a process without breakers, reconcile finds the schedules instead.
     """
@@ -165,7 +165,7 @@ def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError
     if len(parts.out_of_sync) < _MOST_OUT_OF_SYNC:
         parts.out_of_sync.update(change.after.uid for change in changes)
     if isinstance(error, RedisAwayError) and not parts.breakers.is_any_open:
-        parts.breakers.on_back()  # it came back between the call and this line
+        parts.breakers.on_back()  # Redis came back between the call and this line
 
 
 class Decided(NamedTuple, Generic[R]):
@@ -181,7 +181,7 @@ class Decided(NamedTuple, Generic[R]):
     """The values of the features' columns (`Sees`), if a single statement wrote the decision; else empty."""
 
     def is_written(self, row: Schedule | None) -> bool:
-        """Return whether a row is as this decision wrote it, and no operation or fire has written it since."""
+        """Return whether this decision has written a row, and no operation or fire has written the row since."""
         if row is None:
             return False
         written = [one.after for one in self.changes if one.after is not one.before]
@@ -191,15 +191,15 @@ class Decided(NamedTuple, Generic[R]):
 
 
 Decide: TypeAlias = Callable[[Connection, Decided[R] | None], Decided[R]]
-"""Locks, reads and decides. A repeated call gets the earlier decision, and returns the same object if that was
-written."""
+"""Locks, reads and decides. A repeated call gets the earlier decision. If that decision was written, the call returns
+the same object."""
 Statement: TypeAlias = Callable[[Connection, Sees], Seen | None]
 """Writes one Change in a single statement, if the rows have not changed since. Returns the values of the columns that
 features asked for, or None if nothing was written."""
 
 
 class Attempts(Generic[R]):
-    """One decision and its `write`, which may be tried several times: for `Database.transact`."""
+    """One decision and its `write`, which `Database.transact` may try several times."""
 
     def __init__(self, parts: Parts, decide: Decide[R]) -> None:
         self._parts = parts

@@ -1,7 +1,7 @@
-"""Creates and upserts: schedules are created, or changed to what is declared; many upserts share one transaction.
+"""Create schedules, or change existing schedules to their declared definition. Many upserts share one transaction.
 
-A plan around excluded days may take long to make. The plan is made before anything is locked, and used if nothing has
-changed since.
+A plan around excluded days may take long to make. It is made before anything is locked, and used if nothing has changed
+since.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ScheduleRequest(NamedTuple):
     note: str | None = None
     """Text for people; None leaves a known schedule's note as it is."""
     paused: bool | None = None
-    """None leaves a known schedule's status as it is, and creates an active one."""
+    """None leaves a known schedule's status as it is, and makes a new schedule active."""
     context: CommandContext | None = None
     """The actor and the reason, for the audit event; None records neither."""
     keep_next: bool = False
@@ -160,9 +160,9 @@ class _ReadsRunsError(Exception):
 def _plans_of(
     runtime: Runtime, requests: Sequence[ScheduleRequest], uids: Sequence[str], within: CallerTransaction | None
 ) -> _Plans:
-    """Decide without a lock about requests of one namespace whose spec excludes something; writes nothing.
+    """Decide without a lock about the requests whose spec excludes something. All requests are of one namespace.
 
-    Returns no plans in the caller's transaction, which has its locks already.
+    Returns no plans in the caller's transaction, because that transaction has its locks already.
     """
     plans: _Plans = {}
     asked = [
@@ -186,7 +186,7 @@ def _plans_of(
         return found
 
     found = runtime.database.read(read)
-    # Outside of a transaction: the server ends a transaction that is idle for some seconds.
+    # Decide outside of a transaction, because the server ends a transaction that is idle for some seconds.
     for request, uid in asked:
         if uid in found:
             known, calendars = found[uid]
@@ -339,7 +339,7 @@ def _upserting(
     Raises WrongDatabaseError if Redis belongs to another database.
     """
     runtime.ownership.require_own_redis()
-    # Lists show schedules that were created at one instant in the order of their uids.
+    # Lists show schedules that were created at the same instant in the order of their uids.
     uids = new_uids(runtime.now(), len(requests))
     plans = _plans_of(runtime, requests, uids, within)
 
@@ -409,7 +409,7 @@ def _decide_each(
 ) -> list[tuple[Change, str]]:
     """Decide about each request; `known` holds the schedules that exist, by id.
 
-    Returns the Change of each, and whether it is `created`, `updated` or `unchanged`.
+    Returns the Change for each request, and whether the schedule is `created`, `updated` or `unchanged`.
     """
     made: dict[tuple[object, ...], Change] = {}
     done = []
@@ -459,7 +459,7 @@ def _created_alike(
     shared = request.shared or request.definition
     if not lifecycle.is_shared(shared):
         return created(request, uid, now, calendars)
-    # By identity: to compare two definitions would take as long as to decide.
+    # Compare definitions by identity, because a comparison of their values would take as long as a decision.
     alike = id(shared), request.note, request.paused, id(request.context), request.must_have_future
     if (first := made.get(alike)) is None:
         first = made[alike] = created(request, uid, now, calendars)

@@ -13,11 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class DatabaseTime(Clock):
-    """Measures this host's clock against the database's.
+    """Measures this host's clock against the database's clock.
 
-    If the host's wall clock is set, the next measurement is made earlier, and nothing else changes. A new measurement
-    is never made inside a transaction. This class is for a database with a server: SQLite has no clock, so the host's
-    clock is used.
+    If somebody sets the host's wall clock, the next measurement is made earlier, and nothing else changes. Inside a
+    transaction, no measurement is repeated. SQLite has no clock. There the host's clock is used instead of this class.
     """
 
     def __init__(self, database: Database, host: HostClock, *, refresh: timedelta) -> None:
@@ -28,7 +27,7 @@ class DatabaseTime(Clock):
         """The clock with the newest measurement. A measurement of another process of this host may replace it."""
 
     def now(self) -> datetime:
-        """Return the present instant; raises BackendUnavailableError if SQL is away and there is no measurement."""
+        """Return the present instant; raises BackendUnavailableError if SQL is away and was never measured."""
         clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
             try:

@@ -1,9 +1,9 @@
 """The dispatcher: leases due links (jobs that fire schedules), fires them as a batch, and waits for the next link.
 
 Between batches it reconciles and deletes old rows. Any number of dispatchers run side by side without a leader. When a
-link is due, one dispatcher looks first, so that they do not all compete for the link. The others look a little later,
-because the first dispatcher may have died. If a dispatcher is killed, its leased links wait for the rest of the lease.
-Other dispatchers take all other links.
+link is due, one dispatcher looks first, so that the dispatchers do not all compete for the link. The others look a
+little later, because the first dispatcher may have died. If a dispatcher is killed, only the links that it had leased
+wait, until their lease ends. Other dispatchers take all other links at once.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ from rqsched.kernel.transport.transport import NextLook
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 0.2
-"""After this many seconds a waiting dispatcher looks for due links, even if nothing woke it, because the dispatcher
-that was woken may have died."""
+"""After this many seconds a waiting dispatcher looks for due links, even if nothing woke it, because another dispatcher
+may have been woken and died."""
 LATER_LOOK = 0.01
-"""Seconds after a due time at which the other dispatchers look. The first has leased the link by then, or died.
-"""
+"""How many seconds after a due time the other dispatchers look. By then the first dispatcher has leased the link, or
+died."""
 SQLITE_BATCH = 50
 """The most links of one batch on SQLite. While a batch is written, no other process can write."""
 HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
-"""How often one dispatcher of a control queue makes the housekeeping (`Stage.HOUSEKEEPING`)."""
+"""How often one dispatcher of a control queue does the housekeeping (`Stage.HOUSEKEEPING`)."""
 _ASK_SECONDS = 30
 """How often a dispatcher checks whether the housekeeping is due."""
 _AFTER_FAILURE = 0.5
 _FOREIGN_SECONDS = 1.0
-"""How often a dispatcher asks again while another database server than its own is recorded."""
+"""How many seconds a dispatcher waits before it asks again, while the control queue belongs to another database
+server."""
 _TELL_SECONDS = 60.0
-"""How often a dispatcher's log repeats the same reason to wait."""
+"""How often a dispatcher logs again that it waits for the same reason."""
 
 
 class Dispatcher:
-    """One dispatcher's loop; `run_once` is the work, `run` the loop around it."""
+    """The loop of one dispatcher: `run` repeats `run_once`."""
 
     def __init__(self, runtime: Runtime, *, recover: bool = False, on_turn: Callable[[], None] = lambda: None) -> None:
-        """Take what the loop needs.
+        """Prepare the loop.
 
         `recover` makes a pass of reconcile at once, even if another process made one in this interval. `on_turn` is
         called before and after every step that may wait for SQL or Redis, so that a supervisor sees that the loop is
@@ -115,16 +116,16 @@ class Dispatcher:
             self._runtime.refusals.note(self._in_words, error, self._runtime.transport.keys_of(error))
 
     def _wait_for_server(self, error: WrongDatabaseError) -> None:
-        """While the control queue belongs to another server, take nothing, do not count as live, and ask again soon."""
+        """Wait a second, because the control queue belongs to another server. Meanwhile do not count as live."""
         self._pass = self._housekeeping = None
         self._tell(logging.ERROR, "nothing is taken: %s", error, "foreign_server")
         with contextlib.suppress(RedisError):
             if self._heartbeat.was_sent:
                 self._heartbeat.stop()
-        time.sleep(_FOREIGN_SECONDS)  # do not take wakes from Redis, which are for the other server's dispatchers
+        time.sleep(_FOREIGN_SECONDS)  # wakes in Redis are for the other server's dispatchers
 
     def _tell(self, level: int, text: str, error: Exception, action: str) -> None:
-        """Log the reason to wait, at once and then only once a minute: more logs would make a full disk worse."""
+        """Log why this dispatcher waits, at once and then only once a minute, because the disk may be full."""
         if str(error) != self._told or time.monotonic() >= self._tells_at:
             self._told, self._tells_at = str(error), time.monotonic() + _TELL_SECONDS
             _log.log(level, text, error, extra={"action": action})
@@ -136,7 +137,7 @@ class Dispatcher:
     def _use_spare_time(self, *, is_idle: bool) -> None:
         """Between batches that are not full, do one step of work that can wait.
 
-        If there is none, sleep until the next link is due, a wake comes, or the longest wait is over.
+        If there is no such work, sleep until the next link is due, a wake comes, or the longest wait is over.
         """
         if self._runtime.refusals.known:
             self._runtime.refusals.accept(self._in_words)
@@ -162,7 +163,7 @@ class Dispatcher:
         freezes = self._runtime.freezes
         if freezes.is_all_frozen or not self._has_looked:
             self._has_looked = True
-            freezes.look()  # later the script LEASE reads a freeze in Redis, and each pass a freeze in SQL
+            freezes.look()  # later the script LEASE reads the freeze from Redis, and each pass reads it from SQL
         if freezes.is_all_frozen:
             return 0
         ids = transport.lease(now=self._runtime.now(), lease=settings.link_lease, limit=self._batch)

@@ -1,4 +1,4 @@
-"""Errors as text: the error in the first line, and where the application's code raised it."""
+"""Turn errors into text: the error in the first line, then where the application's code raised it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def name_error(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's message in characters that every database can store; its class if `str` of the error fails."""
+    """Return an error's message in characters that every database can store, or its class if `str` fails."""
     try:
         return storable(str(error))
     except BaseException:  # noqa: BLE001 - the application's own code, which may also end the process
@@ -55,7 +55,7 @@ def _from_workflow_on(trace: TracebackType | None) -> TracebackType | None:
 
 
 def explain(error: Exception) -> str:
-    """Return an error as one line; a driver's error without its statement."""
+    """Return an error as one line. From a database's error, leave out the SQL statement."""
     if isinstance(error, DatabaseError):
         text = f"the database returned an error: {getattr(error, 'orig', None) or error}"
     elif isinstance(error, RedisError):

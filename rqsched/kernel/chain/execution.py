@@ -41,11 +41,11 @@ MAX_RESULT = 65_536
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
-    A stale delivery does nothing: the job was delivered twice or again, or the run was cancelled. If a person requeued
-    the `rq_job` after its run had failed, this requests another attempt of the run. The error of a failed attempt is
-    recorded, and then raised again for RQ and RQ's exception handlers. A workflow that raises RunCancelled itself
-    cancels its run. A run whose workflow this process cannot find is given back (see `blocked`). Raises UnknownJobError
-    if this database has no such run.
+    If the job was delivered before, or the run was cancelled, this does nothing. If a person requeued the `rq_job`
+    after its run had failed, this requests another attempt of the run. The error of a failed attempt is recorded, and
+    then raised again for RQ and RQ's exception handlers. If the workflow raises RunCancelled, the run is cancelled. If
+    this process cannot find the workflow, the run is given back (see `blocked`). Raises UnknownJobError if this
+    database has no such run.
     """
     try:
         claim = claim_run(runtime, job) or _leave(runtime, job, rq_job)
@@ -244,7 +244,7 @@ def _beat(runtime: Runtime, claim: Claim) -> bool:
     try:
         status = _send_heartbeat(runtime, claim)
         if status == RunStatus.TERMINATED:
-            runtime.transport.stop(claim.run)  # this process still lives, so the command was lost
+            runtime.transport.stop(claim.run)  # this process still lives, so the stop command was lost
         elif status is not None:
             return False
     except Exception:  # noqa: BLE001 - reconcile only misses one heartbeat
@@ -262,7 +262,7 @@ def recorded(result: Any) -> Any:
 
 
 def _dump_result(result: Any) -> str | None:
-    """Return a workflow's result as JSON, or else its `repr` as JSON. No result may fail a run that has succeeded."""
+    """Return a workflow's result as JSON, or else its `repr` as JSON. Raise nothing, because the run has succeeded."""
     if result is None:
         return None
     text = dumps(f"<{type(result).__name__}>")

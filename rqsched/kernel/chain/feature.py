@@ -42,16 +42,17 @@ class Pass(NamedTuple):
     is_full: bool
     """Whether the pass checks all rows, as after a flush of Redis, or only rows that are due soon or late."""
     fires_between: bool
-    """Whether the process fires between two batches. If not, a long section pauses there, so that others can fire."""
+    """Whether the process fires between two batches. If not, a long section pauses there, so that other processes can
+    fire."""
 
 
 class Stage(Enum):
-    """The stages of a pass. In each, the kernel makes its repairs first, and then features make theirs."""
+    """The stages of a pass. In each stage, the kernel makes its repairs first, and then features make theirs."""
 
     TIMES = auto()
-    """Next times, before links are armed for them."""
+    """Repairs of schedules' next times, before links are armed for these times."""
     RUNS = auto()
-    """Runs, and work that depends on their ends, after the kernel has delivered and ended the runs that it found."""
+    """Repairs of runs, and work that depends on ends of runs, after the kernel has delivered and ended runs."""
     REST = auto()
     """Long work that Redis does not need, after the pass has recorded that Redis is complete again."""
     HOUSEKEEPING = auto()
@@ -69,7 +70,7 @@ class Section(NamedTuple):
 
 
 class Feature(Protocol):
-    """A part of rqsched beside the kernel. It overrides the points at which it does something."""
+    """A part of rqsched outside the kernel. It overrides the methods (points) in which it does something."""
 
     columns: ClassVar[Sequence[tuple[Callable[[Schedule], object], object]]] = ()
     """Columns of a schedule and their defaults. The feature is involved if a value differs from its default."""
@@ -148,9 +149,9 @@ class Feature(Protocol):
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:
         """Handle a job whose run could not be claimed; returns whether to claim the run again now.
 
-        Returns None if the job does not concern this feature. Features are called in turn until one returns a bool,
-        because the row of the run does not show that a person requeued its job. Called at most once for a job. An error
-        fails the job.
+        Returns None if the job does not concern this feature. All features are called in turn until one returns a bool,
+        also features that are not involved, because the row of a run does not show that a person requeued its job.
+        Called at most once for a job. An error fails the job.
         """
         return None
 
@@ -184,7 +185,7 @@ class Feature(Protocol):
         """
         return None
 
-    # The following methods are no such points: a worker calls them for the feature's own jobs and statements.
+    # The following methods are not such points. A worker calls them for the feature's own jobs and statements.
 
     def perform(self, job: OwnJobId) -> bool:
         """Perform a job of one of the `jobs`; returns False if there was nothing to do, perhaps because a row is gone.
@@ -196,8 +197,8 @@ class Feature(Protocol):
     def lose(self, job: OwnJobId, reason: str, *, token: str | None, is_final: bool) -> None:
         """End a job of the feature after the job's process died.
 
-        With a `token`, only a claim under that token is ended. With `is_final` a person stopped the job. Only fan-out
-        uses this: the delivery of a notification is repeated when its lease is over.
+        With a `token`, only a claim under that token is ended. `is_final` means that a person stopped the job. Only
+        fan-out uses this. The delivery of a notification needs no end, because it is repeated when its lease is over.
         """
         return
 
@@ -220,7 +221,7 @@ class Features:
         """The conditions under which a claim may be a single statement; None if it never may."""
 
     def involved_in(self, changes: Sequence[Change]) -> list[Feature]:
-        """Return the features that are involved in one of these Changes, by its rows before or after it."""
+        """Return the features that are involved in the rows of these Changes, before or after a Change."""
         runs = [run for change in changes for run in chain(change.new_runs, *change.changed_runs)]
         return self.involved([one for change in changes for one in (change.before, change.after)], runs)
 

@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 LOCKED_AGAIN = timedelta(milliseconds=50)
 """How long until a link is tried again, if another process has locked its schedule."""
 FOREIGN_AGAIN = timedelta(seconds=15)
-"""How long until a link is tried again that may belong to another database. It is short for the sake of that
-database."""
+"""How long until a link that may belong to another database is tried again. It is short, so that the other database
+gets its link soon."""
 UNREADABLE_AGAIN = timedelta(hours=1)
-"""How long until an id that is no link is read again."""
+"""How long until an id is read again, if it is not the id of a link."""
 FAILED_AGAIN = timedelta(seconds=5)
 """How long until a failed link is tried again, if no backoff was recorded on its schedule."""
 FROZEN_AGAIN = timedelta(seconds=15)
-"""How long until a link is tried again that was taken while everything, or its namespace, is frozen."""
+"""How long until a link is tried again, if everything or its namespace is frozen."""
 _MAX_ERROR = 2_000
 _FOREIGN = {"action": "foreign_link"}
 
@@ -59,11 +59,11 @@ class Fired(NamedTuple):
     again_at: datetime | None = None
     """When the link is due again; None when it has done its work."""
     change: Change | None = None
-    """The Change to publish: newly written, or written before and published again; None for neither."""
+    """The Change to publish, which this fire or an earlier one has written; None if there is nothing to publish."""
     error: str | None = None
     """Why the link failed; None if it did not."""
     run: Run | None = None
-    """The run of a retry link for which features may have more to do; None for every other link."""
+    """The run of a retry link, if features may have more to do for the run; otherwise None."""
     span: FireSpan | None = None
     """The span of a traced fire; `_fire_together` ends it after the commit."""
 
@@ -77,11 +77,11 @@ queue."""
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
     """Fire delivered links: decide about each under its schedule's lock, commit, and only then update Redis.
 
-    A link may be delivered twice, late, early or after its schedule changed without harm. If the decision about a
-    schedule raises, each schedule of the batch is fired alone, and the failure is recorded on its schedule. Other
+    It does no harm if a link is delivered twice, late, early or after its schedule changed. If the decision about a
+    schedule raises, each schedule of the batch is fired alone, and the failure is recorded on that schedule. Other
     schedules are not affected. A schedule of a newer release is left to processes of that release, which take its link
-    when it comes again. While everything or a namespace is frozen, its links are not decided about and come again.
-    Raises BackendUnavailableError if SQL does not answer. Also raises it with `must_follow` if Redis does not answer.
+    when the link is due again. While everything or a namespace is frozen, its links do nothing and are due again later.
+    Raises BackendUnavailableError if SQL does not answer. With `must_follow`, also raises it if Redis does not answer.
     Use `must_follow` for links that are delivered again after an error.
     """
     if runtime.freezes.is_all_frozen:
@@ -182,7 +182,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
 def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
-    """Put off links whose schedule we have not locked: `locked` if another process has it, `foreign` if none exists."""
+    """Put off links without a locked schedule: `locked` if another process has the lock, `foreign` if it is unknown."""
     absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
@@ -199,7 +199,7 @@ def _fire_due(
     *,
     skip_locked: bool,
 ) -> list[Fired]:
-    """Decide about due links, from the occurrences that have a run and the open runs of their schedules.
+    """Read the open runs of the due links' schedules and which occurrences have a run, and decide about the links.
 
     If finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
     """
@@ -207,7 +207,7 @@ def _fire_due(
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    now = runtime.now()  # again: a run that a fire ends may have started while we waited for its lock
+    now = runtime.now()  # read it again: a run that a fire ends may have started while we waited for its lock
     fired: list[Fired] = []
     with bounded(Steps(None)) as steps:
         for link, schedule in links:
@@ -255,8 +255,8 @@ def _fire_retry(
             return Fired(str(link), "stale", run=run)  # other runs in line may wait for this link
         if run.attempt == link.attempt and is_waiting(run, now):
             return Fired(str(link), "early", run.queued_at)
-        # This delivers a blocked run, or a run whose retry was committed before its process died. If the run waits in
-        # line for the rate of its group, the feature `limits` checks the line.
+        # This delivers a blocked run, or a run whose retry was committed by a process that then died. If the run waits
+        # in line for the rate of its group, the feature `limits` checks the line.
         return Fired(str(link), "stale", change=Change(schedule, schedule, changed_runs=((run, run),)), run=run)
     if run.retry_at is not None and run.retry_at > now:
         return Fired(str(link), "early", run.retry_at)

@@ -34,7 +34,7 @@ _ALL = "*"
 """The name of the freeze of everything; other freezes have the name of their namespace."""
 _ONCE, _BRIEF = Patience(total=timedelta(0)), Patience(total=timedelta(seconds=2))
 _OF_REDIS, _OF_SQL = timedelta(seconds=1), timedelta(seconds=5)
-"""How long an answer of Redis, and an answer of SQL, is valid if nothing shows a change earlier."""
+"""How long an answer of Redis and an answer of SQL are valid, unless a change is noticed earlier."""
 
 
 class FreezeGate:
@@ -53,7 +53,7 @@ class FreezeGate:
         self._sql_at: datetime | None = None
         self._was_asked = False
         self.is_own = is_own
-        """Whether its settings freeze this process."""
+        """Whether this process is frozen by its own settings."""
         self._has_asker = False
         self.has_sql = True
         """Whether SQL answered when it was asked last."""
@@ -68,7 +68,7 @@ class FreezeGate:
 
     @property
     def kept(self) -> Freeze | None:
-        """The freeze of everything that Redis or SQL had when last asked, with the places that store it, or None."""
+        """The freeze of everything, as Redis and SQL answered last. Its `kept_in` names where it is stored."""
         return _joined([_read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")])
 
     @property
@@ -99,7 +99,7 @@ class FreezeGate:
         return self.frozen
 
     def find_all(self) -> list[Freeze]:
-        """Read the current freezes: first the freeze of everything, then those of namespaces, the newest first.
+        """Read the current freezes: first the freeze of everything, then the freezes of namespaces, the newest first.
 
         Raises BackendUnavailableError if SQL does not answer, unless everything is known to be frozen.
         """
@@ -112,7 +112,7 @@ class FreezeGate:
     def look(self, *, with_sql: bool = True, is_fresh: bool = False) -> bool:
         """Return `is_all_frozen`, after asking Redis and SQL if their last answers are too old.
 
-        With `is_fresh` they are asked in any case. Without it, a process that calls `ask_redis_now` does not ask here.
+        With `is_fresh`, both are asked in any case. Without it, a process that calls `ask_redis_now` does not ask here.
         Without `with_sql`, SQL is asked only if its last answer was a freeze of everything, which may be over.
         """
         if (self.is_own or self._has_asker) and not is_fresh:
@@ -132,7 +132,7 @@ class FreezeGate:
     def ask_redis_now(self, redis: Redis | None) -> None:
         """Ask Redis, over another client if one is given. The loop of a worker calls this from time to time.
 
-        From then on `look` does not ask, neither here nor in forked processes, because a claim checks SQL itself.
+        From then on `look` does not ask, neither in this process nor in its forks, because a claim checks SQL itself.
         """
         self._has_asker = True
         if self._own is None:
@@ -191,10 +191,10 @@ class FreezeGate:
         self._was_asked = True
 
     def share(self) -> None:
-        """Copy a freeze that only Redis or only SQL has to the other side. If that side knows its thaw, end the freeze.
+        """If only one of Redis and SQL has the freeze of everything, copy it to the other, or end it if it was thawed.
 
-        A freeze that was thawed comes back if the server with it went back to an older state. If a server does not
-        answer now, the next pass of reconcile does this.
+        The other server shows whether the freeze was thawed. A thawed freeze is there again if its server went back to
+        an older state. If a server does not answer now, the next pass of reconcile does this.
         """
         self.look(is_fresh=True)
         kept, text = self.kept, self._in_redis or self._in_sql.get(_ALL)
@@ -226,14 +226,14 @@ class FreezeGate:
         self._read_sql()
 
     def put_into_redis(self, freeze: Freeze) -> None:
-        """Freeze everything in Redis, unless it is frozen there or this freeze was thawed; raises RedisError."""
+        """Freeze everything in Redis, unless Redis has a freeze or this freeze was thawed; raises RedisError."""
         self._transport.set_freeze(freeze.uid, freeze.to_text())
         self._read_redis()
 
     def put_into_sql(self, freeze: Freeze, *, begins: bool = False) -> None:
         """Store a freeze in SQL, unless SQL has it or it was thawed; raises BackendUnavailableError.
 
-        A freeze that `begins` gets the time at which it is written as its beginning.
+        With `begins`, the freeze begins at the time at which it is written.
         """
         self._database.transact(partial(self._set, freeze, begins=begins), patience=_BRIEF)
         self._read_sql()
@@ -258,7 +258,7 @@ class FreezeGate:
         metadata.drop_freeze(connection, ended, text=text, namespace=namespace)
 
     def thaw_everything(self, by: str | None = None, reason: str | None = None) -> Freeze | None:
-        """End the freeze of everything, first in SQL with a record by whom and why, then in Redis; returns the freeze.
+        """End the freeze of everything: first in SQL, which records by whom and why, then in Redis; returns the freeze.
 
         Raises the errors of SQL and Redis. If Redis does not answer, everything is still frozen: call this again.
         """
@@ -314,7 +314,7 @@ def _read(text: str | None, place: str) -> Freeze | None:
 
 
 def _over(freeze: Freeze) -> Freeze:
-    """Return the freeze as one that is stored nowhere any more."""
+    """Return the freeze without the places that store it."""
     return replace(freeze, kept_in=())
 
 

@@ -1,8 +1,8 @@
-"""Heartbeats: one thread of a process calls a function at intervals for each block that runs.
+"""Heartbeats: one thread of a process calls functions at intervals, each while its `with` block runs.
 
-A thread for each run would cost as much as its claim, and most runs end before their first heartbeat is due. The thread
-sleeps until a heartbeat is due, and ends when it has had nothing to do for a minute. A forked process has no thread
-until it needs one.
+A thread for each run would cost as much as the run's claim, and most runs end before their first heartbeat is due. The
+thread sleeps until a heartbeat is due, and ends when it has had nothing to do for a minute. A forked process has no
+thread until it needs one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINGER_SECONDS = 60.0
 
 
 class Heartbeats:
-    """While the block runs, `beat` is called at each interval, until it returns False."""
+    """While the `with` block runs, `beat` is called at each interval, until it returns False."""
 
     def __init__(self, interval: float, beat: Callable[[], bool], *, pulse: Pulse | None = None) -> None:
         self.beat = beat
@@ -86,7 +86,7 @@ _pulse = Pulse()
 
 
 def _begin_anew() -> None:
-    """Forget the parent's thread, which does not exist in a fork, and its heartbeats."""
+    """Forget the thread of the parent process, which does not exist in a fork, and the parent's heartbeats."""
     global _pulse  # noqa: PLW0603 - a thread of the parent may hold the old lock
     _pulse = Pulse()
 

@@ -22,7 +22,7 @@ class Imports:
 
     def __init__(self, settings: Settings, workflows: Registry) -> None:
         self.error: str | None = None
-        """Why a module in RQSCHED_IMPORTS was not imported; None if all were. Most processes then refuse to start."""
+        """Why a module in RQSCHED_IMPORTS was not imported, else None. With an error most processes refuse to start."""
         self._settings = settings
         self.workflows = workflows
         """The workflows that the modules register."""
@@ -30,16 +30,17 @@ class Imports:
         self._opened_by: ModuleSpec | None = None
 
     def owe(self, opened_by: ModuleSpec | None) -> None:
-        """Import RQSCHED_IMPORTS later, when a workflow is needed and the module `opened_by` is imported.
+        """Import RQSCHED_IMPORTS later: when a workflow is needed, but not while `opened_by` is being imported.
 
-        Until then that module is incomplete, and the modules in RQSCHED_IMPORTS may import it.
+        `opened_by` is the module that opened the scheduler. It must be complete, because the modules in RQSCHED_IMPORTS
+        may import it.
         """
         self._are_owed, self._opened_by = True, opened_by
 
     def require(self) -> None:
         """Import RQSCHED_IMPORTS if that was not done yet.
 
-        Raises ConfigError if an import fails, or if it is too early.
+        Raises ConfigError if an import fails, or if the module that opened the scheduler is still being imported.
         """
         if not (self._are_owed or self.error):
             return
@@ -63,7 +64,7 @@ class Imports:
             _log.error("workflows are not imported: %s", error, extra={"action": "import_failed"})
 
     def _is_too_early(self) -> bool:
-        """Return whether the module `opened_by` is still being imported; the import system notes that in its spec."""
+        """Return whether the module `opened_by` is still being imported. Python notes this in the module's spec."""
         return bool(getattr(self._opened_by, "_initializing", False))
 
     def find(self, name: str) -> Workflow | None:
@@ -93,9 +94,9 @@ class Imports:
 
 
 def import_workflows(settings: Settings) -> None:
-    """Import the modules in RQSCHED_IMPORTS, from the working directory too.
+    """Import the modules in RQSCHED_IMPORTS, also from the working directory.
 
-    Raises ConfigError with the reason if a module cannot be imported, after the other modules are imported.
+    If a module cannot be imported, this imports the other modules and then raises ConfigError with the reason.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -116,10 +117,7 @@ def import_workflows(settings: Settings) -> None:
 
 
 def is_importing_workflows() -> bool:
-    """Return whether RQSCHED_IMPORTS is being imported in this context.
-
-    The import of a web application does not count.
-    """
+    """Return whether `import_workflows` is running in this context."""
     return _importing.get()
 
 

@@ -1,4 +1,4 @@
-"""Operations: an owner's request and its audit event, written in one transaction of ours or in the caller's.
+"""Operations: write an owner's request and its audit event in one transaction, which is ours or the caller's.
 
 The uid of the operation is drawn before the first attempt and written with the row. If the answer to a COMMIT was lost,
 this uid shows whether the COMMIT was executed, so nothing is done twice.
@@ -40,13 +40,13 @@ def operate(
     """Decide about one incarnation under its lock, write, commit, publish; returns the changed schedule.
 
     Raises ScheduleNotFoundError if the schedule is deleted, and VersionConflictError if `version` is given and differs.
-    If Redis belongs to another database, only an operation that `stops` something is made. Any other operation raises
-    WrongDatabaseError. `after` is the namespace, this schedule's id and the id of its new upstream (see
+    If Redis belongs to another database, only an operation that `stops` something is allowed. Any other operation
+    raises WrongDatabaseError. `after` is the namespace, this schedule's id and the id of its new upstream (see
     `lock_declared`).
 
-    `foresee` is `decide` without a lock, for a decision that may take long and depends only on the schedule and its
-    calendars. This decision is made first, and used under the lock if the schedule and its calendars have not changed.
-    Raises CalendarBusyError if they change again and again.
+    `foresee` makes the same decision as `decide`, but without a lock. Use it if the decision may take long and depends
+    only on the schedule and its calendars. It is called first. Its decision is used under the lock if the schedule and
+    its calendars have not changed. Raises CalendarBusyError if the calendars change again and again.
     """
     if not stops:
         runtime.ownership.require_own_redis()
@@ -85,7 +85,8 @@ def lock_declared(connection: Connection, namespace: str, wanted: Mapping[str, s
     """Lock and read, by id, the schedules that an operation declares, and their upstreams.
 
     All are locked together, in the order of `changes.lock`. If there is an upstream, no other operation can change the
-    upstreams of the namespace's schedules meanwhile. `wanted` has, by schedule id, the id of the upstream, or None.
+    upstreams of the namespace's schedules meanwhile. `wanted` maps the id of each declared schedule to the id of its
+    upstream, or to None.
     """
     named = {one for one in wanted.values() if one is not None}
     if named:
@@ -107,7 +108,10 @@ def _look_ahead(runtime: Runtime, uid: str, decide: Decide, operation: str, conn
 
 
 def open_runs(connection: Connection, schedule: Schedule, overlap: OverlapPolicy | None = None) -> list[Run]:
-    """Read the open runs of a locked schedule, and lock runs that a start may end; `overlap` replaces its policy."""
+    """Read the open runs of a locked schedule, and lock the runs that a start may end.
+
+    `overlap` replaces the schedule's policy.
+    """
     return changes.open_runs_for_start(connection, [schedule], overlap=overlap)[schedule.uid]
 
 

@@ -1,4 +1,4 @@
-"""Checks of names in options: of workflows, targets, connections and queues, and of the needs of notifications."""
+"""Check the names of workflows, targets, connections and queues in options, and what notifications require."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def defaults_of(runtime: Runtime, name: str, *, is_external: bool = False) -> di
 
 
 def unknown_told(runtime: Runtime) -> dict[str, str]:
-    """Return the settings that name an unknown workflow, each with the name."""
+    """Return the settings that name an unknown workflow, with the workflow's name."""
     named = {option: name for option in _TOLD if (name := getattr(runtime.settings, option)) is not None}
     unknown = {}
     for option, name in named.items():
@@ -148,7 +148,7 @@ def require_notifications(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
 
 def require_sentry(settings: Settings) -> None:
-    """Check that sentry-sdk is here when the settings ask for check-ins; raises ConfigError that says what to do."""
+    """Raise ConfigError, which says what to do, if the settings ask for check-ins and sentry-sdk is not installed."""
     if settings.sentry_checkins and not has_sentry():
         raise ConfigError(SENTRY_MISSING)
 
@@ -159,7 +159,7 @@ def has_sentry() -> bool:
 
 
 def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with `targets` as the name of its function, which must be registered somewhere or importable.
+    """Return the options with the name of the function in `targets`, which must be registered somewhere or importable.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """
@@ -178,7 +178,7 @@ def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str
 
 
 def require_connection(runtime: Runtime, name: str | None) -> None:
-    """Check that a schedule's connection is a configured one; raises InvalidInputError."""
+    """Check that a schedule's connection is configured; raises InvalidInputError."""
     known = runtime.settings.connections
     if name is not None and name not in known:
         configured = ", ".join(sorted(known)) or "none is"

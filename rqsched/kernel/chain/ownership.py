@@ -1,14 +1,14 @@
 """Ownership: tell which database a control queue belongs to, and which database a job belongs to.
 
-A key in Redis names the database that owns the control queue. After a flush the key is missing. A worker whose database
-does not know a run or target reports that, and says what to set. This is checked only if a claim fails, so a job that
-can be claimed costs no additional read.
+A key in Redis names the database that owns the control queue. After a flush the key is missing. If a worker's database
+does not have the run or target of a job, the worker reports this and says which setting to change. The worker checks
+this only if a claim fails, so a job that can be claimed costs no additional read.
 
 A copy of a database has the same id. So another key, and the meta of jobs, hold the identity of the PostgreSQL server.
 With each call of the scripts LEASE and ARM, a process presents the identity that it read from its own server, and the
-script compares it with the key. Only if they differ, the process asks Redis which server may use the queue. A promoted
-server may use it at once. An old primary may not. A copy may do so when no process of the original was seen for
-`ALIVE_FOR`.
+script compares it with the key. If the two differ, the process asks Redis which server may use the control queue. A
+promoted server may use it at once. An old primary may not use it. A copy may use it when no process of the original was
+seen for `ALIVE_FOR`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ _TOLD = {
     "taken": (logging.ERROR, {"action": "server_taken_over"}),
 }
 PUT_BACK = timedelta(seconds=5)
-"""How long until a job is on its queue again after this worker refused it, because its database lacks the job's run."""
+"""If this worker refuses a job, because the worker's database lacks the job's run, the job is on its queue again after
+this time."""
 _AT_ONCE = Patience(total=timedelta(0))
 _ASK_SECONDS = 1.0
-"""How often a copy asks again while it waits for the end of its original."""
+"""How many seconds a copy waits before it asks again whether its original is gone."""
 _REMEDY = (
     "Set RQSCHED_DATABASE_URL of this worker to the database of the processes that create its schedules, or let it "
     "listen on other queues (RQSCHED_DEFAULT_QUEUE gives each database queues of its own)."
@@ -96,15 +97,16 @@ class Ownership:
         return None if server is None else parse_identity(server)
 
     def _present(self, mine: ServerIdentity) -> None:
-        """Present the server that the newest connection has reached, in the form that Redis recorded, if known."""
+        """Let the scripts present the server of the newest connection, in the form in which Redis recorded it."""
         known = self._recognised
         self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
 
     def claim_server(self, *, waits: bool = False) -> None:
         """Record the server that answers now, if it may have the control queue, and present it from then on.
 
-        With `waits`, a copy whose original seems to be gone waits until it is certainly gone. Raises
-        WrongDatabaseError, which says what to do, if another server has the queue. Also raises BackendUnavailableError.
+        With `waits`, if this server is a copy and its original seems to be gone, this waits until the original is
+        certainly gone. Raises WrongDatabaseError, which says what to do, if another server has the control queue.
+        Raises BackendUnavailableError if PostgreSQL does not answer.
         """
         mine = self.database.identify()
         if mine is None:
@@ -130,8 +132,8 @@ class Ownership:
     def adopt_server(self) -> Standing:
         """Record this process's server in any case. From then on Redis refuses processes of the server recorded before.
 
-        Findings that SQL or Redis went back, or that a server took over, are deleted. Raises WrongDatabaseError if the
-        control queue belongs to a database with another id.
+        This deletes the findings that SQL or Redis went back and that a server took over. Raises WrongDatabaseError if
+        the control queue belongs to a database with another id.
         """
         mine = self.database.identify()
         if mine is None:
@@ -149,7 +151,7 @@ class Ownership:
         return Standing("same", "") if mine is None else self._compare(mine, "ask")
 
     def require_server(self, presented: str | None) -> None:
-        """Raise WrongDatabaseError if `presented` is another server, and this process's server may not go on.
+        """Raise WrongDatabaseError if `presented` is another server, and this process's server may not use the queue.
 
         While PostgreSQL does not answer, this raises nothing. The next statement raises the error.
         """
@@ -250,11 +252,14 @@ class Ownership:
         return None if self.is_known_to_redis() else self.transport.leave_flush_marker(new_uid(self._now()))
 
     def record_database_id(self, flush_marker: str) -> bool:
-        """Record this database in Redis, unless a database is recorded; False if Redis was flushed meanwhile."""
+        """Record this database in Redis, unless one is recorded already; False if Redis was flushed meanwhile."""
         return self.transport.record_database_id(self.database_id(), flush_marker)
 
     def owner_of_queue(self) -> str | None:
-        """Ask Redis which database owns the control queue, for jobs that name none; None if Redis does not answer."""
+        """Ask Redis which database owns the control queue. Return None if Redis does not answer.
+
+        This serves jobs whose meta names no database.
+        """
         try:
             return self.transport.database_id()
         except RedisError:
@@ -293,8 +298,8 @@ def is_refused_again(job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, c
 def step_back(settings: Settings, job: RunJobId | TargetJobId | BatchJobId | DeliveryJobId, carrier: Job) -> None:
     """Give up a refused job, and wait until the processes of its database have delivered the run again.
 
-    Redis gives a job to the worker that has waited longest. A plain RQ worker blocks for minutes. So without this wait
-    this worker would get the job again each time, and a worker with the right database would never get it.
+    Redis gives a job to the worker that has waited longest, and a plain RQ worker waits for minutes. So if this worker
+    did not pause here, it would get the job again each time, and a worker with the right database would never get it.
     """
     earlier = str(job._replace(delivery=job.delivery - 1)) if isinstance(job, RunJobId) and job.delivery > 1 else None
     give_up(carrier, earlier)

@@ -17,17 +17,17 @@ from rqsched.when.calendars import Calendar
 
 T = TypeVar("T")
 CalendarsOf: TypeAlias = Callable[[tuple[str, ...]], tuple[Calendar, ...]]
-"""Reads the calendars with these names for a namespace; they do not change until the transaction ends."""
+"""Reads the calendars with these names, and locks them until the transaction ends."""
 
 MOST_TRIES = 3
-"""How often a plan is made if its rows change each time before the plan can be written."""
+"""How many times a plan is made, if its rows change each time before the plan is written."""
 
 
 class Plan(NamedTuple):
     """A decision that was made without a lock."""
 
     known: Schedule | None
-    """The schedule as it was read; None for a new one."""
+    """The schedule as it was read; None for a new schedule."""
     names: tuple[str, ...]
     """The names of the calendars on which the decision depends."""
     calendars: tuple[Calendar, ...]
@@ -63,7 +63,7 @@ def read_ran(runtime: Runtime, *asked: Any) -> frozenset[datetime]:
 
 
 class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
-    """A calendar of a plan, which was made without a lock, has changed since."""
+    """A calendar has changed since a plan that depends on it was made."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)
@@ -71,7 +71,7 @@ class CalendarsMoved(Exception):  # noqa: N818 - never leaves this package
 
 
 def while_calendars_move(attempt: Callable[[], T]) -> T:
-    """Plan and write, again if calendars change in between; raises CalendarBusyError after MOST_TRIES."""
+    """Plan and write. If calendars change in between, repeat both; raise CalendarBusyError after MOST_TRIES."""
     for left in range(MOST_TRIES - 1, -1, -1):
         try:
             return attempt()

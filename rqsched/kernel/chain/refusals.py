@@ -1,6 +1,6 @@
 """Refusals: errors of Redis that do not pass by themselves, such as a key of a wrong type or a missing right.
 
-Trying again does not help, and what was refused does not execute. The process that meets a refusal stores it in SQL,
+A repeated call does not help, and a refused job does not execute. The process that meets a refusal stores it in SQL,
 where doctor, the pages, metrics and `why` read it. A refusal is forgotten when Redis accepts the same call again. It is
 also forgotten after `STANDS` if no process has met it again, because passes of reconcile try again in this time.
 """
@@ -27,16 +27,16 @@ _log = logging.getLogger(__name__)
 STANDS = timedelta(minutes=2)
 """How long a refusal counts after it was met last."""
 _NAME = "refused"
-"""The prefix of the names of the values, one for each control queue."""
+"""SQL has one value with the refusals of each control queue. The names of these values begin with this prefix."""
 _MOST = 100
-"""How many refusals are kept: the newest."""
+"""How many refusals are kept, the newest ones."""
 _AGAIN_SECONDS = 15.0
-"""How often one process writes the same refusal."""
+"""A process writes the same refusal again only after this many seconds."""
 _ONCE = Patience(total=timedelta(milliseconds=1))
 
 
 class Refused(NamedTuple):
-    """One thing that Redis refuses."""
+    """A refusal as SQL stores it."""
 
     what: str
     """The queue that gets no jobs, or the processes that take none, such as `queue 'default'`."""
@@ -51,7 +51,7 @@ class Refused(NamedTuple):
 
 
 class Refusals:
-    """The refusals that this process knows. It writes to SQL only if they change, and from time to time."""
+    """The refusals that this process knows. A known refusal is written to SQL again only from time to time."""
 
     def __init__(self, database: Database, control_queue: str, now: Callable[[], datetime]) -> None:
         self.known = set[str]()
@@ -63,7 +63,7 @@ class Refusals:
         self._count = 0
 
     def note(self, what: str, error: RedisError, keys: str = "") -> None:
-        """Store a refusal, but no error that passes by itself. Raises nothing."""
+        """Store a refusal. Ignore an error that passes by itself. Raises nothing."""
         if refusal.is_transient(error):
             return
         self._count += 1
@@ -84,7 +84,7 @@ class Refusals:
         self._change(keep)
 
     def accept(self, what: str) -> None:
-        """Forget a refusal, because Redis accepts this again. Raises nothing."""
+        """Forget a refusal, because Redis accepts the call again. Raises nothing."""
         if what in self.known:
             self.known.discard(what)
             self._again_at.pop(what, None)
@@ -99,7 +99,7 @@ class Refusals:
         return _read(metadata.find_value(connection, self._name), now)
 
     def count(self, connection: Connection) -> int:
-        """Return how often something was refused, ever."""
+        """Return how many calls were refused in all, including forgotten refusals."""
         return int(json.loads(metadata.find_value(connection, self._name) or "{}").get("count", 0))
 
     def _change(self, change: Callable[[dict[str, Any]], object]) -> None:

@@ -22,7 +22,7 @@ _CHUNK = 200
 
 
 def resync_redis(runtime: Runtime) -> None:
-    """Make Redis follow the schedules known to be missing, and ask a worker for a pass of reconcile for all others.
+    """Make Redis follow the schedules in `out_of_sync`. For all other schedules, ask a worker for a pass of reconcile.
 
     If this fails, the rest is left to that pass, or to the next time that Redis comes back.
     """

@@ -1,8 +1,9 @@
 """Marks of passes: they show that SQL or Redis went back to an older state, as after a restore from a backup.
 
-Each pass of reconcile commits a mark in SQL, then writes it to Redis. It first compares the newest marks of both sides.
-SQL gets one mark in each interval of reconcile, whatever the number of processes. A finding is written with the next
-mark, in one transaction. Only the process that wrote the finding logs it. The finding is reported for `STANDS`.
+Each pass of reconcile compares the newest mark in SQL with the newest mark in Redis. Then it commits a new mark in SQL
+and writes it to Redis. In each interval of reconcile, SQL gets only one mark, also from many processes. If a comparison
+has a finding, the finding and the next mark are written in one transaction. Only the process that wrote the finding
+logs it. The finding is reported for `STANDS`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Told(NamedTuple):
     """The approximate time to which the side went back, or for two databases the time of this database's last mark.
     None means before the first mark."""
     is_compared: bool
-    """Whether a full pass has compared everything since then. Always True for two databases, because no pass helps
-    there."""
+    """Whether a full pass has compared everything since then. Always True for two databases, because a pass cannot
+    repair this."""
 
     @property
     def text(self) -> str:
@@ -61,7 +62,7 @@ class Told(NamedTuple):
 
 
 def find_told(runtime: Runtime, now: datetime, connection: Connection) -> list[Told]:
-    """Read the findings from marks of this process's control queue, within `STANDS`."""
+    """Read the findings for this process's control queue that were noticed within `STANDS`."""
     return told(metadata.find_mark(connection, runtime.transport.control.name)[1], now)
 
 
@@ -86,7 +87,7 @@ def leave_mark(runtime: Runtime) -> list[Told]:
     is_told = mark is not None and any(_read(which, one).noticed_at == mark.at for which, one in found.items())
     sides = _Sides(mark, mark) if newest == text else _compare(runtime, owner, mark, is_told=is_told)
     if sides is None:
-        return asking  # others are passing now
+        return asking  # another process leaves a mark now
     tried = list[Mark]()
     write = runtime.database.transact_alone if sides.went_back is None else runtime.database.transact
     left = write(partial(_write, runtime, sides, tried))
@@ -120,8 +121,8 @@ class _Sides(NamedTuple):
 def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) -> _Sides | None:
     """Compare all marks; write SQL's mark to Redis if it is missing there. None if another process leaves a mark now.
 
-    `is_told` means that SQL's mark was written together with a finding. If that pass died before it wrote the mark to
-    Redis, the two newest marks do not fit together, but this is no new finding.
+    `is_told` means that SQL's mark was written together with a finding. If the process then died before it wrote the
+    mark to Redis, the two newest marks do not fit together, but this is no new finding.
     """
     marks = [parse_mark(text) for text in runtime.transport.marks(owner)]
     went_back, newest = judge(mark, marks), marks[0] if marks else None
@@ -133,7 +134,7 @@ def _compare(runtime: Runtime, owner: str, mark: Mark | None, *, is_told: bool) 
 
 
 def _write(runtime: Runtime, sides: _Sides, tried: list[Mark], connection: Connection) -> Mark | None:
-    """Write the next mark and the finding without waiting for a lock: a wait would make the mark's time too early.
+    """Write the next mark and the finding. Do not wait for a lock, because then the mark's time would be too early.
 
     Returns the mark, or None if another process was first. A mark in `tried` may have been committed although no answer
     came.

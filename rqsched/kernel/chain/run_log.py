@@ -1,4 +1,4 @@
-"""Log lines of attempts: each start and each end is logged once, by the process that commits it; subscribers of ends.
+"""Log each start and each end of an attempt once, in the process that commits it, and call the subscribers of ends.
 
 The fields are API: `--log-format json` writes them under the names used here.
 """
@@ -27,7 +27,7 @@ def log_start(schedule: Schedule, run: Run) -> None:
 
 
 Ended = Callable[[Schedule, Run], Any]
-"""Called with a run that has ended, and its schedule. The result is ignored."""
+"""A subscriber. It is called with a schedule and a run of it that has ended. The result is ignored."""
 _ended: list[Ended] = []
 
 
@@ -38,7 +38,7 @@ def on_end(subscriber: Ended) -> Ended:
 
 
 def log_ends(change: Change) -> None:
-    """Log every attempt that a committed Change ended, with the run's status; call subscribers if the run has ended."""
+    """Log every attempt that a committed Change ended. If its run has ended, call the subscribers."""
     schedule = change.after
     for before, after in change.changed_runs:
         awaits_retry = after.status is RunStatus.RETRYING and before.status is RunStatus.RUNNING

@@ -51,12 +51,12 @@ class Runtime:
         host: HostClock | None = None,
         redis_timeout: timedelta | None = None,
     ) -> None:
-        """Open what the settings name.
+        """Open the connections that the settings name.
 
         `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`).
-        Use it in processes with waiting callers, such as web processes. Without it each call waits, as in a worker.
+        Use it in processes whose callers wait, such as web processes. Without it, as in a worker, each call waits.
         """
         self._tracer_of = tracer
         self.tracing = tracer(settings)
@@ -73,9 +73,9 @@ class Runtime:
         """Returns the database's time as this process knows it (`DatabaseTime`), or the time of a given clock."""
         self.redis_url = urls.redis_url
         self.breakers = Breakers(redis_timeout)
-        """The breakers of each Redis; none in a worker."""
+        """One breaker for each Redis. A worker has no breakers."""
         self.out_of_sync: set[str] = set()
-        """The uids of schedules that Redis does not follow yet because it was away. If many, some are left out."""
+        """The uids of schedules that Redis does not follow yet because it was away. Of very many, some are left out."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change
@@ -93,7 +93,7 @@ class Runtime:
         self.imports = Imports(settings, self.workflows)
         """Imports workflows into this process."""
         self.live = self
-        """The runtime with the live clock. It is another runtime only in a tick at a given time."""
+        """The runtime with the live clock: this runtime itself, except in a tick at a given time (`at`)."""
         self._features_of = features
         self.features = Features(features(self))
         """The features that take part in Changes and claims."""
@@ -149,7 +149,7 @@ class Runtime:
         return Patience(total=self.settings.completion_outage, longest=timedelta(seconds=5), repeats_refusals=True)
 
     def prepare(self) -> None:
-        """Do the slow work of a first operation in advance, for event loops: imports, the clock, first connections."""
+        """Do slow work (imports, the clock, first connections) now, so that no operation does it in an event loop."""
         self.imports.attempt()
         self.now()
         self.ownership.known_database_id()
@@ -157,7 +157,7 @@ class Runtime:
             self.ownership.require_own_redis()
 
     def record_workflows(self) -> None:
-        """Record the names and defaults this process registered, for processes that do not import them."""
+        """Record the names and defaults of this process's workflows, for processes that do not import the workflows."""
         rows = [registered_workflows.row_of(one, registered_at=self.now()) for one in self.workflows.all()]
         known = self.database.read(registered_workflows.read_all)
         fresh = registered_workflows.those_that_differ(rows, known)
@@ -177,7 +177,7 @@ def _do_nothing(*_: object) -> None:
 
 
 in_use: ContextVar[Runtime | None] = ContextVar("rqsched_runtime", default=None)
-"""The runtime of `using`; None outside of it."""
+"""The runtime given to `using`; None outside a `using` block."""
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Settle attempts: decide how an attempt ended, write the end and publish it, whichever process reports the end."""
+"""Settle attempts: decide what follows the end of an attempt, write this and publish it. Any process may report an end.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def settle_run(
 ) -> Change | None:
     """End an attempt under the schedule's lock, if the run then still meets the condition `fence`.
 
-    Returns None if another process was first, or has the lock (`skip_locked`).
+    Returns None if another process has ended the attempt. With `skip_locked`, also returns None if another process has
+    the lock.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -58,10 +60,11 @@ def write_end(
     at: datetime | None = None,
     is_repeated: bool = False,
 ) -> End:
-    """Write how a claimed attempt ended, if its process still holds it; returns the end for `publish_end`.
+    """Write how a claimed attempt ended, if the claim still holds; returns the end for `publish_end`.
 
     If nothing has changed since the claim and nothing else depends on the end, this is one statement. `is_repeated`
-    means that another process was asked before to write this end with the same `at`. If it did, that is detected.
+    means that another process was asked before to write this end with the same `at`. If that process has written the
+    end, this call detects it.
     """
 
     def decide(schedule: Schedule, runs: list[Run], run: Run, now: datetime) -> Change:
@@ -77,7 +80,7 @@ def write_end(
         schedule_uid=claim.schedule.uid,
     )
     attempts, alone, moment = Attempts(runtime, under_lock), None, at or runtime.now()
-    # SQLite has no versions of rows: there the end is written under the lock.
+    # SQLite has no versions of rows, so there the end is written under the lock.
     if (claim.version is not None or is_repeated) and ends_alone(claim.schedule, attempt_result, now=moment):
         change = decide_settle(claim.schedule, [claim.run], claim.run, attempt_result, now=moment)
         if is_of_one_run(change):
@@ -105,7 +108,7 @@ def change_run(
 ) -> Change | None:
     """Lock a run's schedule; if the run still meets the condition `fence`, decide about it, write and publish.
 
-    Returns None as `settle_run` does.
+    Returns None in the same cases as `settle_run`.
     """
     under_lock = partial(_decide_under_lock, runtime, run_uid, decide, fence=fence, skip_locked=skip_locked)
     attempts = Attempts(runtime, under_lock)
@@ -130,8 +133,8 @@ def _decide_under_lock(
     if fence(run):
         decided = decide(schedule, [run, *others], run, runtime.now())
         return Decided([decided], decided)
-    # Perhaps an earlier try of this transaction was committed and its answer was lost: then Redis does not follow yet.
-    # Or a worker wrote the end for this process and died before it answered: then downstream runs may be missing.
+    # If an earlier try of this transaction was committed but its answer was lost, Redis does not follow yet. If a
+    # worker wrote the end for this process and died before it answered, runs of downstream schedules may be missing.
     mine = None if tried is None else tried.result
     if mine is None and schedule.followed_at is None:
         return Decided([], None)
@@ -161,7 +164,7 @@ def _lock(
 
 
 def expire_run(runtime: Runtime, run: Run, *, skip_locked: bool = False) -> bool:
-    """End a run whose attempt may not start any more; returns whether it was ended here."""
+    """End a run as expired if its attempt is too late to start; returns whether this call ended the run."""
 
     def is_late(current: Run) -> bool:
         return current.attempt == run.attempt and current.is_late(runtime.now())
@@ -203,9 +206,9 @@ def end_run(
 def lose_run(
     runtime: Runtime, job: RunJobId, reason: str, *, token: str | None = None, is_stopped: bool = False
 ) -> Change | None:
-    """Settle a run after the calling process saw its process die: the attempt is lost, or terminated if `is_stopped`.
+    """Settle a run whose process has died: the attempt is lost, or terminated if a person stopped it (`is_stopped`).
 
-    `is_stopped` means that a person stopped the run. With a `token`, settle only the attempt claimed under that token.
+    With a `token`, settle only the attempt that was claimed under this token.
     """
 
     def is_that_one(run: Run) -> bool:

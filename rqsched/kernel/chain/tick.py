@@ -1,4 +1,4 @@
-"""A tick: fire what is due now, in this process, and report it in the format of the Durable Workflow document."""
+"""A tick: fire due schedules and retries in this process, and report them in the format of Durable Workflow."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _OUTCOMES = {audit.TRIGGERED: "triggered", audit.BUFFERED: "buffered", audit.SKI
 def tick(runtime: Runtime, *, limit: int, now: datetime | None = None) -> list[dict[str, Any]]:
     """Fire up to `limit` due schedules and retries, the earliest first; returns a row for each outcome or error.
 
-    Pauses that are over end first. Nothing is fired while everything is frozen, nor in a frozen namespace. If Redis is
-    away, runs and links are only delayed. A tick without `now` also reconciles, unless another process has done so in
-    the interval. If cron makes the ticks, there may be no other process.
+    Pauses that are over end first. While everything is frozen, nothing is fired. In a frozen namespace, nothing is
+    fired either. If Redis is away, runs and links are only delayed. A tick without `now` also reconciles, unless
+    another process has reconciled in the interval. This is for ticks that cron makes, where no other process may
+    reconcile.
     """
     if now is not None and now.tzinfo is None:
         raise InvalidInputError("now", "is naive; give an aware datetime, such as one with tzinfo=UTC")

@@ -1,7 +1,7 @@
-"""The time limit of application code: after it an error is raised in the code. If the code goes on, its process ends.
+"""End application code that takes too long: raise an error in the code. If the code goes on, kill its process.
 
-RQ's timeout of a job also covers the time to write the end of the attempt. It does not stop code that catches every
-error, or that no signal reaches.
+RQ's timeout of a job is not enough. It also covers the time to write the end of the attempt. It does not stop code that
+catches every error, or that no signal reaches.
 """
 
 from __future__ import annotations
@@ -24,30 +24,29 @@ from rqsched.kernel.chain.heartbeats import Heartbeats
 _log = logging.getLogger(__name__)
 
 KILL_AFTER = 12.0
-"""Seconds that code has to end after its timeout. The watcher looks once a second, so the code is killed within the
+"""How many seconds after its timeout code is killed. The watcher looks once a second, so code is killed within the
 promised 15 s."""
 OVERRUN = "it took far longer than its timeout and was killed"
-"""The error of an attempt that was killed in this way."""
+"""The error of an attempt that was killed after its timeout."""
 _HELD_SECONDS = 2.0
-"""Seconds after which the process ends in any case, even if C code holds the interpreter lock or SQL does not answer.
-"""
+"""How many seconds later the process ends in any case, even if C code holds the interpreter lock."""
 _STDERR = 2
 
 Lose: TypeAlias = Callable[[], object]
 """Records that the attempt is lost with its process."""
 Watch: TypeAlias = Callable[[float, Lose], AbstractContextManager[None]]
-"""Returns a context manager that has the process killed if the block takes longer than this number of seconds."""
+"""Returns a context manager. If its block takes longer than this number of seconds, the process is killed."""
 
 
 def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
-    """Let a work horse of RQ's own worker end itself in time. In another process that we do not watch, do nothing."""
+    """In a work horse of RQ's own worker, let the horse end itself after this time. In any other process, do nothing."""
     job = get_current_job()
     is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
     return end_by_itself(seconds, lose) if is_horse else nullcontext()
 
 
 class OutOfTimeError(BaseException):
-    """The code took too long. This is not an Exception: state machines and loops that catch Exception would go on."""
+    """The code took too long. This is no Exception, because state machines and loops may catch Exception and go on."""
 
 
 @contextmanager
@@ -59,10 +58,10 @@ def time_limit(watch: Watch, seconds: int, lose: Lose, error: type[BaseException
 
 @contextmanager
 def end_by_itself(seconds: float, lose: Lose) -> Iterator[None]:
-    """End this process and its children if the block takes longer; first the attempt is recorded as lost.
+    """If the block takes longer, record the attempt as lost, then end this process and its children.
 
     If C code holds the interpreter lock, the process still ends a little later, and reconcile finds that its heartbeats
-    stopped.
+    have stopped.
     """
     pid, lock, is_over = os.getpid(), threading.Lock(), False
 
@@ -88,7 +87,7 @@ def _end(lose: Lose) -> None:
         _log.error("this process ends: %s", OVERRUN, extra={"action": "killed_overrun"})
         faulthandler.dump_traceback(_STDERR)
         lose()
-    except Exception:  # noqa: BLE001 - reconcile finds it
+    except Exception:  # noqa: BLE001 - reconcile finds the lost attempt
         _log.exception("the attempt was not recorded as lost; reconcile does it", extra={"action": "lose_failed"})
     finally:
         if os.getpgrp() == os.getpid():

@@ -1,8 +1,8 @@
-"""The steps that a process reports to its tracer, as the kernel names them.
+"""The steps that the kernel reports to the tracer of its process.
 
-The tracing feature makes spans of the steps. A tracer is not a `Feature`, because it decides and writes nothing. Most
-of its steps, such as the delivery of a batch of links, concern no feature. A process has one tracer if its settings
-switch tracing on, else none. The methods of a tracer raise nothing.
+The tracing feature makes spans of the steps. A tracer is not a `Feature`, because it decides and writes nothing. If the
+settings of a process switch tracing on, the process has one tracer, otherwise none. The methods of a tracer raise
+nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FireSpan(Protocol):
 
     @property
     def context(self) -> CommandContext:
-        """The context for the runs that the fire starts, so that they belong to the span."""
+        """The context for the runs that the fire starts. It makes the runs belong to this span."""
         ...
 
     def end(self, change: Change) -> None:
-        """End the span after the commit and the writes to Redis, even failed ones; not called after a rollback."""
+        """End the span. Called after the commit and the writes to Redis, even if these failed; not after a rollback."""
         ...
 
 
@@ -101,7 +101,7 @@ class Tracer(Protocol):
         ...
 
     def warn_unless_set_up(self) -> None:
-        """Log a warning if the application is imported and nothing records spans."""
+        """Log a warning if the application is imported but nothing records spans."""
         ...
 
     def end_job(self, job_id: str) -> None:

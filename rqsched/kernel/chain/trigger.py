@@ -1,7 +1,7 @@
 """Triggers: start a run on request, in one statement without a lock or under the schedule's lock, and publish it.
 
-The uid of the run is drawn before the first attempt. So if an attempt is written but its answer is lost, the next
-attempt finds the run.
+The uid of the run is drawn before the first try. So if a try is committed but its answer is lost, the next try finds
+the run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def trigger(
 ) -> tuple[Schedule, StartResult]:
     """Start a run now as the overlap policy allows; the same idempotency key returns the same run.
 
-    Raises WrongDatabaseError if Redis belongs to another database, and FrozenError
-    while everything, or the namespace, is frozen; then nothing is written.
+    Raises WrongDatabaseError if Redis belongs to another database. Raises FrozenError while everything, or the
+    namespace, is frozen. After these errors nothing is written.
     """
     runtime.ownership.require_own_redis()
     runtime.freezes.require_none()
@@ -81,7 +81,7 @@ class _Triggering(NamedTuple):
         return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
 
     def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
-        """Decide to start a run of a schedule that has no open run; None if the decision needs more."""
+        """Decide without a lock to start a run of a schedule that has no open run; None if this is not possible."""
         found = changes.read_idle(connection, self.uid)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class _Triggering(NamedTuple):
         return Decided([decided], (decided.after, outcome))
 
     def _find_known(self, connection: Connection, schedule: Schedule, *, is_tried: bool) -> Run | None:
-        """Find the run that an earlier attempt of this trigger, or an earlier trigger with the same key, started."""
+        """Find the run that an earlier try of this trigger, or an earlier trigger with the same key, started."""
         mine = changes.find_run(connection, self.wanted.uid) if is_tried else None
         key = self.wanted.idempotency_key
         if mine is not None or key is None or schedule.status is ScheduleStatus.DELETED:

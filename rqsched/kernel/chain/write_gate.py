@@ -1,8 +1,8 @@
 """The write gate: a process takes no work while its database takes no writes, because it could not record the work.
 
 A standby, or a replica that a worker uses by mistake, answers reads. So a worker would take links and jobs, and each of
-them would be delayed until its next attempt. The same is true of a primary during a failover, of a user that lacks a
-privilege, and of a read-only file of SQLite. While writes succeed, nothing is asked. After a refusal
+them would be delayed until its next delivery. The same is true of a primary during a failover, of a user that lacks a
+privilege, and of a read-only file of SQLite. While writes succeed, the server is not asked. After a refusal
 (`Database.refuses_writes`) the server is asked again and again until it takes writes.
 """
 
@@ -19,10 +19,10 @@ from rqsched.kernel.store.database import Database, Patience
 _log = logging.getLogger(__name__)
 
 ASK_SECONDS = 1.0
-"""How often a server that takes no writes is asked again."""
+"""While a server takes no writes, it is asked again after this many seconds."""
 _ONCE = Patience(total=timedelta(0))
 _TELL_SECONDS = 600.0
-"""How often the log repeats that the process waits for the server."""
+"""While the process waits for the server, this is logged again after this many seconds."""
 
 
 class WriteGate:

@@ -1,8 +1,8 @@
-"""The breaker: lets each call fail at once while Redis does not answer, in processes that must not wait.
+"""The breaker: while Redis does not answer, each call fails at once. This is for processes that must not wait.
 
 A web process stores an operation in SQL and answers, even if Redis gets the links later. So the first call that gets no
 connection, or no answer in time, opens the breaker. While the breaker is open, all calls fail without waiting, and a
-thread asks Redis until it answers again. Workers have no breaker, because they can only wait.
+thread asks Redis until it answers again. Workers have no breaker, because they can do nothing but wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Clients of Redis that never wait for ever. A failed command is tried once more over a new connection.
 
-A dead connection may take commands without an error, so that only the missing answer shows it. Then the idle
-connections, which are as old, are closed too. Otherwise each of them would cost the same wait. A subscriber only
-listens. Therefore a subscriber pings a server that has been quiet, and raises an error if no answer comes.
+A dead connection may take commands without an error, so that only the missing answer shows that it is dead. In this
+case the idle connections are closed too, because they are as old and each of them would cost the same wait. A
+subscriber only listens. Therefore a subscriber pings a server that has been quiet, and raises an error if no answer
+comes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONNECT_SECONDS = 3
 ANSWER_SECONDS = 6
 """After this many seconds without an answer a connection is given up. No call blocks on purpose for longer.
 
-A work horse (the process that RQ forks for a job) may wait so long, and then its worker may wait so long again.
+A work horse (the process that RQ forks for a job) may wait this long, and after that its worker may wait this long.
 Together this is less than the promised 15 s.
 """
 TIMEOUTS = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
@@ -53,7 +54,7 @@ def connect(url: str) -> Redis:
 def own_client(redis: Redis) -> Redis:
     """Return a client of the same server that never hangs, with its own connections. The given client is not changed.
 
-    RQ's worker waits for minutes, and sets this timeout in the pool of its client.
+    The given client may be the client of RQ's worker, which sets a timeout of minutes in the client's pool.
     """
     own = _copy(redis)
     limit_waiting(own)
@@ -117,7 +118,7 @@ class _LentPool:
 
 
 def require_no_cluster(redis: Redis) -> None:
-    """Raise ConfigError if this is a node of a Redis Cluster. If the user may not ask, assume that it is not."""
+    """Raise ConfigError if this is a node of a Redis Cluster. If the Redis user may not ask, assume no cluster."""
     try:
         answer: Any = redis.info("cluster")
     except NoPermissionError:

@@ -27,7 +27,7 @@ class JobLabel(NamedTuple):
     """The label of one job: its schedule, its workflow and its nominal time."""
 
     workflow: str
-    """The workflow that it executes."""
+    """The workflow that the job executes."""
     run: str
     """The uid of the run."""
     schedule: str | None = None
@@ -37,7 +37,7 @@ class JobLabel(NamedTuple):
     occurrence: datetime | None = None
     """The nominal time of the run."""
     attempt: int | None = None
-    """The attempt of the run."""
+    """The number of the run's attempt."""
     traceparent: str | None = None
     """The span of the request for the run. The field has the name that instrumentations of RQ look for."""
 
@@ -47,7 +47,7 @@ class JobLabel(NamedTuple):
         return self.workflow if self.schedule is None else f"{self.schedule}: {self.workflow}"
 
     def meta(self, database: str | None, server: str | None = None) -> dict[str, Any]:
-        """Return the values that programs read (`job.meta`), without unknown ones."""
+        """Return the values that programs read (`job.meta`), without values that are None."""
         known = {
             "schedule": self.schedule,
             "namespace": self.namespace,
@@ -75,5 +75,5 @@ def function_of(workflow: str) -> str:
 
 @lru_cache(maxsize=1024)
 def call_of(function: str, serializer: Any) -> bytes:
-    """Write a call without arguments as RQ does."""
+    """Return a call without arguments in RQ's format."""
     return zlib.compress(serializer.dumps((function, None, [], {})), 9)

@@ -31,11 +31,11 @@ class JobSpec(NamedTuple):
     id: str
     """The id of the RQ job. It is deterministic, so that the same job is never there twice."""
     timeout: int
-    """Seconds RQ lets it run."""
+    """How many seconds RQ lets the job run."""
     due_at: datetime | None = None
-    """When an RQ scheduler moves it to the list; None puts it on the list now."""
+    """When an RQ scheduler moves the job to the list; None puts the job on the list now."""
     is_front: bool = False
-    """Whether it is pushed in front of the jobs that wait."""
+    """Whether the job is pushed in front of the jobs that wait."""
     label: JobLabel | None = None
     """The label in RQ's tools; None to show only the function and the database."""
 
@@ -51,21 +51,21 @@ class JobKind(NamedTuple):
     failure_ttl: int
     """Seconds RQ keeps a job that failed."""
     retry: Retry | None = None
-    """RQ's own retries of a job that raised; None for none."""
+    """RQ's own retries of a job that raised; None for no retries."""
 
 
 class JobQueue:
-    """One queue, and the rule which of its jobs are live.
+    """One queue, and the rules that say which of its jobs are live.
 
-    A job that is late in the scheduled set by more than `grace` is not live, because no scheduler moves it. A job is
-    also not live if its score in the scheduled set is later than its due time and later than `latest` from now. No due
-    job is put off for so long. So SQL has gone back to an older state, and the id now stands for another time. A job
-    that RQ started is live for `started_grace`. With `is_exact` the list is searched for a job, which is necessary if
-    jobs are pushed in front.
+    If a job in the scheduled set is late by more than `grace`, the job is not live, because no scheduler moves it. A
+    job is also not live if its score in the scheduled set is later than its due time and later than `latest` from now.
+    The reason is that no due job is put off for so long. So SQL must have gone back to an older state, and the job's id
+    now stands for another time. A job that RQ started is live for `started_grace`. With `is_exact` the list is searched
+    for a job, which is necessary if jobs are pushed in front.
 
-    `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database that the jobs
-    belong to, for their meta, or None while the id is not known. `server_key` names the key of the identity of that
-    database's server, in the Redis that has it.
+    `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the jobs' database, which is
+    written into their meta, or None while the id is not known. `server_key` names the key with the identity of that
+    database's server. It is empty for a Redis that does not have this key.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class JobQueue:
         """The scheduled set, where future jobs wait."""
         self.list_key = str(self.queue.key)
         """The list, where jobs wait for a worker."""
-        # Leave out missing keys. Redis would refuse an empty name to a user with rights to certain keys only.
+        # Leave out empty names, because Redis refuses them if its user has rights only to certain keys.
         more = [key for key in (server_key, wake_key) if key]
         self._keys = [self.scheduled_key, self.list_key, Queue.redis_queues_keys, *more]
         self._has_server = bool(server_key)
@@ -146,7 +146,7 @@ class JobQueue:
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
     def _own(self, job: JobSpec, owner: str | None, server: str) -> list[Any]:
-        """Return the names and values of a job's hash that other jobs of its kind may not have, the longest first.
+        """Return the names and values of a job's hash that may differ from other jobs of its kind, the longest first.
 
         The meta names the job's database and its server, so that a worker with another database can refuse the job.
         Links have no meta, to save memory.
@@ -195,11 +195,11 @@ class JobQueue:
 
 
 _OWN = frozenset({"timeout", "created_at", "status", "enqueued_at", "data", "description"})
-"""Fields that differ from job to job: written by the script, or by `_own`."""
+"""Fields that differ from job to job. The script writes them, or `_own` returns them."""
 
 
 def _place(job: JobSpec, now: datetime) -> str:
-    """Return where a job goes, as ARM takes it."""
+    """Return the place of a job in the form that ARM expects."""
     if job.due_at is not None and job.due_at > now:
         return repr(job.due_at.timestamp())
     return "front" if job.is_front else "back"

@@ -1,5 +1,6 @@
-"""The Lua scripts: the operations that must be atomic in Redis. They compute keys, so they need a Redis that is no
-cluster, as RQ does.
+"""The Lua scripts: the operations that must be atomic in Redis.
+
+They compute the names of keys, so they do not work on a Redis Cluster. RQ does not work there either.
 
 ARM and IS_LIVE take many jobs of one queue at once. Their KEYS are:
 
@@ -29,8 +30,8 @@ local scheduled, list, queues, server, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, now, started_after, exact = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local oldest_live, latest_put_off = tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- The list is first in, first out: a job that is older than its head was popped. If jobs are pushed in front (exact),
--- this may be wrong, so the list is searched.
+-- The list is first in, first out, so a job that is older than the head of the list was popped. If jobs are pushed in
+-- front (exact), this may be wrong, so the list is searched.
 local function is_on_list(id, enqueued_at)
   local head = redis.call('LINDEX', list, 0)
   if not head then return false end
@@ -44,9 +45,9 @@ end
 local function is_live(id, due)
   local has = redis.call('HMGET', prefix .. id, 'data', 'status', 'enqueued_at', 'started_at')
   if not has[1] then return false end
-  -- A job that is late in the scheduled set beyond the grace is not live: no scheduler moves it, so ARM puts it on the
-  -- list, which every worker serves. Nor is a job whose score is later than its due time and than any put-off of ours:
-  -- its time is one that SQL does not know any more.
+  -- If a job in the scheduled set is late beyond the grace, the job is not live, because no scheduler moves it. So ARM
+  -- puts it on the list, which every worker serves. A job is also not live if its score is later than its due time and
+  -- later than we ever put off a job, because SQL does not know that time any more.
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or '')
   local latest = math.max(tonumber(due) or 0, latest_put_off)
   if score and score >= oldest_live and score <= latest then return true end
@@ -71,8 +72,8 @@ for i = 7, #ARGV, 2 do answers[#answers + 1] = is_live(ARGV[i], ARGV[i + 1]) and
 return answers
 """
 )
-"""Return whether the job of each pair of id and score in the rest of ARGV is live (docs/architecture.md,
-"Protocol")."""
+"""Answer for each job whether it is live (docs/architecture.md, "Protocol"). The rest of ARGV are pairs of a job's id and
+score."""
 
 ARM = (
     _LIVENESS
@@ -246,11 +247,11 @@ if not since and ARGV[5] == 'claim' then redis.call('SET', KEYS[4], now, 'EX', A
 if not since or now - since < tonumber(ARGV[7]) then return answer('waits') end
 return answer('taken', table.concat(mine, ' '))
 """
-"""Compare the server of a process with the recorded server; record it if it is the right one or takes over.
+"""Compare the server of a process with the recorded server, and record the process's server if it may use the queue.
 
 Answers the outcome ('other': the queue belongs to another database), the identity that is recorded now, and the
-identity that was recorded before. After 'first', 'same', 'promoted', 'adopted' and 'taken' the process may go on; after
-'older', 'alive', 'waits' and 'flushed' it may not.
+identity that was recorded before. After 'first', 'same', 'promoted', 'adopted' and 'taken' the process may use the
+queue. After 'older', 'alive', 'waits' and 'flushed' it may not.
 """
 
 TRY_WRITE = """
@@ -265,4 +266,4 @@ redis.call('LTRIM', KEYS[1], 0, 0)
 redis.call('SET', KEYS[1], 1, 'PX', ARGV[1])
 return 1
 """
-"""Write what arming a link and putting a job on a queue write, to a key that nothing reads; answers 1."""
+"""Make the same writes as arming a link and putting a job on a queue, but to a key that nothing reads; answers 1."""

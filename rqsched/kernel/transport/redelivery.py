@@ -1,13 +1,13 @@
-"""Recognise a job that comes again because a worker with another database refused it or a person requeued it.
+"""Recognise a job that is delivered again, because a worker with another database refused it or a person requeued it.
 
 A refusal is remembered in Redis. RQ's own count of retries is not enough. If no RQ scheduler puts the job back on its
 queue, reconcile delivers a new job, and RQ's count starts again.
 
 When a run has finally failed, its job's `meta` gets a mark: the time at which the job was put on its queue. Requeueing
 (`rq requeue`, rq-dashboard) keeps the mark and puts the job on the queue at another time. A job may also come again
-because it was on its list twice, or because its worker comes back. In that case the job has no mark, or its time equals
-the mark. Without the mark, any tool that puts a job on its queue again would look like a person, and code that may run
-only once would run twice.
+because it was on its list twice, or because its worker comes back. In these cases the job has no mark, or the mark
+equals the time at which the job was put on its queue. Without the mark, any tool that puts a job on its queue again
+would look like a person, and code that may run only once would run twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def record_refusal(redis: Redis, name: str) -> bool:
 
 
 def give_up(job: Job, earlier: str | None) -> None:
-    """Show a job as failed before its worker does, so that processes of the right database deliver the run again now.
+    """Show a job as failed before its worker does, so that processes of the right database soon deliver the run again.
 
     An earlier delivery that failed in the same way is removed, because one entry in RQ's registry is enough.
     """

@@ -22,17 +22,17 @@ def database_id(queue: str) -> str:
 
 
 def identity(queue: str) -> str:
-    """Return the key that holds the identity of the server of the database that the queue belongs to (PostgreSQL)."""
+    """Return the key that holds the identity of the PostgreSQL server whose database the queue belongs to."""
     return f"rqsched:server:{queue}"
 
 
 def identity_seen(queue: str) -> str:
-    """Return the key that holds when a process of the recorded server last made a pass, in Unix seconds of Redis."""
+    """Return the key with the time of the last pass by a process of the recorded server, in Redis's Unix seconds."""
     return f"rqsched:server-seen:{queue}"
 
 
 def identity_heir(queue: str) -> str:
-    """Return the key that holds since when another server waits to take the queue over."""
+    """Return the key with the time since which another server waits to take over the queue."""
     return f"rqsched:server-heir:{queue}"
 
 
@@ -47,7 +47,7 @@ def freeze(queue: str) -> str:
 
 
 def reconcile_interval(queue: str) -> str:
-    """Return the key that spreads periodic reconcile passes over workers."""
+    """Return the key that exists from the beginning of a reconcile pass until the next pass is due."""
     return f"rqsched:reconcile:{queue}"
 
 
@@ -57,7 +57,7 @@ def marks(queue: str, database_id: str) -> str:
 
 
 def pruning_interval(queue: str) -> str:
-    """Return the key that spreads prunings over dispatchers."""
+    """Return the key that exists from the beginning of a pruning until the next pruning is due."""
     return f"rqsched:prune:{queue}"
 
 
@@ -82,7 +82,7 @@ def foreign_workers(database_id: str) -> str:
 
 
 def damaged_runners() -> str:
-    """Return the key of the hash that names the runners that were damaged lately, and by what."""
+    """Return the key of the hash that names the runners that were damaged lately, and the reasons."""
     return "rqsched:damaged-runners"
 
 
@@ -102,5 +102,5 @@ def write_probe(queue: str) -> str:
 
 
 def disabled_entries(kind: str) -> str:
-    """Return the key, in the Redis of another scheduler, of the entries that an import has removed from there."""
+    """Return the key of the entries that an import removed from another scheduler. The key is in that one's Redis."""
     return f"rqsched:disabled:{kind}"

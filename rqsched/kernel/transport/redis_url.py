@@ -54,7 +54,7 @@ class SentinelAddress(NamedTuple):
 
 
 def parse_sentinel(url: str) -> SentinelAddress | None:
-    """Parse a URL of Sentinels, or return None for any other URL; raises ConfigError if it is malformed."""
+    """Parse a URL of Sentinels, or return None for any other URL; raises ConfigError for a malformed URL of Sentinels."""
     if "+sentinel://" not in url:
         return None
     found = _SENTINEL.fullmatch(url)
@@ -113,7 +113,7 @@ def open_client(
 def name_library(pool: ConnectionPool) -> None:
     """Give the connections of a pool the name of the library, which this process or its parent looked up once.
 
-    Otherwise each connection would look it up on the disk, which takes milliseconds in each forked work horse.
+    Otherwise each connection would look up the name on the disk, which takes milliseconds in each forked work horse.
     """
     options = pool.connection_kwargs
     found = _library()
@@ -129,7 +129,7 @@ def _library() -> Any:
 
 
 def without_library(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return connection options for the text of a spawned process, which cannot hold redis-py's name of the library."""
+    """Return connection options without the name of the library, which cannot be written as text for a new process."""
     return {name: value for name, value in options.items() if name != _LIBRARY}
 
 

@@ -87,7 +87,7 @@ def word_of(error: BaseException) -> str:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether Redis answered, and refused."""
+    """Return whether Redis has answered and refused the call."""
     return bool(word_of(error))
 
 

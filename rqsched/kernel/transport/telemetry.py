@@ -43,8 +43,8 @@ WORKER_VERSION = "rqsched_version"
 _EVERY = timedelta(seconds=15)
 """The longest time between two signs of life of a worker of ours, except while it executes a job in its own process."""
 _RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)
-"""The time from a worker's next sign of life until RQ lets the worker's key expire, and the whole life of the key while
-the worker executes no job."""
+"""RQ lets the key of a worker expire this long after the worker's next sign of life is due. The second value is the whole
+life of the key while the worker executes no job."""
 _OVERDUE = timedelta(seconds=15)
 """How late a worker's sign of life may come."""
 DAMAGED_FOR = timedelta(hours=1)
@@ -52,7 +52,7 @@ DAMAGED_FOR = timedelta(hours=1)
 PASSES, SECONDS, LAST_SECONDS = "passes", "seconds", "last_seconds"
 """The number of reconcile passes, the seconds of all passes, and the seconds of the last pass."""
 PRUNED = "pruned_"
-"""The prefix of the names of the sums of pruned rows. The name of the table follows."""
+"""Each sum of pruned rows is named by this prefix and the name of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LiveDispatcher:
     version: str = ""
     """The version of rqsched; empty for a copy of the sources."""
     silent_for: timedelta = timedelta(0)
-    """How long ago it sent its last heartbeat."""
+    """How long ago the dispatcher sent its last heartbeat."""
     environment: str = ""
     """RQSCHED_ENVIRONMENT of its process; empty if it is not set."""
     waits_for: str = ""
@@ -146,7 +146,7 @@ class LiveRqWorker(NamedTuple):
     key: str
     """The key of its hash."""
     queues: list[str]
-    """The queues that it listens on, in its order."""
+    """The queues that the worker listens on, in the worker's order."""
     version: str
     """The version of rqsched; empty for a worker of plain RQ."""
     is_silent: bool

@@ -58,28 +58,28 @@ FIRE = "rqsched.jobs.fire"
 EXECUTE = "rqsched.jobs.execute"
 """The functions that RQ calls; their paths are stored in Redis, so they are API."""
 LINK_TIMEOUT = 600
-"""Seconds RQ lets a link run."""
+"""How many seconds RQ lets a link run."""
 REDIS_TIMER = 0.1
-"""Seconds between two checks of Redis (at its default `hz`) for blocked clients whose timeout has passed."""
+"""Redis, at its default `hz`, checks once in this many seconds whether timeouts of blocked clients have passed."""
 _WAKE_SLICE = 0.01
-"""Seconds between two looks for a wake in the last moments before a link is due."""
+"""How many seconds pass between two checks for a wake shortly before a link is due."""
 FIRST_LOOK_LIFE = 1_000
 """How many milliseconds a dispatcher stays the first after it asked. An idle dispatcher asks five times in this
 time."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
-"""How many milliseconds a full pass may take. Then the flush marker expires, even if the pass was killed."""
+"""How many milliseconds a full pass may take. After this time its flush marker expires, even if the pass was killed."""
 _PROBE_LIFE = 60_000
 """Milliseconds after which the key of `try_write` expires."""
 MARKS_KEPT = 1_001
 """How many marks Redis keeps: the newest, and at least four hours of earlier marks."""
 _MARKS_LIFE = 90 * 24 * 60 * 60
-"""Seconds after which the marks of a database that nobody uses any more expire."""
+"""If nobody uses a database any more, its marks expire after this many seconds."""
 _ATTEMPTS = 3
 _PATIENCE_SECONDS = 5
 """Seconds after which a call is not repeated any more. The client itself repeats a call that timed out."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
-"""How long a link that RQ started counts as live. A link takes milliseconds. If a link takes longer than this, another
-link may be delivered beside it, and one of the two is stale (docs/architecture.md, "Live links")."""
+"""How long a link that RQ started counts as live. A link takes milliseconds. If a link takes longer than this, the same
+link may be delivered again meanwhile, and one of the two is stale (docs/architecture.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
 """The longest time that RQ waits before it repeats a link that raised. Besides this, only a lease puts a link off."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
@@ -148,9 +148,10 @@ class Transport:
         self.claim: Callable[[], object] | None = None
         """Called if another server is recorded. It raises WrongDatabaseError, or changes `server` or the record."""
         self.on_refused: Callable[[str, RedisError, str], object] = _do_nothing
-        """Called after a refusal that does not pass: with what was refused, the error, and a text about its keys."""
+        """Called after a refusal that does not pass by itself. The arguments are the name of the refused queue or
+        process, the error, and a text about the error's keys."""
         self.on_accepted: Callable[[str], object] = _do_nothing
-        """Called with what Redis has accepted, while `refused` is not empty."""
+        """While `refused` is not empty, called with the name of each queue or process that Redis accepts."""
         self.refused: Collection[str] = ()
         """The queues and processes that Redis refuses at present."""
         self.redis = redis
@@ -168,7 +169,7 @@ class Transport:
         self.freeze_key = redis_keys.freeze(name)
         """The key of the hash of freezes. While it has the field `*`, everything is frozen."""
         self.interval_key = redis_keys.reconcile_interval(name)
-        """The key that spreads periodic reconcile passes over workers."""
+        """The key that exists from the beginning of a reconcile pass until the next pass is due."""
         kind = JobKind(FIRE, 0, ttl, _LINK_RETRY)
         serializer = settings.serializer_for(name)
         self._latest = settings.repair_grace + max(LONGEST_RETRY, settings.link_lease)
@@ -182,7 +183,7 @@ class Transport:
         self.list_key = self._links.list_key
         """The list of the control queue, where late links wait."""
         self._run_kind = JobKind(EXECUTE, int(settings.rq_result_ttl.total_seconds()), ttl)
-        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each target ended, and there are many
+        self._target_kind = JobKind(EXECUTE, 0, ttl)  # SQL records how each target ended, and there are many targets
         self.is_all_frozen = False
         """Whether everything was frozen at the last call of `lease`."""
         self._is_alone = False
@@ -209,7 +210,8 @@ class Transport:
         arms, ready = list[Arm](), list[Run]()
         for change in changes:
             before, after = change.before, change.after
-            # A link that does not change is armed already. A Change with the same object before and after repeats it.
+            # A link that does not change is armed already. Arm it again if the Change has the same object before and
+            # after.
             if before is None or before is after or before.n != after.n:
                 arms += link_of(after)
             for run in (*change.new_runs, *(run for _, run in change.changed_runs)):
@@ -257,8 +259,8 @@ class Transport:
     def keys_of(self, error: RedisError, job_queue: JobQueue | None = None, *, lists: Sequence[str] = ()) -> str:
         """Return a text, perhaps empty, about the keys that an error may be about. Redis names no keys in errors.
 
-        For an error about rights these are the keys of the queue. For an error about types these are the keys of a
-        wrong type: of the queue, of the control queue, and of `lists`.
+        For an error about rights, the text names the keys of the queue. For an error about types, it names the keys
+        that have a wrong type, among the keys of the queue, of the control queue and in `lists`.
         """
         one, name = job_queue or self._links, self.settings.control_queue
         if word_of(error) == "NOPERM" and "a key" in str(error):
@@ -300,8 +302,8 @@ class Transport:
     def deliver(self, runs: Iterable[Run], names: Names = NO_NAMES, *, now: datetime) -> int:
         """Enqueue the jobs of pending runs that have no live job; returns how many were written.
 
-        RQ's tools show the runs' schedules by `names`. If a named connection does not answer or a queue takes no job,
-        this is logged, and the other queues get their jobs.
+        `names` has the names of the runs' schedules, which RQ's tools show. If a named connection does not answer or a
+        queue takes no job, this is logged, and the other queues get their jobs.
         """
         timeout = int(self.settings.run_timeout.total_seconds())
         more = int(self.settings.completion_outage.total_seconds())  # RQ's timeout covers recording the end, too
@@ -319,7 +321,7 @@ class Transport:
         return written
 
     def _put(self, job_queue: JobQueue | None, connection: str | None, jobs: Sequence[JobSpec], now: datetime) -> int:
-        """Put jobs on a queue. If the connection of the queue is not configured, log that and put none."""
+        """Put jobs on a queue. If the connection of the queue is not configured, log this and put no job."""
         if job_queue is None:
             _log.error("no connection %r is configured", connection, extra={"action": "connection_unknown"})
             return 0
@@ -385,8 +387,8 @@ class Transport:
     def enqueue(self, jobs: Sequence[JobSpec], queue: str | None, connection: str | None, *, now: datetime) -> int:
         """Put jobs of targets on a queue, in order, unless they are live; returns how many were written.
 
-        Raises RedisError after short retries. A named connection that is not configured or does not answer is logged
-        and takes no job.
+        Raises RedisError after short retries. If a named connection is not configured or does not answer, this is
+        logged, and no job is put on its queue.
         """
         job_queue = self._job_queue(connection, queue or self.settings.default_queue, self._target_kind)
         return self._put(job_queue, connection, jobs, now)
@@ -397,7 +399,7 @@ class Transport:
             self._withdraw(run, run)
 
     def mark_failed(self, run: Run) -> None:
-        """Mark the job of a run that is lost and is not repeated, so that a person may requeue it like a failed job."""
+        """Mark the job of a lost run without another attempt, so that a person may requeue the job like a failed one."""
         job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
         if job_queue is None:
             return
@@ -447,7 +449,7 @@ class Transport:
     def read_freeze(self, redis: Redis | None = None) -> tuple[str | None, str | None]:
         """Return what `set_freeze` stored and what `tell_frozen` announced last, each None if missing.
 
-        They are read over another client if `redis` is given.
+        If `redis` is given, this client reads them instead of the transport's own client.
         """
         found: Any = (redis or self.redis).hmget(self.freeze_key, ["*", "*:frozen"])
         freeze, frozen = (None if one is None else _text(one) for one in found)
@@ -472,7 +474,7 @@ class Transport:
         self._patiently(self._drop_freeze_script, keys=[self.freeze_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove links that have fired, entries and hashes together."""
+        """Remove links that have fired: their entries in the scheduled set together with their hashes."""
         names = list(ids)
         hashes = [Job.key_for(name) for name in names]
         if names:
@@ -480,10 +482,10 @@ class Transport:
             self._patiently(lambda: pipeline().zrem(self.scheduled_key, *names).delete(*hashes).execute())
 
     def forget(self, links: Sequence[str], jobs: Mapping[tuple[str | None, str | None], Sequence[str]]) -> None:
-        """Remove links, and jobs by connection and queue with their results and places in RQ's registries.
+        """Remove links, and jobs with their results and their entries in RQ's registries.
 
-        A connection that does not answer is only logged. SQL no longer has the rows of these jobs, so a worker drops
-        such a job.
+        `jobs` has the ids of jobs by connection and queue. If a connection does not answer, this is only logged. A
+        worker drops a job that stays, because SQL no longer has its row.
         """
         try:
             self.drop(links)
@@ -499,7 +501,7 @@ class Transport:
             _log.warning("jobs of deleted rows stay in Redis: %s", error, extra={"action": "jobs_not_removed"})
 
     def put_back(self, due: Mapping[str, datetime]) -> None:
-        """Set another time at which leased links become due."""
+        """Set the times at which leased links are due again."""
         if due:
             scores = {job_id: instant.timestamp() for job_id, instant in due.items()}
             self._patiently(self.redis.zadd, self.scheduled_key, scores, xx=True)
@@ -518,9 +520,9 @@ class Transport:
     def wait_for_wake(self, seconds: float) -> bool:
         """Block until a link becomes the earliest (True), or about `seconds` have passed (False).
 
-        Redis ends blocked waits by a timer that runs ten times a second, so they may last `REDIS_TIMER` too long. So a
-        longer wait is made that much shorter, and may end early. A wait of at most `REDIS_TIMER` is made in this
-        process, which looks for a wake every few milliseconds.
+        Redis ends blocked waits by a timer that runs ten times a second, so a wait may last `REDIS_TIMER` too long.
+        Therefore this asks Redis for a wait that is shorter by `REDIS_TIMER`, and may return early. If `seconds` is at
+        most `REDIS_TIMER`, this process itself looks for a wake every few milliseconds.
         """
         if seconds > REDIS_TIMER:
             return self.redis.blpop([self.wake_key], timeout=seconds - REDIS_TIMER) is not None
@@ -534,7 +536,7 @@ class Transport:
     def try_write(self, redis: Redis | None = None) -> None:
         """Make the writes of arming and enqueueing to a key that nothing reads; raises RedisError if Redis refuses.
 
-        The writes go over another client if `redis` is given. They are not tried again.
+        If `redis` is given, this client makes the writes. They are not tried again.
         """
         key = redis_keys.write_probe(self.settings.control_queue)
         self._try_write_script(keys=[key], args=[_PROBE_LIFE], client=redis)
@@ -569,7 +571,7 @@ class Transport:
     def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush.
 
-        Raises ConfigError if this Redis is a node of a cluster. A process asks this until Redis has said no once.
+        Raises ConfigError if this Redis is a node of a cluster. After one negative answer a process does not ask again.
         """
         self._require_alone(attempts)
         owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
@@ -609,7 +611,7 @@ class Transport:
         return bool(self._patiently(self._record_database_id_script, keys=keys, args=[owner]))
 
     def newest_mark(self, database_id: str) -> str | None:
-        """Return the newest mark of a database; None after a flush, and before the first one."""
+        """Return the newest mark of a database; None after a flush, and before the first mark."""
         found: Any = self._patiently(self.redis.lindex, redis_keys.marks(self.settings.control_queue, database_id), 0)
         return None if found is None else _text(found)
 
@@ -630,7 +632,7 @@ class Transport:
 
 @lru_cache(maxsize=8)
 def _retrying(attempts: int) -> tenacity.Retrying:
-    """Return the loop around a call; it keeps nothing between two uses."""
+    """Return the loop that repeats a call. It can be reused, because it keeps nothing between two uses."""
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_after_delay(_PATIENCE_SECONDS),
         wait=tenacity.wait_exponential(multiplier=0.05, max=0.5) + tenacity.wait_random(0, 0.05),
@@ -640,7 +642,7 @@ def _retrying(attempts: int) -> tenacity.Retrying:
 
 
 def link_of(schedule: Schedule) -> list[Arm]:
-    """Return the main link of a schedule that has a next time; none for any other."""
+    """Return the main link of an active schedule that has a next time; an empty list for any other schedule."""
     if not schedule.is_active or schedule.due_at is None:
         return []
     return [Arm(LinkId(schedule.uid, schedule.n), schedule.due_at)]
@@ -655,7 +657,7 @@ def retry_of(run: Run) -> Arm:
 
 
 def is_waiting(run: Run, now: datetime) -> bool:
-    """Return whether a run is blocked and not to be delivered yet."""
+    """Return whether a run is blocked and must not be delivered yet."""
     is_later = run.blocked_at is not None and run.queued_at is not None and run.queued_at > now
     return is_later and run.status is RunStatus.PENDING
 

@@ -1,6 +1,6 @@
 """Repairs of attempts: a due attempt without a live job is enqueued, and an attempt without a process ends as lost.
 
-Runs that no worker could start for too long end, too.
+A run is also ended if no worker could start it in time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNSETTLED = "run %s cannot be settled now"
 
 
 def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Arm the retry links of runs whose next attempt is due soon, or (everything) of all retrying runs."""
+    """Arm the retry links of runs whose next attempt is due soon; with `everything`, of all retrying runs."""
     until = None if everything else runtime.now() + SOON
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.retrying, until=until)):
         armed = runtime.transport.arm([retry_of(run) for run in rows], now=runtime.now())
@@ -34,9 +34,9 @@ def arm_retries(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
 
 
 def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Enqueue pending runs whose delivery is dead, each under the next delivery number.
+    """Enqueue pending runs again if Redis will not deliver their job.
 
-    SQL stores this number first.
+    Each of these runs gets a job with the next number, which is written to SQL first.
     """
     now = runtime.now()
     before = now if everything else now - runtime.settings.repair_grace
@@ -50,10 +50,10 @@ def redeliver_runs(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]
 
 
 def settle_lost(runtime: Runtime) -> Iterator[Recovered]:
-    """End runs as lost after three sightings, an interval apart, of the same heartbeat; also silent external runs."""
+    """End runs as lost if three passes, an interval apart, saw the same heartbeat. Also end silent external runs."""
 
     def compare(connection: Connection, *, after: str | None, limit: int) -> tuple[list[str], str | None]:
-        now = runtime.now()  # read it late, because the pass may have waited: two sightings must be an interval apart
+        now = runtime.now()  # read late, because the pass may have waited, and two sightings must be an interval apart
         before = now - runtime.settings.reconcile_interval
         return reconcile_queries.compare_heartbeats(connection, now=now, before=before, after=after, limit=limit)
 
@@ -87,9 +87,9 @@ def _lose_one(runtime: Runtime, run: Run, heartbeat: int, reason: str) -> bool:
 
 
 def expire(runtime: Runtime) -> Iterator[Recovered]:
-    """End pending runs that may not start any more and that no worker takes.
+    """End pending runs that no worker has started in time.
 
-    A worker that takes such a run ends it itself.
+    If a worker takes such a run, the worker ends it.
     """
     for rows in pages(runtime, partial(reconcile_queries.late_to_start, now=runtime.now())):
         repairs = {run.uid: partial(expire_run, runtime, run, skip_locked=True) for run in rows}
@@ -98,9 +98,9 @@ def expire(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def fail_blocked(runtime: Runtime) -> Iterator[Recovered]:
-    """Fail runs that were blocked for too long and that no worker takes.
+    """Fail runs that were blocked for too long.
 
-    A worker that takes such a run fails it itself.
+    If a worker takes such a run, the worker fails it.
     """
     before = runtime.now() - runtime.settings.blocked_timeout
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.blocked, before=before)):

@@ -1,4 +1,4 @@
-"""Passes: all repairs in their order, in batches between which a dispatcher can fire. `recover` is one full pass."""
+"""Make all repairs in their order, in batches, so that a dispatcher can fire in between. `recover` makes a full pass."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def recover(runtime: Runtime, *, deep: bool = False, progress: Progress | None =
 
 
 def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
-    """Make a pass if no worker made one within the interval; a Redis key spreads the passes over the workers.
+    """Make a pass if no worker made one within the interval. A key in Redis shows whether one did.
 
-    Links in a plain `rq worker` call this. It also records the workflows that the worker's application registers. A
-    pass that fails is only logged, because the link itself has done its work.
+    Links in a plain `rq worker` call this. It also records the workflows that the worker's application registers. If
+    the pass fails, this is only logged, because the link itself has done its work.
     """
     try:
         if not runtime.transport.acquire_interval(runtime.settings.reconcile_interval):
@@ -63,7 +63,7 @@ def reconcile_in_turn(runtime: Runtime) -> Recovered | None:
 def iter_batches(runtime: Runtime, *, deep: bool = False, fires_between: bool = True) -> Iterator[Recovered]:
     """Make a pass; yields the counts of each batch, so that a dispatcher can fire in between.
 
-    Without `fires_between`, a backfill pauses between its chunks, so that others can fire.
+    Without `fires_between`, a backfill pauses between its chunks, so that other processes can fire.
 
     If a section fails, this is logged and the next section is made. So repairs that need only SQL are made while Redis
     is away. Raises BackendUnavailableError if SQL is away, and ConfigError if Redis belongs to another database.
@@ -123,8 +123,8 @@ def _unless_redis_fails(call: Callable[[], T], otherwise: T, complaint: str) -> 
 def _record_database_id(runtime: Runtime, flush_marker: str) -> Iterator[Recovered]:
     """Record the database's id in Redis, now that everything is armed again, unless Redis was flushed meanwhile.
 
-    If Redis restarts from a copy that is older than some armed links, the copy has the flush marker, and the id is
-    recorded. Then ordinary passes arm the lost links when they are due soon or late.
+    If Redis has restarted from a copy meanwhile, the copy may have the flush marker but lack some links. The id is
+    recorded in this case, too. Then ordinary passes arm the missing links when these are due soon or late.
     """
     if not runtime.ownership.record_database_id(flush_marker):
         _log.warning("Redis was flushed again: the next pass is a full one", extra={"action": "flushed_again"})

@@ -36,13 +36,13 @@ class Parts(Protocol):
 
 
 def unless_all_frozen(parts: Parts, section: Iterator[Recovered]) -> Iterator[Recovered]:
-    """Skip a section while everything is frozen, because it begins waiting work or reports a long wait."""
+    """Skip a section while everything is frozen, because it would begin work, or report that work waits long."""
     if not parts.freezes.is_all_frozen:
         yield from section
 
 
 def pages_unfrozen(parts: Parts, page: Callable[..., tuple[list[Any], Any]]) -> Iterator[list[Any]]:
-    """Yield pages of rows without those of frozen namespaces: nothing begins there, and waiting is not reported."""
+    """Yield pages of rows, except the rows of frozen namespaces, because nothing begins there."""
     return pages(parts, partial(page, frozen=[*parts.freezes.frozen]))
 
 
@@ -80,9 +80,9 @@ def repair_schedules(
 ) -> tuple[int, int]:
     """Decide about each schedule under its lock, write, publish; returns how many changed and how many failed.
 
-    `decide` gets the clock, and reads it after it has locked all that it needs.
+    `decide` gets the clock, and reads the clock only after it has locked all rows that it needs.
 
-    A schedule that another process has locked is left to the next pass.
+    If another process has locked a schedule, the schedule is left to the next pass.
     """
     repairs = {uid: partial(_repair_schedule, runtime, uid, decide) for uid in uids}
     return repair_each(repairs, "schedule %s cannot be repaired now")

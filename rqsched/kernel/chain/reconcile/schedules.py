@@ -25,7 +25,7 @@ _RELEASE = re.compile(r"(\d{4})(?:\.(\d+)|([a-z]))")
 
 
 def arm_links(runtime: Runtime, *, everything: bool) -> Iterator[Recovered]:
-    """Arm the links of schedules that are due soon, or late beyond the grace, or (`everything`) all active ones."""
+    """Arm the links of schedules that are due soon, or late by more than the grace; with `everything`, all links."""
     until = None if everything else runtime.now() + SOON
     for rows in pages_unfrozen(runtime, partial(reconcile_queries.due_links, until=until)):
         now = runtime.now()
@@ -85,12 +85,12 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
     for uids in pages(runtime, partial(reconcile_queries.with_old_tzdata, tzdata=current)):
         moved, failed = repair_schedules(runtime, uids, apply)
         yield Recovered(len(uids), retimed=moved, failed=failed)
-    if not left:  # else a process that knows the timing of the schedules left does this, or a later pass
+    if not left:  # otherwise a later pass does this, in a process that knows the timing of these schedules
         runtime.database.transact(lambda connection: metadata.set_value(connection, _TZDATA, current))
 
 
 def is_newer(tzdata: str, known: str) -> bool:
-    """Return whether a release of the timezone rules is newer; another version without a release counts as newer."""
+    """Return whether `tzdata` is a newer release than `known`. If one is no release, any other text counts as newer."""
     releases = _RELEASE.search(tzdata), _RELEASE.search(known)
     if None in releases:
         return tzdata != known
