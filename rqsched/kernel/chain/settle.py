@@ -1,5 +1,4 @@
-"""Settle attempts: decide what follows the end of an attempt, write this and publish it. Any process may report an end.
-"""
+"""Settle attempts: decide what follows an end, write this and publish it. Any process may report an end."""
 
 from __future__ import annotations
 

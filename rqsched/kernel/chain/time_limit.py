@@ -29,7 +29,8 @@ promised 15 s."""
 OVERRUN = "it took far longer than its timeout and was killed"
 """The error of an attempt that was killed after its timeout."""
 _HELD_SECONDS = 2.0
-"""How many seconds later the process ends in any case, even if C code holds the interpreter lock."""
+"""How many seconds later the process ends in any case, even if C code holds the interpreter lock or SQL does not
+answer."""
 _STDERR = 2
 
 Lose: TypeAlias = Callable[[], object]
@@ -39,7 +40,7 @@ Watch: TypeAlias = Callable[[float, Lose], AbstractContextManager[None]]
 
 
 def watch_horse(seconds: float, lose: Lose) -> AbstractContextManager[None]:
-    """In a work horse of RQ's own worker, let the horse end itself after this time. In any other process, do nothing."""
+    """In a work horse of RQ's own worker, end the horse after this time. In any other process, do nothing."""
     job = get_current_job()
     is_horse = job is not None and os.environ.get("RQ_JOB_ID") == job.id and str(job.func_name).startswith("rqsched.")
     return end_by_itself(seconds, lose) if is_horse else nullcontext()

@@ -1,1 +1,1 @@
-"""Queries: what lists, pages and counts read, by noun. They lock nothing and decide nothing."""
+"""The queries of lists, pages and counts, a file for each noun. They lock nothing and decide nothing."""

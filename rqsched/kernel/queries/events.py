@@ -1,7 +1,8 @@
 """Audit events: the history of one schedule, and the events of all schedules in the order in which they were recorded.
 
-A position is the instant, the schedule and the sequence of an event. Transactions read the clock in one order and
-commit in another. So an event may appear before a position that was already read, but only within `SETTLING`.
+A position is the instant, the schedule and the sequence of an event. Transactions may read the clock in one order and
+commit in another. So an event may appear before a position that was already read, but only within `SETTLING`. A
+*requested* event records who requested an operation, or why.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def newest_events(
 
 
 def newest_stops(connection: Connection, schedule_uids: Sequence[str], among: int) -> dict[str, AuditRecord]:
-    """Read the event that paused or ended each schedule, by the schedule's uid, among its `among` newest events."""
+    """Read the newest event that paused or ended each schedule, by the schedule's uid.
+
+    Only the newest `among` events of a schedule are searched.
+    """
     each = []
     for uid in schedule_uids:
         events = _newest_of(uid).limit(among).subquery()
@@ -107,7 +111,7 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
 
 
 def sequence_at(connection: Connection, schedule_uid: str, instant: datetime, *, newest: int) -> int:
-    """Return the sequence of the newest event of a schedule that was recorded up to an instant; 0 if there is none.
+    """Return the sequence of a schedule's newest event that was recorded by an instant; 0 if there is none.
 
     `newest` is the sequence of the schedule's newest event. This is a binary search, so it reads few rows even in a
     long history.
@@ -128,7 +132,7 @@ def sequence_at(connection: Connection, schedule_uid: str, instant: datetime, *,
 def newest_of_types(
     connection: Connection, schedule_uid: str, types: Sequence[str], up_to: int, count: int
 ) -> AuditRecord | None:
-    """Read the newest event of some types up to a sequence, among the `count` events that end there."""
+    """Read a schedule's newest event of some types, among the `count` newest events up to the sequence `up_to`."""
     among = _newest_of(schedule_uid).where(audit_events.c.sequence <= up_to).limit(count).subquery()
     found = sa.select(among).where(among.c.event_type.in_(types)).order_by(among.c.sequence.desc()).limit(1)
     row = connection.execute(found).first()
@@ -146,18 +150,18 @@ def next_of_types(
 
 
 def oldest_event(connection: Connection, schedule_uid: str) -> AuditRecord | None:
-    """Read the oldest event of a schedule that was not pruned."""
+    """Read a schedule's oldest event that is still stored."""
     return next(iter(history(connection, schedule_uid, limit=1, after_sequence=0).items), None)
 
 
 def skips_since(connection: Connection, uids: Sequence[str], start: datetime, count: int) -> list[AuditRecord]:
-    """Read the skips and misses recorded since `start`, of the `count` newest events of each schedule."""
+    """Read the skips and misses since `start`. Only the `count` newest events of each schedule are searched."""
     each = [_skips_among(_newest_of(uid).limit(count).subquery(), start) for uid in uids]
     return [to_record(row) for row in connection.execute(sa.union_all(*each))] if each else []
 
 
 def newest_skips(connection: Connection, schedule_uid: str, count: int, limit: int) -> list[AuditRecord]:
-    """Read the newest skips and misses of a schedule, of its `count` newest events; the newest first."""
+    """Read the skips and misses of a schedule, newest first. Only its `count` newest events are searched."""
     among = _newest_of(schedule_uid).limit(count).subquery()
     statement = _skips_among(among).order_by(among.c.sequence.desc()).limit(limit)
     return [to_record(row) for row in connection.execute(statement)]
@@ -174,7 +178,8 @@ def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Selec
 
 
 SETTLING = timedelta(seconds=20)
-"""After this time a transaction that records events is over: see our sessions' limits, and SQLite's busy timeout."""
+"""The longest time that a transaction which records events takes. The limits are the timeouts of our sessions, and
+SQLite's busy timeout."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST = 253_402_300_799_000_000  # the year 9999
@@ -182,14 +187,14 @@ _POSITION = audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_event
 
 
 class Position(NamedTuple):
-    """The place of an event among those of all schedules."""
+    """The place of an event among the events of all schedules."""
 
     recorded_at: datetime
-    """When it was recorded."""
+    """When the event was recorded."""
     schedule_uid: str
-    """The incarnation of its schedule; empty is before all schedules."""
+    """The uid of the event's schedule. An empty uid is a place before all schedules."""
     sequence: int
-    """Its number in the schedule's history."""
+    """The number of the event in the schedule's history."""
 
     def __str__(self) -> str:
         return f"{(self.recorded_at - _EPOCH) // _MICROSECOND}.{self.schedule_uid}.{self.sequence}"
@@ -247,10 +252,10 @@ def read_after(
 ) -> Page[FoundEvent]:
     """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`).
 
-    With a `principal` (a part of the name), the page searches MOST_LOOKED_AT events of requests along their index. Then
-    it may be short or empty although another page follows.
+    `principal` is a part of the actor's name. With it, the page searches at most MOST_LOOKED_AT requested events. So it
+    may be short or empty although another page follows.
     """
-    namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # SQLite would begin with all its schedules
+    namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # otherwise SQLite begins with all schedules
     statement = (
         sa.select(audit_events, schedules.c.schedule_id, schedules.c.namespace)
         .join(schedules, schedules.c.uid == audit_events.c.schedule_uid)
@@ -280,11 +285,11 @@ def _is_of(dialect: Dialect, principal: str) -> sa.ColumnElement[bool]:
     is_named = dialect.text_at(payload, "command_context", "principal").icontains(principal, autoescape=True)
     if not (principal.isascii() and principal.isprintable()) or {'"', "\\"} & {*principal}:
         return is_named
-    return payload.icontains(principal, autoescape=True) & is_named  # compare texts first, and parse few
+    return payload.icontains(principal, autoescape=True) & is_named  # compare texts first, to parse few payloads
 
 
 MOST_LOOKED_AT = 5_000
-"""How many events one page searches for events that match."""
+"""How many events one page searches at most."""
 
 
 class AskedFilters(NamedTuple):
@@ -295,13 +300,13 @@ class AskedFilters(NamedTuple):
     principal: str | None = None
     """A part of the actor's name, in upper or lower case; None for any actor."""
     event_type: str | None = None
-    """Of this type; None for any."""
+    """The type of the event; None for any."""
     schedule_id: str | None = None
     """The id of the schedules, deleted ones included; None for any."""
     since: datetime | None = None
-    """Recorded then or later; None for any time."""
+    """Recorded at this instant or later; None for any time."""
     until: datetime | None = None
-    """Recorded before; None for any time."""
+    """Recorded before this instant; None for any time."""
 
 
 class FoundEvents(NamedTuple):
@@ -310,9 +315,9 @@ class FoundEvents(NamedTuple):
     items: list[FoundEvent]
     """The events."""
     following: Position | None
-    """The place before which the next page begins; None after the last one."""
+    """The place before which the next page begins; None after the last page."""
     is_cut: bool
-    """Whether the page stopped after the most events that a page may search. Then it may be short or empty."""
+    """Whether the page ended because it has searched as many events as it may. Such a page may be short or empty."""
 
 
 def search_asked(
@@ -323,7 +328,7 @@ def search_asked(
     limit: int,
     most_looked_at: int = MOST_LOOKED_AT,
 ) -> FoundEvents:
-    """Read a page of the events of requests, newest first, along the index of such events."""
+    """Read a page of requested events, newest first. An index has only such events."""
     events = audit_events.c
     within: list[sa.ColumnElement[bool]] = [IS_ASKED]
     within += [] if filters.since is None else [events.recorded_at >= filters.since]
@@ -340,7 +345,8 @@ def search_asked(
     if filters.event_type is not None:
         wanted.append(events.event_type == filters.event_type)
     if filters.schedule_id is not None:
-        # Read the schedules' uids first and compare without an index. Along the index of uids all fires would be read.
+        # Read the schedules' uids first, and compare them without an index. Along the index of uids, the database would
+        # also read the events of all fires.
         uids = [*connection.execute(incarnations(filters.namespace, filters.schedule_id)).scalars()]
         wanted = [dialect_of(connection).one_of(events.schedule_uid.concat(""), uids), *wanted[1:]]
     columns = sa.select(audit_events, of_schedule(schedules.c.schedule_id, audit_events).label("schedule_id"))
@@ -355,17 +361,17 @@ class RecordedEvent(NamedTuple):
     """One audit event, with the values of its schedule and its run that metrics need."""
 
     recorded_at: datetime
-    """When it was recorded."""
+    """When the event was recorded."""
     schedule_uid: str
-    """The incarnation of the schedule it is about."""
+    """The uid of the event's schedule."""
     sequence: int
-    """Its number in the schedule's history."""
+    """The number of the event in the schedule's history."""
     event_type: str
     """The type of the event."""
     payload: str
     """The payload, as JSON."""
     workflow_run_id: str | None
-    """The uid of the run it is about; None when it is about none."""
+    """The uid of the run that the event is about; None if it is about no run."""
     namespace: str
     """The schedule's namespace."""
     kind: str | None

@@ -22,7 +22,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 T = TypeVar("T")
 Row = TypeVar("Row", bound=tuple[Any, ...])
 PAGE_CHARACTERS = 2_000_000
-"""The most stored text of one page over HTTP. A larger row makes a page of its own."""
+"""The most characters of stored text in one page over HTTP. A larger row is the only row of its page."""
 
 
 def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:
@@ -38,10 +38,10 @@ def cut_to_size(
     sizes: sa.Select[Any] | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[sa.Select[Row], int | None]:
-    """Cut a statement to the first rows whose texts fit into `most` characters, and to at least one row.
+    """Cut a statement to the first rows whose texts together fit into `most` characters, but at least to one row.
 
-    Only lengths are read. Also returns the number of rows that are left, or None if all rows fit. Give `sizes`, the
-    result of `measuring(statement)`, if you have it already. `given` are the bound parameters of both statements.
+    Only lengths are read. Also returns how many rows the statement then has, or None if all rows fit. If you have the
+    result of `measuring(statement)` already, give it as `sizes`. `given` are the bound parameters of both statements.
     """
     if most is None:
         return statement, None
@@ -70,10 +70,10 @@ def write_cursor(at: datetime | str, uid: str) -> str:
 
 
 def read_cursor(text: str, *, is_text: bool = False) -> tuple[Any, str]:
-    """Read a position back: an instant and a uid, or a text and a uid; raises InvalidLimitError."""
+    """Read a position that `write_cursor` wrote: an instant or a text, and a uid; raises InvalidLimitError."""
     try:
         at, uid = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        str(at).encode()  # a lone surrogate is no text that a driver takes
+        str(at).encode()  # fails for a lone surrogate, which drivers refuse
     except (ValueError, TypeError, RecursionError):
         raise malformed_cursor() from None
     if not is_uid(str(uid)) or "\x00" in str(at):
@@ -93,7 +93,7 @@ def read_instant(text: Any) -> datetime:
 
 
 def read_number(text: str) -> int:
-    """Read the number of a cursor, which is not negative; raises InvalidLimitError."""
+    """Read the number of a cursor; raises InvalidLimitError unless it is a whole number from 0."""
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         raise malformed_cursor()
     return int(text)
@@ -119,7 +119,10 @@ def unbind_cursor(cursor: str, *of: object, other: str = ...) -> str: ...
 @overload
 def unbind_cursor(cursor: str | None, *of: object, other: str = ...) -> str | None: ...
 def unbind_cursor(cursor: str | None, *of: object, other: str = _OTHER_LIST) -> str | None:
-    """Return the cursor given to `bind_cursor`; raises InvalidLimitError, with the text `other` for another list's."""
+    """Return the cursor given to `bind_cursor`; raises InvalidLimitError.
+
+    The error has the text `other` if the cursor is of another list.
+    """
     if cursor is None:
         return None
     found, _, digest = cursor.rpartition("~")
@@ -149,7 +152,7 @@ def malformed_cursor() -> InvalidLimitError:
 
 
 def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) -> Page[T]:
-    """Return a page; if `cut` is not None, more rows follow than were read."""
+    """Return a page. If `cut` is not None, more rows follow after the rows that were read."""
     items = found[:limit]
     return Page(items, cursor_of(items[-1]) if len(found) > limit or cut is not None else None)
 
@@ -157,7 +160,7 @@ def page_of(found: list[T], limit: int, cursor_of: Any, cut: int | None = None) 
 def page_by_uid(
     connection: Connection, statement: sa.Select[Any], uid: sa.ColumnElement[str], after: str | None, limit: int
 ) -> tuple[Sequence[Any], str | None]:
-    """Read the rows after a uid, in the order of uids; also return the last uid of the page, or None after the last.
+    """Read the rows after a uid, in the order of uids. Also return the cursor of the next page; None after the last.
 
     The statement selects the uid as `uid`.
     """
@@ -174,7 +177,7 @@ def page_by_due_time(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> tuple[Sequence[Any], tuple[datetime, str] | None]:
-    """Read the rows of a table after a due time and uid, in this order; also return the cursor of the next page.
+    """Read the rows of a table after a due time and uid, ordered by both. Also return the cursor of the next page.
 
     The statement selects `due_at` and `uid` under these names.
     """
@@ -193,7 +196,7 @@ def bound_to(columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.Tup
 def newest_since(
     connection: Connection, table: sa.Table, start: datetime, most: int
 ) -> tuple[sa.ColumnElement[bool], datetime]:
-    """Return the condition of the rows since `start`, at most the newest `most`, and when the oldest was created.
+    """Return a condition for the newest rows since `start`, at most `most`, and when the oldest of them was created.
 
     Uids begin with the time, so the primary key is in the order of creation.
     """

@@ -1,7 +1,7 @@
-"""The reads of reconcile: pages of rows that may need a repair, by keyset, each through its own index.
+"""The queries of reconcile: pages of rows that may need a repair. Each query uses its own index.
 
-A page function takes the cursor of the page before (None at first). It returns the rows, and the next cursor or None
-after the last page. Rows of the namespaces in `frozen` are left out.
+A function takes the cursor of the page before, or None for the first page. It returns the rows, and the next cursor or
+None after the last page. Rows of the namespaces in `frozen` are left out.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     statement = statement.where(schedules.c.upstream_id.is_(None))
-    # Use the order of the index: if many schedules are paused, PostgreSQL expects many rows and would walk all by uid.
+    # Use the order of the index. Without it, if many schedules are paused, PostgreSQL would read all schedules by uid.
     return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 
 
 def resuming(connection: Connection, until: datetime, after: str | None, limit: int) -> tuple[list[str], str | None]:
-    """Read paused schedules whose pause was to end by itself up to `until`."""
+    """Read paused schedules whose pause should have ended by itself by `until`."""
     is_paused = schedules.c.status == constant(ScheduleStatus.PAUSED)
     statement = sa.select(schedules.c.uid).where(RESUMES, schedules.c.resume_at <= until, is_paused)
     return _uids(connection, statement, after, limit)
@@ -83,7 +83,7 @@ def resuming(connection: Connection, until: datetime, after: str | None, limit: 
 def overdue(
     connection: Connection, until: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Read schedules without a success that they should have had by `until`, if this is not reported yet."""
+    """Read schedules that should have had a success by `until` but had none, if this is not reported yet."""
     is_meant = IS_WATCHED, schedules.c.overdue_at <= until, *is_outside(frozen)
     return _uids(connection, sa.select(schedules.c.uid).where(*is_meant), after, limit)
 
@@ -119,7 +119,7 @@ def _has(status: RunStatus) -> sa.ColumnElement[bool]:
 def pending(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
-    """Read runs that should be on their queue since `before`."""
+    """Read pending runs that should have been on their queue by `before`."""
     found = _has(RunStatus.PENDING), runs.c.executor == "rq", runs.c.queued_at <= before, HAS_JOB
     return _runs(connection, (*found, *is_outside(frozen, runs.c.schedule_uid)), after, limit)
 
@@ -134,13 +134,13 @@ def names_of(connection: Connection, uids: Collection[str]) -> dict[str, tuple[s
 def blocked(
     connection: Connection, before: datetime, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[Run], str | None]:
-    """Read pending runs that are blocked since `before` and not in line (no worker can take a run in line)."""
+    """Read pending runs that were blocked by `before` and are not in line. No worker can take a run in line."""
     found = WAITS_FOR_CODE, HAS_JOB, runs.c.blocked_at <= before, *is_outside(frozen, runs.c.schedule_uid)
     return _runs(connection, found, after, limit)
 
 
 def late_to_start(connection: Connection, now: datetime, after: str | None, limit: int) -> tuple[list[Run], str | None]:
-    """Read pending runs that may not start any more."""
+    """Read pending runs that are too late to start."""
     return _runs(connection, (is_late(now),), after, limit)
 
 
@@ -164,7 +164,7 @@ def _runs(
 def expected_to_end(
     connection: Connection, after: str | None, limit: int, frozen: Collection[str] = ()
 ) -> tuple[list[tuple[str, datetime, str]], str | None]:
-    """Read running live runs whose schedule expects a duration, unless they are already reported to take longer.
+    """Read running live runs whose schedule has `expect_duration`, unless they are reported to take longer already.
 
     Returns the uid of each run, when its attempt began, and the notifications of its schedule.
     """

@@ -1,9 +1,9 @@
-"""Pages of the runs of all schedules, in an order and by filters.
+"""Pages of the runs of all schedules, with filters and an order.
 
-A page is read along an index that has its order: of the uids (the order of creation), of the failed runs, of the runs
-that have not ended, or of the numbers of one schedule's runs. No index holds a workflow, a success or the text of an
-error, because each fire would write to such an index. So a page ends after `most_looked_at` searched runs, whatever is
-stored. It has the matches among them, and the cursor where the next page begins.
+A page is read along an index that has the page's order. There are indexes for uids (the order of creation), for failed
+runs, for unfinished runs, and for the numbers of one schedule's runs. No index has a workflow, a success or the text of
+an error, because each fire would write to such an index. So a page ends after `most_looked_at` searched runs, whatever
+is stored. It has the matches among these runs, and the cursor of the next page.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from rqsched.kernel.store.tables import (
 )
 
 SORTS = ("created", "-created", "-ended")
-"""The orders of a list: by creation, or, only for failed and lost runs, by their end."""
+"""The orders of a list: by creation or by end. A list by end has only failed and lost runs."""
 MOST_LOOKED_AT = 5_000
-"""How many runs one page searches for runs that match."""
+"""How many runs one page searches at most."""
 _MOST_AT_ONCE = 20_000
-"""How many runs one transaction searches, if a page takes several."""
+"""How many runs one transaction searches at most, if a page takes several transactions."""
 _INCARNATIONS = 20
-"""How many incarnations of an id one page searches."""
+"""How many incarnations of an id one page searches at most."""
 _BEYOND = 2**59
 """A number that no run has."""
 
@@ -64,22 +64,23 @@ class RunFilters(NamedTuple):
     namespace: str
     """The namespace of their schedules."""
     statuses: Sequence[str] = ()
-    """The statuses, of which `blocked` means blocked pending runs; empty for any."""
+    """The statuses; empty for any status. `blocked` means pending runs that are blocked."""
     schedule_id: str | None = None
     """The id of their schedules, deleted ones included; None for any."""
     workflow: str | None = None
     """The workflow they execute; None for any."""
     since: datetime | None = None
-    """Created (or, in the order of ends, ended) then or later; None for any time."""
+    """Created at this instant or later; None for any time. In a list by end: ended at this instant or later."""
     until: datetime | None = None
-    """Created (or ended) before; None for any time."""
+    """Created before this instant; None for any time. In a list by end: ended before this instant."""
     limit_group: str | None = None
     """The key of their group; None for any."""
     is_in_line: bool | None = None
-    """Of pending runs: whether they wait for a place of their group, or for a worker; None for any."""
+    """True selects pending runs that wait for a place of their group, False pending runs that wait for a worker; None
+    selects any run."""
     error: str | None = None
-    """A part of the text of their error, in upper or lower case, which only failed and lost runs have; None is any
-    run."""
+    """A part of the text of their error, in upper or lower case; None for any run. Only failed and lost runs have an
+    error."""
 
 
 class FoundRuns(NamedTuple):
@@ -88,9 +89,9 @@ class FoundRuns(NamedTuple):
     items: list[tuple[str, Run]]
     """The runs, each with the id of its schedule."""
     following: str | None
-    """The cursor of the next page; None after the last one."""
+    """The cursor of the next page; None after the last page."""
     is_cut: bool
-    """Whether the page stopped after the most runs that a page may search. Then it may be short or empty."""
+    """Whether the page ended because it has searched as many runs as it may. Such a page may be short or empty."""
 
 
 def fill_runs(
@@ -105,7 +106,7 @@ def fill_runs(
 ) -> Page[tuple[str, Run]]:
     """Read a page of runs in as many bounded transactions as necessary. Only the last page is short.
 
-    A page that `most` bounds may also be short. The default order is `-created`, or `-ended` with an `error` filter.
+    With `most`, any page may be short. The default order is `-created`, or `-ended` with an `error` filter.
     """
     found: list[tuple[str, Run]] = []
     sort, looked_at = sort or ("-created" if filters.error is None else "-ended"), MOST_LOOKED_AT
@@ -192,16 +193,16 @@ def _is_over(connection: Connection, filters: RunFilters, sort: str, walk: _Walk
 
 
 class _Walk(NamedTuple):
-    """An index along which runs are searched, from a place (the key of a run in this index) on."""
+    """A search for runs along an index. A *place* is the key of a run in this index."""
 
     within: list[sa.ColumnElement[bool]]
-    """The conditions that bound the walk: the condition of the index, the time, and the beginning."""
+    """The conditions that bound the search: the condition of the index, the times, and the place where it begins."""
     order: tuple[sa.Column[Any], ...]
-    """The columns of its order."""
+    """The columns by which the index is ordered."""
     is_descending: bool
     """Whether the index is read backwards."""
     schedule_uid: str = ""
-    """The incarnation whose runs these are; empty for the runs of all schedules."""
+    """The uid of the schedule (incarnation) whose runs are searched; empty for the runs of all schedules."""
     following: str | None = None
     """The cursor after the end of this walk; None if nothing follows, or if another walk follows."""
 
@@ -216,17 +217,17 @@ class _Walk(NamedTuple):
         return sa.tuple_(*self.order), bound_to(self.order, place)
 
     def is_after(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that a run lies behind a place."""
+        """Return the condition that a run lies after a place."""
         key, bound = self._compared(place)
         return key < bound if self.is_descending else key > bound  # type: ignore[no-any-return]
 
     def is_up_to(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that a run lies at a place or before it."""
+        """Return the condition that a run lies at a place or before the place."""
         key, bound = self._compared(place)
         return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
 
     def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
-        """Read the place of the last of `most` runs, only in the index; None if there are fewer."""
+        """Read the place of the last of the first `most` runs from the index; None if there are fewer runs."""
         statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
         return connection.execute(statement.offset(most - 1).limit(1)).first()
 
@@ -237,7 +238,7 @@ class _Walk(NamedTuple):
         return found
 
     def cursor_at(self, run: Run) -> str:
-        """Return the cursor of the page after a run, also a run of an incarnation that was walked before."""
+        """Return the cursor of the page after a run. The run may be of an incarnation of an earlier walk."""
         place = [getattr(run, column.name) for column in self.order]
         return self._replace(schedule_uid=self.schedule_uid and run.schedule_uid).cursor(place)
 
@@ -249,7 +250,7 @@ class _Walk(NamedTuple):
 
 
 def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
-    """Yield the walks of a page, one after another; none for a filter whose text no row can have and drivers refuse."""
+    """Yield the walks of a page; none if a filter has a null character, which no row has and drivers refuse."""
     if sort not in SORTS:
         raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
     if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
@@ -273,8 +274,8 @@ def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
 def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
     """Walk in the order of uids, which begin with the time.
 
-    If the filters select only unfinished runs, walk along their index. For a condition with bound values SQLite would
-    take an index with another order.
+    If the filters select only unfinished runs, walk along the index of these. The condition has no bound values,
+    because SQLite would then take an index with another order.
     """
     meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
     is_open = len(meant) == 1 and meant <= UNFINISHED
@@ -311,7 +312,7 @@ def _by_number(
 
 
 def _incarnations(connection: Connection, filters: RunFilters, start: str, *, is_descending: bool) -> list[str]:
-    """Read the uids of an id's incarnations from `start` on, one more than a page searches."""
+    """Read the uids of an id's incarnations from `start` on, at most one more than a page searches."""
     named = schedules.c.namespace == filters.namespace, schedules.c.schedule_id == filters.schedule_id
     bound = [schedules.c.uid <= start if is_descending else schedules.c.uid >= start] if start else []
     keys = schedules.c.created_at, schedules.c.uid

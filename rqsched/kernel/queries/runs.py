@@ -1,7 +1,7 @@
-"""Queries that list, count and find runs, and dead letters: failed runs that are kept to be listed.
+"""Queries that list, count and find runs.
 
 Every query is bounded, whatever is stored. A *live* run is a run that no backfill started. A *slim* run or schedule is
-read without its large columns, such as the arguments.
+read without its large columns, such as the arguments. A *dead letter* is a failed run that is kept in a list.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from rqsched.kernel.store.tables import (
 from rqsched.when.moved import REACH
 
 MOST_AHEAD = 1_000
-"""How many runs in line ahead of a run are counted at most."""
+"""How many of the runs ahead of a run in line are counted at most."""
 
 
 def list_runs(
@@ -83,7 +83,7 @@ def list_runs(
     """Read runs of a schedule, newest first. The status `blocked` selects the pending runs that are blocked.
 
     `is_live` leaves out the runs of backfills, and `backfill_uid` selects the runs of one backfill.
-    `most` and `is_slim` are as in `list_schedules`; slim runs have no lineage, attempts and result either.
+    `most` and `is_slim` are as in `list_schedules`. Slim runs also have no lineage, no attempts and no result.
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
     if statuses:
@@ -102,12 +102,12 @@ def list_runs(
 
 
 def to_show(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs with the shown values that are in other rows. If a run needs such values, this costs a query."""
+    """Add the values of other rows that are shown with runs. This costs a query only if a run needs such values."""
     return with_upstreams(connection, with_places(connection, found))
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs with their places in line. If no run is in line, nothing is read.
+    """Add the places in line of runs. If no run is in line, nothing is read.
 
     The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` runs are ahead.
     """
@@ -134,7 +134,7 @@ _LINE = sa.select(_BOTH.c.uid).order_by(*line_order(_BOTH)).limit(MOST_AHEAD)
 def is_one_of(statuses: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return the condition that a run has one of these statuses.
 
-    `blocked` means blocked pending runs, `expired` expired cancelled ones.
+    `blocked` means pending runs that are blocked, and `expired` means cancelled runs that have expired.
     """
     is_one = runs.c.status.in_([name for name in statuses if name not in {BLOCKED, EXPIRED}])
     more = [(BLOCKED, WAITS_FOR_CODE), (EXPIRED, IS_EXPIRED)]
@@ -209,11 +209,11 @@ class FailureMark(NamedTuple):
     """The values by which failed and lost runs are grouped."""
 
     schedule_uid: str
-    """Its schedule."""
+    """The uid of the run's schedule."""
     uid: str
-    """Its uid."""
+    """The uid of the run."""
     error: str
-    """The beginning of its error. For a traceback, whose error is at the end, it is `Traceback` and the end."""
+    """The beginning of the run's error. If this is a traceback, which ends with the error: `Traceback` and its end."""
 
 
 def failed_since(
@@ -221,8 +221,8 @@ def failed_since(
 ) -> tuple[list[FailureMark], datetime]:
     """Read a namespace's runs that failed or were lost since `since`, newest first.
 
-    Only the newest failures of all namespaces are searched. Also returns the time from which the result is complete: it
-    is later than `since` if all namespaces have more failures than are searched.
+    Only the newest failures of all namespaces are searched. Also returns the time from which the result is complete.
+    This time is later than `since` if all namespaces together have more failures than are searched.
     """
     order = runs.c.ended_at.desc(), runs.c.uid.desc()
     last = sa.select(runs.c.ended_at).where(HAS_FAILED, runs.c.ended_at >= since).order_by(*order)
@@ -269,7 +269,8 @@ def failures_of(connection: Connection, uids: Sequence[str]) -> dict[str, Failed
 def recent_runs(connection: Connection, namespace: str, limit: int) -> list[tuple[str, Run]]:
     """Read the newest runs of a namespace, newest first, each with the id of its schedule.
 
-    The runs of a busy namespace are among the newest runs of all. Only for other namespaces their schedules are read.
+    The newest runs of all namespaces are searched first, because the runs of a busy namespace are among them. If they
+    are too few, the runs are read through the schedules of the namespace.
     """
     newest = runs.c.uid.desc()  # uids begin with the time, so the primary key is in the order of creation
     statement = _SELECT_NAMED.where(schedules.c.namespace == namespace).order_by(newest).limit(limit)
@@ -284,7 +285,7 @@ _LOOKED_AT = 200
 
 
 class LastRun(NamedTuple):
-    """The newest run in the description of a schedule."""
+    """The newest run of a schedule, for the schedule's description."""
 
     schedule_uid: str
     """The schedule."""
@@ -293,13 +294,13 @@ class LastRun(NamedTuple):
     attempt: int
     """The current attempt of the run."""
     blocked_at: datetime | None
-    """When a worker could not find its workflow."""
+    """When a worker could not find the run's workflow."""
     blocked_reason: str | None
-    """The worker that could not find its code, and the reason."""
+    """The worker that could not find the run's workflow, and the reason."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it waits for a worker that can find its workflow."""
+        """Whether the run waits for a worker that can find its workflow."""
         return self.blocked_at is not None and self.status is RunStatus.PENDING
 
 
@@ -309,7 +310,7 @@ _SELECT_LATEST = sa.select(
 
 
 def last_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, LastRun]:
-    """Read the description of the newest run of each schedule, by the schedule's uid."""
+    """Read the newest run of each schedule, by the schedule's uid."""
     uids = [schedule.last_run_uid for schedule in found if schedule.last_run_uid]
     if not uids:
         return {}
@@ -318,16 +319,19 @@ def last_runs(connection: Connection, found: Sequence[Schedule]) -> dict[str, La
 
 
 class Streak(NamedTuple):
-    """The failures in a row of a schedule."""
+    """A schedule's newest failures in a row."""
 
     since: datetime | None = None
-    """When the first of them ended; None if it is not kept."""
+    """When the first of these failures ended; None if it is not stored any more."""
     succeeded_at: datetime | None = None
-    """When the newest successful live run before them ended; None if the searched runs before have none."""
+    """When the newest success before these failures ended; None if the searched runs have none."""
 
 
 def streaks(connection: Connection, found: Iterable[Schedule]) -> dict[str, Streak]:
-    """Read the failures in a row of each schedule that has some, by the schedule's uid; at most `MOST_AHEAD` each."""
+    """Read the newest failures in a row of each schedule that has any, by the schedule's uid.
+
+    If a schedule has more than `MOST_AHEAD` of them, its times are None.
+    """
     told = {one.uid: Streak() for one in found if one.consecutive_failures}
     first, success = [], []
     for one in found:
@@ -349,18 +353,18 @@ def streaks(connection: Connection, found: Iterable[Schedule]) -> dict[str, Stre
 
 
 _BEFORE = 50
-"""How many runs before failures in a row are searched for a success."""
+"""How many runs before the failures in a row are searched for a success."""
 
 
 class RunOutline(NamedTuple):
     """The values of one run that a chart needs."""
 
     uid: str
-    """Its uid."""
+    """The uid of the run."""
     schedule_uid: str
-    """Its schedule's incarnation."""
+    """The uid of its schedule."""
     number: int
-    """Its number within the schedule."""
+    """The number of the run within the schedule."""
     status: str
     """The status of the run."""
     kind: str
@@ -368,23 +372,23 @@ class RunOutline(NamedTuple):
     occurrence_at: datetime
     """The nominal time."""
     due_at: datetime | None
-    """When it was to start."""
+    """When the run was due to start."""
     started_at: datetime | None
     """When the newest attempt began."""
     ended_at: datetime | None
-    """When it ended."""
+    """When the run ended."""
     attempt: int
-    """The newest attempt."""
+    """The number of the newest attempt."""
 
     @property
     def waited(self) -> timedelta | None:
-        """The time from the due time to the begin of the first attempt; None if that is not known."""
+        """The time from the due time to the start of the first attempt; None if this start is not known."""
         is_known = self.due_at is not None and self.started_at is not None and self.attempt == 1
         return max(self.started_at - self.due_at, timedelta(0)) if is_known else None  # type: ignore[operator]
 
     @property
     def took(self) -> timedelta | None:
-        """How long its newest attempt took; None before its end."""
+        """How long the newest attempt took; None before the end of the run."""
         return None if self.started_at is None or self.ended_at is None else self.ended_at - self.started_at
 
 
@@ -392,7 +396,7 @@ _OUTLINE = [runs.c[name] for name in RunOutline._fields]
 
 
 def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict[str, list[RunOutline]]:
-    """Read the newest live runs of each schedule, oldest first, by the schedule's uid; no runs of backfills."""
+    """Read the newest `count` live runs of each schedule, by the schedule's uid. The oldest of them comes first."""
     if not uids:
         return {}
     each = []
@@ -406,7 +410,7 @@ def newest_runs(connection: Connection, uids: Sequence[str], count: int) -> dict
 
 
 def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most: int) -> dict[str, dict[str, int]]:
-    """Count the runs of each backfill by status, its first `most` runs; a backfill without runs is left out."""
+    """Count the first `most` runs of each backfill by status. A backfill without runs is left out."""
     found: dict[str, dict[str, int]] = {}
     for uid in backfill_uids:
         first = sa.select(runs.c.status).where(runs.c.backfill_uid == uid).order_by(runs.c.number).limit(most)
@@ -418,7 +422,7 @@ def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most:
 
 
 def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime, end: datetime) -> Run | None:
-    """Read the run of the first occurrence in [start, end) that has one; a trigger's run stands for no occurrence."""
+    """Read the run of the first occurrence in [start, end) that has a run. Runs of triggers are no such runs."""
     within = runs.c.occurrence_at >= start, runs.c.occurrence_at < end
     found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *within)
     row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()
@@ -426,7 +430,7 @@ def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime
 
 
 def run_standing_for(connection: Connection, schedule_uid: str, nominal: datetime) -> Run | None:
-    """Read the run on another day to which a nominal instant was moved."""
+    """Read the run for a nominal instant that was moved to another day."""
     near = runs.c.occurrence_at > nominal - REACH, runs.c.occurrence_at < nominal + REACH
     named = runs.c.nominals.contains(f'"{iso_utc(nominal)}"', autoescape=True)
     found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *near, named)
@@ -446,7 +450,7 @@ def neighbours(connection: Connection, schedule_uid: str, number: int) -> tuple[
 
 
 def runs_ahead(connection: Connection, schedule_uids: Collection[str]) -> dict[str, RunOutline]:
-    """Read the oldest run of each schedule that has begun or may begin, by the schedule's uid."""
+    """Read, for each schedule, the oldest unfinished run that has begun or may begin; by the schedule's uid."""
     if not schedule_uids:
         return {}
     begun = [status.value for status in (RunStatus.RUNNING, RunStatus.PENDING, RunStatus.RETRYING)]
@@ -456,7 +460,7 @@ def runs_ahead(connection: Connection, schedule_uids: Collection[str]) -> dict[s
 
 
 def success_before(connection: Connection, schedule_uid: str, number: int) -> RunOutline | None:
-    """Read the newest run before a run that succeeded and is no backfill's, among the `MOST_AHEAD` runs before it."""
+    """Read the newest successful live run before the run `number`, among the `MOST_AHEAD` live runs before it."""
     live = sa.select(*_OUTLINE).where(runs.c.schedule_uid == schedule_uid, ~IS_BACKFILLED, runs.c.number < number)
     before = live.order_by(runs.c.number.desc()).limit(MOST_AHEAD).subquery()
     found = sa.select(before).where(before.c.status == RunStatus.SUCCEEDED.value).order_by(before.c.number.desc())
@@ -476,26 +480,26 @@ class Outcome(NamedTuple):
     runs: int
     """How many runs."""
     late: list[int]
-    """The start delays after the due times, in microseconds, of the live runs whose first attempt is their newest."""
+    """How many microseconds after its due time each run started. Only live runs in their first attempt are included."""
     took: int
     """The total microseconds of the newest attempts of ended runs, without waits for targets."""
 
 
 BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
-"""The key of `outcomes` for the queue that a run names; None is the default one."""
+"""The key of `outcomes` for the queue that a run names; None is the default queue."""
 
 
 def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.ColumnElement[bool], datetime]:
-    """Return the condition of the `most` newest of all runs since `start`, and when the oldest of these was created."""
+    """Return a condition for the newest runs since `start`, at most `most`, and when the oldest of them was created."""
     return newest_since(connection, runs, start, most)
 
 
 def outcomes(
     connection: Connection, namespace: str | None, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
 ) -> list[Outcome]:
-    """Count the runs that are `is_among`, of a namespace or of all, by the values of `key`.
+    """Count the runs that meet the condition `is_among`, of a namespace or of all, by the values of `key`.
 
-    SQL counts, because rows are slow to read.
+    SQL counts, because it would be slow to read the rows.
     """
     microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
     late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
@@ -513,15 +517,18 @@ def outcomes(
 
 
 def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
-    """Return the condition that runs are of a namespace. It takes a third of the time, so none if there is no other."""
-    # Compare both ends of the index: a plan made without the values would read all schedules for `<` and `>`.
+    """Return the condition that runs are of a namespace, or none if all schedules are of this namespace.
+
+    The condition would take a third of the query's time.
+    """
+    # Compare the first and the last namespace of the index. With `<` and `>`, a plan would read all schedules.
     ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
     known = {*connection.execute(sa.select(*ends)).one()}
     return [of_schedule(schedules.c.namespace, runs) == namespace] if known - {namespace} else []
 
 
 def slot_of_creation(connection: Connection, start: datetime, width: timedelta) -> sa.ColumnElement[int]:
-    """Return the number of the slot, `width` long, in which a run was created; negative before the first slot."""
+    """Return the number of the time slot in which a run was created; -1 before `start`. Each slot is `width` long."""
     since = dialect_of(connection).microseconds(runs.c.created_at) - int(start.timestamp()) * 1_000_000
     step = width // timedelta(microseconds=1)
     return sa.case((since < 0, -1), else_=since // step)
@@ -535,7 +542,7 @@ class Waiting(NamedTuple):
     number: int
     """How many runs or targets wait."""
     since: datetime | None
-    """Since when the first of them waits for a worker; None if all are blocked."""
+    """Since when the first of these has waited for a worker; None if all are blocked."""
 
 
 def waiting_by_queue(
@@ -543,8 +550,8 @@ def waiting_by_queue(
 ) -> list[Waiting]:
     """Count the pending runs and targets of a namespace, or of all, by the queue of the main Redis that they name.
 
-    Only the `most` oldest runs, and targets, of all namespaces are read. A queue may appear twice. Runs of `frozen`
-    namespaces, which wait for a thaw, are left out.
+    Only the `most` oldest runs and the `most` oldest targets of all namespaces are read. A queue may appear twice: for
+    runs and for targets. Runs of `frozen` namespaces are left out, because they wait for a thaw.
     """
     found: list[Waiting] = []
     is_meant = _IS_PENDING_IN_RQ if not frozen else sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
@@ -568,9 +575,9 @@ def waiting_by_queue(
 def waiting(
     connection: Connection, limit: int, namespace: str | None = None, frozen: Collection[str] = ()
 ) -> list[tuple[Schedule, Run]]:
-    """Read the runs that wait for an attempt to begin, each with its schedule, the oldest first.
+    """Read the runs of a namespace, or of all, that wait for an attempt to begin, with their schedules, oldest first.
 
-    The runs are those in a namespace, or in all namespaces but the `frozen` ones.
+    Runs of `frozen` namespaces are left out.
     """
     statuses = [status.value for status in (RunStatus.PENDING, RunStatus.RETRYING, RunStatus.BUFFERED)]
     is_meant = [IS_OPEN, runs.c.status.in_(statuses), *is_outside(frozen)]
@@ -581,7 +588,7 @@ def waiting(
 
 
 def running(connection: Connection, namespace: str | None, most: int) -> list[tuple[Schedule, datetime]]:
-    """Read the schedules (slim) whose live runs execute, and since when each run does; the `most` oldest runs."""
+    """Read the `most` oldest live runs that execute: for each, its schedule (slim) and when its attempt began."""
     is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
     statement = (
         SELECT_SLIM_SCHEDULES.add_columns(runs.c.started_at)
@@ -603,7 +610,7 @@ _IS_PENDING_TARGET = (
 
 
 def blocked_runs(connection: Connection, namespace: str | None, limit: int) -> list[tuple[Schedule, str | None]]:
-    """Read why runs of a namespace, or of all, are blocked, each with its schedule (slim), longest first."""
+    """Read the blocked runs of a namespace, or of all: for each, its schedule (slim) and the reason; oldest first."""
     statement = (
         SELECT_SLIM_SCHEDULES.add_columns(runs.c.blocked_reason)
         .join_from(schedules, runs, runs.c.schedule_uid == schedules.c.uid)
@@ -645,7 +652,7 @@ class DeadLetters(NamedTuple):
     queue: str | None
     """The queue they were on; None shows all."""
     default_queue: str
-    """The queue of runs that name none."""
+    """The queue of runs that name no queue."""
 
 
 def page_of_dead_letters(
@@ -671,14 +678,14 @@ def count_dead_letters(connection: Connection, wanted: DeadLetters) -> int:
 
 
 def find_dead_letter(connection: Connection, uid: str, *, namespace: str) -> tuple[Run, Schedule] | None:
-    """Read one dead letter with its schedule; None when there is none in the namespace."""
+    """Read one dead letter with its schedule; None if the namespace has no such dead letter."""
     statement = _SELECT_DEAD_LETTERS.where(IS_DEAD_LETTER, runs.c.uid == uid, schedules.c.namespace == namespace)
     row = connection.execute(statement).first()
     return None if row is None else to_run_and_schedule(connection, row)
 
 
 def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> bool:
-    """Take a run off the dead letters; returns whether it was one of the namespace."""
+    """Remove a run from the dead letters; returns whether it was a dead letter of the namespace."""
     is_parent = schedules.c.uid == runs.c.schedule_uid, schedules.c.namespace == namespace
     statement = sa.update(runs).where(
         runs.c.uid == uid, IS_DEAD_LETTER, sa.select(schedules.c.uid).where(*is_parent).exists()
@@ -687,7 +694,7 @@ def forget_dead_letter(connection: Connection, uid: str, *, namespace: str) -> b
 
 
 def take_off_dead_letters(connection: Connection, uids: Sequence[str]) -> None:
-    """Take runs that are run again off the dead letters; their schedule is locked."""
+    """Remove runs from the dead letters, because they begin again. The caller has locked their schedule."""
     retried = dialect_of(connection).one_of(runs.c.uid, uids)
     connection.execute(sa.update(runs).where(retried, IS_DEAD_LETTER).values(dead_letter_at=None))
 

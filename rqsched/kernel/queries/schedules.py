@@ -1,8 +1,9 @@
-"""Pages of schedules in an order, and other queries that count and find schedules.
+"""Pages of schedules, and other queries that count and find schedules.
 
-No index holds a workflow, a label or a part of an id, because each fire would write to it. A page with such a filter is
-read along the index of its order. The page ends after `most_looked_at` schedules, with the matches so far and the place
-where the next page begins. Cursors are keyset cursors: a page costs the same at any depth.
+No index has a workflow, a label or a part of an id, because each fire would write to such an index. A page with such a
+filter is read along the index that has the page's order. It ends after `most_looked_at` searched schedules. It has the
+matches among these, and the place where the next page begins. Cursors are keyset cursors, so the hundredth page costs
+as much as the first.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from rqsched.kernel.store.tables import (
 )
 
 TIMES = {"created": schedules.c.created_at, "next": schedules.c.due_at}
-"""The instants that filters bound and lists are ordered by."""
+"""The instants by which lists can be filtered and ordered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,17 @@ class Filters:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Labels that the schedule has, among others."""
     search_attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Search attributes that the schedule has, among others; values and their JSON types are equal."""
+    """Search attributes that the schedule has, among others. Values and their JSON types must be equal."""
     text: str | None = None
     """A part of the id, in upper or lower case."""
     overdue: bool | None = None
     """Whether the schedule has been without a success for as long as it allows (overdue)."""
     failing: bool = False
-    """Only active ones whose newest runs all failed (`REPEATEDLY`)."""
+    """Only active schedules whose newest runs all failed (`REPEATEDLY`)."""
     created_since: datetime | None = None
-    """Created then or later."""
+    """Created at this instant or later."""
     created_until: datetime | None = None
-    """Created before."""
+    """Created before this instant."""
     next_since: datetime | None = None
     """Fires next at this instant or later."""
     next_until: datetime | None = None
@@ -106,7 +107,7 @@ class Filters:
         return is_fixed and not (self.labels or self.search_attributes or any(times))
 
     def within(self, name: str) -> list[sa.ColumnElement[bool]]:
-        """Return the bounds of an instant, `created` or `next`."""
+        """Return the conditions that bound an instant, `created` or `next`."""
         column, start, end = TIMES[name], getattr(self, f"{name}_since"), getattr(self, f"{name}_until")
         return [*([] if start is None else [column >= start]), *([] if end is None else [column < end])]
 
@@ -116,8 +117,8 @@ def conditions_of(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of the filters.
 
-    In a walk along an index each row is compared, so no partial index is named. No index may be used for the `hidden`
-    columns.
+    With `is_walked`, the page is read along one index and each row is compared. So the conditions name no partial
+    index. The conditions also prevent the use of an index for the `hidden` columns.
     """
     columns = {name: dialect.unindexed(column) if name in hidden else column for name, column in schedules.c.items()}
     is_named = not dialect.has_statistics and not is_walked
@@ -146,10 +147,11 @@ def conditions_of(
 def has_status(
     statuses: Sequence[str], column: sa.ColumnElement[Any] = schedules.c.status, *, is_named: bool
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a schedule has one of these statuses; `is_named` repeats the condition of the index.
+    """Return the condition that a schedule has one of these statuses.
 
-    SQLite uses a partial index only if the query repeats its condition. PostgreSQL finds the index by itself, and would
-    expect too few rows from a repeated condition.
+    With `is_named`, this repeats the condition of the partial index, because SQLite uses a partial index only if the
+    query has the same condition. PostgreSQL finds the index by itself, and would expect too few rows from a repeated
+    condition.
     """
     found = _is_one_of(statuses, ScheduleStatus, column)
     if ScheduleStatus.DELETED not in statuses:
@@ -171,7 +173,7 @@ def _ended_badly(outcomes: Iterable[str]) -> bool:
 
 
 def _is_one_of(words: Sequence[str], known: type[StrEnum], column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Return a condition of literals: with values bound later, no plan could use the partial index of exceptions."""
+    """Return a condition with literals, because with bound values no plan could use the partial index of exceptions."""
     wanted = [constant(one) for one in known if one in words]
     return column == wanted[0] if len(wanted) == 1 else column.in_(wanted)
 
@@ -181,7 +183,7 @@ SORTS = {
     for name, column in {**TIMES, "id": schedules.c.schedule_id}.items()
     for sign in ("", "-")
 }
-"""The orders of a list: by creation, by next fire (only schedules that have one), by id."""
+"""The orders of a list: by creation, by next fire (only schedules with a next time), by id."""
 MOST_LOOKED_AT = 2_000
 """How many schedules one page searches for matches of a filter without an index."""
 Position = tuple[datetime | str, str]
@@ -194,9 +196,9 @@ class Found(NamedTuple):
     items: list[Schedule]
     """The schedules."""
     following: Position | None
-    """The place after which the next page begins; None after the last one."""
+    """The place after which the next page begins; None after the last page."""
     is_cut: bool
-    """Whether the page stopped after the most schedules that a page may search. Then it may be short or empty."""
+    """Whether the page ended because it has searched as many schedules as it may. Such a page may be short or empty."""
 
 
 def require_limit(limit: int, most: int = MAX_PAGE) -> int:
@@ -225,7 +227,7 @@ def list_schedules(
     most_looked_at: int | None = None,
     is_slim: bool = False,
 ) -> Page[Schedule]:
-    """Read a page of schedules; see `search_schedules`. With `most_looked_at` it may be short, or empty."""
+    """Read a page of schedules; see `search_schedules`. With `most_looked_at` the page may be short or empty."""
     of = "schedules", filters.namespace, sort
     place = unbind_cursor(cursor, *of)
     after = None if place is None else read_cursor(place, is_text=SORTS[sort][0] is schedules.c.schedule_id)
@@ -249,7 +251,7 @@ def fill_page(
 ) -> Page[Schedule]:
     """Read a page of schedules in as many bounded transactions as necessary. Only the last page is short.
 
-    With `is_short_enough` a page may end after one schedule, as it may if `most` bounds its characters.
+    With `is_short_enough`, a page may end after one schedule. Use it with `most`, which bounds a page's characters.
     """
     found: list[Schedule] = []
     looked_at = MOST_LOOKED_AT
@@ -270,7 +272,7 @@ def fill_page(
 
 
 _MOST_AT_ONCE = 16_000
-"""How many schedules one transaction searches, if a page takes several."""
+"""How many schedules one transaction searches at most, if a page takes several transactions."""
 
 
 def search_schedules(
@@ -287,9 +289,10 @@ def search_schedules(
 ) -> Found:
     """Read a page in one of SORTS after a place, of at most `most` characters (`cut_to_size`).
 
-    `is_slim` leaves arguments, memo and search attributes empty. `most_looked_at` None looks at every schedule.
+    `is_slim` leaves arguments, memo and search attributes empty. If `most_looked_at` is None, every schedule is
+    searched.
     """
-    if most_looked_at is None:  # SQLite would sort all schedules of a namespace for each page of next fires
+    if most_looked_at is None:  # else SQLite would sort all schedules of a namespace for a page of next fires
         plan = _Plan(_Way.WALKED if _is_by_hand(connection, sort) else _Way.ANY)
     else:
         plan = _plan(connection, filters, sort, after, most_looked_at)
@@ -314,13 +317,13 @@ class _Way(Enum):
     """How a page is read. SQLite gets hints; PostgreSQL uses its statistics."""
 
     ANY = auto()
-    """The plan of the database, because an index has the matching rows in the order."""
+    """As the database plans it, because an index has the matching rows in the page's order."""
     WALKED = auto()
-    """Along the index of the order, past schedules that do not match."""
+    """Along the index that has the page's order, past schedules that do not match."""
     SORTED = auto()
-    """An index that few schedules match, which are then sorted."""
+    """Through an index that selects few schedules. These are then sorted."""
     DUE = auto()
-    """By the index of next fires, because few schedules of all namespaces are within the requested times."""
+    """Through the index of next fires, because few schedules of all namespaces are within the requested times."""
 
 
 class _Plan(NamedTuple):
@@ -329,7 +332,7 @@ class _Plan(NamedTuple):
     way: _Way = _Way.ANY
     """The way to read it."""
     end: Position | None = None
-    """The last place to look at; None reads to the end."""
+    """The last place that is searched; None searches to the end."""
 
 
 def _given(name: str, place: Position | None) -> dict[str, Any]:
@@ -387,7 +390,7 @@ def _page(
 
 
 _page_once = lru_cache(maxsize=256)(_page)
-"""The same for repeated queries, because building a statement takes as long as executing it."""
+"""`_page` with a cache, because building a statement takes as long as executing it."""
 
 
 def _direction(sort: str, order: Sequence[sa.ColumnElement[Any]]) -> list[sa.ColumnElement[Any]]:
@@ -404,9 +407,9 @@ def _has_place(sort: str, filters: Filters) -> list[sa.ColumnElement[bool]]:
 
 
 def _plan(connection: Connection, filters: Filters, sort: str, after: Position | None, most: int) -> _Plan:
-    """Decide how to read a page. If few schedules can match, they are sorted; otherwise they are searched in the order.
+    """Decide how to read a page. If few schedules can match, sort them. Otherwise search all in the page's order.
 
-    SQLite, without statistics, would expect few schedules in a namespace and sort them all by their next fires.
+    Without this decision SQLite, which has no statistics, would sort all schedules of a namespace by their next fires.
     """
     if filters.namespace is None:
         return _Plan()
@@ -453,7 +456,7 @@ _Few = tuple[sa.ColumnElement[bool], tuple[sa.Column[Any], ...]]
 def _exceptions(filters: Filters, *, is_named: bool) -> list[_Few]:
     """Return the filters that an index of exceptions covers, or that bound an instant, each with the index's order.
 
-    In the order of the index, PostgreSQL counts without reading a row.
+    If rows are counted in the order of the index, PostgreSQL reads only the index.
     """
     uid, schedule_id, found = schedules.c.uid, schedules.c.schedule_id, list[_Few]()
     statuses = {*filters.statuses}
@@ -493,7 +496,7 @@ def _end(connection: Connection, filters: Filters, sort: str, after: Position | 
         owner = dialect_of(connection).unindexed(schedules.c.namespace)
     looked_at = sa.select(column, schedules.c.uid).where(owner == filters.namespace, *_has_place(sort, filters))
     if column is schedules.c.schedule_id:
-        looked_at = looked_at.where(IS_LIVE)  # of its index; the index by creation holds deleted ones, too
+        looked_at = looked_at.where(IS_LIVE)  # as in the index by id; the index by creation also has deleted schedules
     else:
         looked_at = looked_at.where(*filters.within(sort.removeprefix("-")))
     order = (column, schedules.c.uid)
@@ -507,13 +510,16 @@ def _end(connection: Connection, filters: Filters, sort: str, after: Position | 
 
 
 def count_schedules(connection: Connection, filters: Filters) -> int:
-    """Count the schedules that all pages of a list show together. By status alone, only indexes are read."""
+    """Count the schedules that all pages of a list show together.
+
+    If the filters are only a namespace and statuses, only indexes are read.
+    """
     dialect = dialect_of(connection)
     is_named = not dialect.has_statistics
     if replace(filters, namespace=None, statuses=()) != Filters():
         return _count(connection, *conditions_of(dialect, filters))
     wanted = {status for status in ScheduleStatus if status in (filters.statuses or _SHOWN)}
-    # One index has all schedules of a namespace; the indexes of exceptions have the ones that are not active.
+    # One index has all schedules of a namespace. The indexes of exceptions have the schedules that are not active.
     has_active = ScheduleStatus.ACTIVE in wanted
     counted = _EXCEPTIONS - wanted if has_active else wanted
     owner = [] if filters.namespace is None else [schedules.c.namespace == filters.namespace]
@@ -530,7 +536,7 @@ def _count(connection: Connection, *conditions: sa.ColumnElement[bool]) -> int:
 
 
 def count_up_to(connection: Connection, filters: Filters, most: int) -> int:
-    """Count schedules that an index of exceptions has, such as failing ones, up to `most`."""
+    """Count schedules up to `most`. The filters should have an index of exceptions, as failing schedules have."""
     dialect = dialect_of(connection)
     few = _exceptions(filters, is_named=not dialect.has_statistics)
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules)
@@ -548,7 +554,7 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     ]
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
     active = _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
-    if active < most and max(exceptions) >= most:  # active ones may come far behind these, whose rows are not read
+    if active < most and max(exceptions) >= most:  # perhaps the searched schedules were mostly inactive
         others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
         active = max(0, _count_up_to(connection, others + most, owner) - others)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
@@ -562,13 +568,13 @@ def count_active(connection: Connection, namespace: str | None, most: int) -> in
 
 
 _LOOKED_AT = 5
-"""This many times the counted schedules are searched. These are all schedules, unless another status has as many."""
+"""To count up to `most` active schedules, this many times `most` schedules of any status are searched."""
 
 
 def _count_up_to(
     connection: Connection, most: int, *conditions: sa.ColumnElement[bool], order: Sequence[sa.Column[Any]] = ()
 ) -> int:
-    """Count the rows that meet the conditions."""
+    """Count the rows that meet the conditions, up to `most`."""
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions).order_by(*order)
     counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
     return connection.execute(counted).scalar_one()
@@ -601,7 +607,7 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
 
 
 def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Schedule | None:
-    """Read the newest incarnation of a schedule's id that was created before the schedule, and up to an instant."""
+    """Read the newest earlier incarnation of a schedule's id that was created by an instant."""
     is_before = schedules.c.created_at <= at, schedules.c.uid < schedule.uid, IS_DELETED
     same = schedules.c.namespace == schedule.namespace, schedules.c.schedule_id == schedule.schedule_id
     newest = schedules.c.created_at.desc(), schedules.c.uid.desc()
@@ -615,7 +621,7 @@ def soonest(connection: Connection, namespace: str, limit: int) -> list[Schedule
 
 
 def resuming(connection: Connection, filters: Filters, until: datetime) -> list[Schedule]:
-    """Read paused schedules that match and whose pause ends by itself before `until`, the earliest first; slim."""
+    """Read the matching paused schedules (slim) whose pause ends by itself before `until`, the earliest end first."""
     meant = RESUMES, schedules.c.resume_at < until, has_status((ScheduleStatus.PAUSED.value,), is_named=False)
     statement = SELECT_SLIM_SCHEDULES.where(*meant, *conditions_of(dialect_of(connection), filters))
     order = schedules.c.resume_at, schedules.c.uid
@@ -625,14 +631,20 @@ def resuming(connection: Connection, filters: Filters, until: datetime) -> list[
 def late(
     connection: Connection, namespace: str | None, since: datetime, limit: int, frozen: Collection[str] = ()
 ) -> list[Schedule]:
-    """Read the active schedules of a namespace, or of all but `frozen` ones, due up to `since`; the earliest first."""
+    """Read the active schedules of a namespace, or of all, that were due by `since`, the earliest first.
+
+    Schedules of `frozen` namespaces are left out.
+    """
     return _first_due(connection, namespace, limit, schedules.c.due_at <= since, *is_outside(frozen))
 
 
 def count_late(
     connection: Connection, namespace: str | None, since: datetime, most: int, frozen: Collection[str] = ()
 ) -> int:
-    """Count these schedules, up to `most`, the earliest first. Without an order, a plan could read all schedules."""
+    """Count the schedules that `late` reads, up to `most`.
+
+    They are counted in order, because a plan without an order could read all schedules.
+    """
     owner = _is_of(namespace, dialect_of(connection).unindexed(schedules.c.namespace))
     is_meant = IS_ACTIVE, schedules.c.due_at <= since, *owner, *is_outside(frozen)
     return _count_up_to(connection, most, *is_meant, order=(schedules.c.due_at, schedules.c.uid))
@@ -691,9 +703,9 @@ def failing(connection: Connection, namespace: str | None, limit: int) -> list[S
 def unsuccessful(
     connection: Connection, namespace: str | None, limit: int, frozen: Collection[str] = ()
 ) -> list[Schedule]:
-    """Read the schedules of a namespace, or of all but `frozen` ones, without a success for as long as they allow.
+    """Read the overdue schedules of a namespace, or of all, the longest overdue first.
 
-    The longest first.
+    Schedules of `frozen` namespaces are left out.
     """
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_OVERDUE, IS_LIVE, *is_outside(frozen))
     order = schedules.c.overdue_since, schedules.c.uid
@@ -701,7 +713,10 @@ def unsuccessful(
 
 
 def limited_to_environments(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
-    """Read active schedules of a namespace, or of all, that fire only in some environments; looks at all that fire."""
+    """Read the active schedules of a namespace, or of all, that fire only in some environments.
+
+    This reads all active schedules.
+    """
     is_limited = schedules.c.policies.contains('"environments":', autoescape=True)
     statement = SELECT_SCHEDULES.where(*_is_of(namespace), IS_ACTIVE, is_limited).order_by(schedules.c.uid)
     return to_schedules(connection, connection.execute(statement.limit(limit)).all())

@@ -57,7 +57,7 @@ def count_long_runs(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_late(connection: Connection, until: datetime) -> list[tuple[str, int, datetime]]:
-    """Count active schedules due up to `until`; returns (namespace, count, the earliest time one was due)."""
+    """Count active schedules that are due by `until`; returns (namespace, count, the earliest due time)."""
     earliest = sa.func.min(schedules.c.due_at, type_=schedules.c.due_at.type)
     statement = sa.select(schedules.c.namespace, sa.func.count(), earliest).where(
         IS_ACTIVE, schedules.c.due_at <= until
@@ -76,7 +76,7 @@ def count_failing(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:
-    """Count notifications that wait or were given up since an instant; returns (namespace, status, count)."""
+    """Count waiting notifications, and those given up since an instant; returns (namespace, status, count)."""
     source, by = _with_schedules(deliveries), [deliveries.c.status]
     has_failed = HAS_FAILED_DELIVERY, deliveries.c.ended_at >= failed_since
     return _counted(connection, source, by, IS_OPEN_DELIVERY) + _counted(connection, source, by, *has_failed)
@@ -85,7 +85,7 @@ def count_notifications_by_status(connection: Connection, failed_since: datetime
 def _counted(
     connection: Connection, source: sa.FromClause, by: Sequence[sa.Column[Any]], *where: sa.ColumnElement[bool]
 ) -> list[Any]:
-    """Count rows by the namespace of their schedule and more."""
+    """Count rows by the namespace of their schedule and by the columns in `by`."""
     keys = schedules.c.namespace, *by
     statement = sa.select(*keys, sa.func.count()).select_from(source).where(*where).group_by(*keys)
     return [tuple(row) for row in connection.execute(statement)]
@@ -96,7 +96,7 @@ def _with_schedules(table: sa.Table) -> sa.Join:
 
 
 def namespaces_of_open_runs(connection: Connection, limit: int) -> dict[str, str]:
-    """Read the namespaces of open runs, by uid."""
+    """Read the namespaces of open runs, by the run's uid."""
     statement = sa.select(runs.c.uid, schedules.c.namespace).select_from(_with_schedules(runs))
     return {row.uid: row.namespace for row in connection.execute(statement.where(IS_OPEN).limit(limit))}
 
@@ -121,15 +121,15 @@ class EndedRun(NamedTuple):
     workflow: str
     """The workflow that it executed."""
     attempt: int
-    """Its last attempt."""
+    """The number of its last attempt."""
     due_at: datetime | None
-    """When it was to start."""
+    """When the run was due to start."""
     queued_at: datetime | None
     """When its last attempt was put on its queue."""
     started_at: datetime | None
     """When its last attempt began; None if none began."""
     ended_at: datetime | None
-    """When it ended; None if it was run again since."""
+    """When the run ended; None if the run has begun again since."""
 
 
 def ended_runs(connection: Connection, uids: Sequence[str]) -> list[EndedRun]:

@@ -72,8 +72,8 @@ for i = 7, #ARGV, 2 do answers[#answers + 1] = is_live(ARGV[i], ARGV[i + 1]) and
 return answers
 """
 )
-"""Answer for each job whether it is live (docs/architecture.md, "Protocol"). The rest of ARGV are pairs of a job's id and
-score."""
+"""Answer for each job whether it is live (docs/architecture.md, "Protocol"). The rest of ARGV has the id and the score
+of each job."""
 
 ARM = (
     _LIVENESS

@@ -54,7 +54,7 @@ class SentinelAddress(NamedTuple):
 
 
 def parse_sentinel(url: str) -> SentinelAddress | None:
-    """Parse a URL of Sentinels, or return None for any other URL; raises ConfigError for a malformed URL of Sentinels."""
+    """Parse a URL of Sentinels; None for any other URL. Raises ConfigError if a URL of Sentinels is malformed."""
     if "+sentinel://" not in url:
         return None
     found = _SENTINEL.fullmatch(url)

@@ -43,8 +43,8 @@ WORKER_VERSION = "rqsched_version"
 _EVERY = timedelta(seconds=15)
 """The longest time between two signs of life of a worker of ours, except while it executes a job in its own process."""
 _RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)
-"""RQ lets the key of a worker expire this long after the worker's next sign of life is due. The second value is the whole
-life of the key while the worker executes no job."""
+"""RQ lets the key of a worker expire this long after the worker's next sign of life is due. The second value is the
+whole life of the key while the worker executes no job."""
 _OVERDUE = timedelta(seconds=15)
 """How late a worker's sign of life may come."""
 DAMAGED_FOR = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Make all repairs in their order, in batches, so that a dispatcher can fire in between. `recover` makes a full pass."""
+"""Make all repairs in order, in batches, so that a dispatcher can fire in between. `recover` makes a full pass."""
 
 from __future__ import annotations
 
