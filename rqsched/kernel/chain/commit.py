@@ -56,7 +56,7 @@ class Parts(Protocol):
     breakers: Breakers
     """One breaker for each Redis. A worker has no breakers."""
     out_of_sync: set[str]
-    """The uids of schedules that Redis does not follow yet because it was away. Of very many, some are left out."""
+    """The uids of schedules that Redis does not follow yet because it was away. If there are many, some are missing."""
     subscribers: list[Subscriber]
     """Called with each event after its commit."""
     features: Features

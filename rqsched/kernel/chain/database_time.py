@@ -27,7 +27,7 @@ class DatabaseTime(Clock):
         """The clock with the newest measurement. A measurement of another process of this host may replace it."""
 
     def now(self) -> datetime:
-        """Return the present instant; raises BackendUnavailableError if SQL is away and was never measured."""
+        """Return the present instant. Raises BackendUnavailableError if SQL is away and nothing was measured before."""
         clock = self.clock
         if clock.is_due(self._refresh) and not (clock.is_measured and self._database.is_in_transaction):
             try:

@@ -41,7 +41,7 @@ MAX_RESULT = 65_536
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:
     """Execute one delivered attempt from claim to recorded end; returns the workflow's result.
 
-    If the job was delivered before, or the run was cancelled, this does nothing. If a person requeued the `rq_job`
+    If the attempt was claimed before, or the run was cancelled, this does nothing. If a person requeued the `rq_job`
     after its run had failed, this requests another attempt of the run. The error of a failed attempt is recorded, and
     then raised again for RQ and RQ's exception handlers. If the workflow raises RunCancelled, the run is cancelled. If
     this process cannot find the workflow, the run is given back (see `blocked`). Raises UnknownJobError if this

@@ -182,7 +182,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
 def _put_off_absent(
     connection: Connection, batch: _Batch, locked: Mapping[str, Schedule], now: datetime
 ) -> list[Fired]:
-    """Put off links without a locked schedule: `locked` if another process has the lock, `foreign` if it is unknown."""
+    """Put off the links whose schedule was not locked: as `locked` if the schedule exists, otherwise as `foreign`."""
     absent = sorted(batch.keys() - locked.keys())
     known = changes.existing(connection, absent)
     fired = []
@@ -199,7 +199,7 @@ def _fire_due(
     *,
     skip_locked: bool,
 ) -> list[Fired]:
-    """Read the open runs of the due links' schedules and which occurrences have a run, and decide about the links.
+    """Decide about due links. First read the open runs of their schedules, and which occurrences have a run.
 
     If finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
     """
@@ -207,7 +207,7 @@ def _fire_due(
     runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
-    now = runtime.now()  # read it again: a run that a fire ends may have started while we waited for its lock
+    now = runtime.now()  # again, because a run that a fire ends may have started while we waited for its lock
     fired: list[Fired] = []
     with bounded(Steps(None)) as steps:
         for link, schedule in links:

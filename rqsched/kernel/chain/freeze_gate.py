@@ -68,7 +68,10 @@ class FreezeGate:
 
     @property
     def kept(self) -> Freeze | None:
-        """The freeze of everything, as Redis and SQL answered last. Its `kept_in` names where it is stored."""
+        """The freeze of everything, as Redis and SQL answered last; None if neither has one.
+
+        Its `kept_in` names the servers that store it.
+        """
         return _joined([_read(self._in_redis, "redis"), _read(self._in_sql.get(_ALL), "sql")])
 
     @property

@@ -97,7 +97,7 @@ class Ownership:
         return None if server is None else parse_identity(server)
 
     def _present(self, mine: ServerIdentity) -> None:
-        """Let the scripts present the server of the newest connection, in the form in which Redis recorded it."""
+        """Let the scripts present the server of the newest connection, in the form that Redis recorded, if known."""
         known = self._recognised
         self.transport.server = known[1] if known is not None and known[0] == mine else str(mine)
 

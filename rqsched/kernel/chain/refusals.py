@@ -29,7 +29,7 @@ STANDS = timedelta(minutes=2)
 _NAME = "refused"
 """SQL has one value with the refusals of each control queue. The names of these values begin with this prefix."""
 _MOST = 100
-"""How many refusals are kept, the newest ones."""
+"""How many refusals are kept. The oldest are dropped."""
 _AGAIN_SECONDS = 15.0
 """A process writes the same refusal again only after this many seconds."""
 _ONCE = Patience(total=timedelta(milliseconds=1))

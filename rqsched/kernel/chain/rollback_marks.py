@@ -1,9 +1,9 @@
 """Marks of passes: they show that SQL or Redis went back to an older state, as after a restore from a backup.
 
 Each pass of reconcile compares the newest mark in SQL with the newest mark in Redis. Then it commits a new mark in SQL
-and writes it to Redis. In each interval of reconcile, SQL gets only one mark, also from many processes. If a comparison
-has a finding, the finding and the next mark are written in one transaction. Only the process that wrote the finding
-logs it. The finding is reported for `STANDS`.
+and writes it to Redis. In each interval of reconcile, SQL gets only one mark, even if many processes make passes. If a
+comparison has a finding, the finding and the next mark are written in one transaction. Only the process that wrote the
+finding logs it. The finding is reported for `STANDS`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def log_start(schedule: Schedule, run: Run) -> None:
 
 
 Ended = Callable[[Schedule, Run], Any]
-"""A subscriber. It is called with a schedule and a run of it that has ended. The result is ignored."""
+"""A subscriber: it is called with a schedule and one of its runs, which has ended. The result is ignored."""
 _ended: list[Ended] = []
 
 

@@ -29,8 +29,8 @@ promised 15 s."""
 OVERRUN = "it took far longer than its timeout and was killed"
 """The error of an attempt that was killed after its timeout."""
 _HELD_SECONDS = 2.0
-"""How many seconds later the process ends in any case, even if C code holds the interpreter lock or SQL does not
-answer."""
+"""The process ends this many seconds after it should have been killed, even if C code holds the interpreter lock or SQL
+does not answer."""
 _STDERR = 2
 
 Lose: TypeAlias = Callable[[], object]

@@ -178,8 +178,8 @@ def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Selec
 
 
 SETTLING = timedelta(seconds=20)
-"""The longest time that a transaction which records events takes. The limits are the timeouts of our sessions, and
-SQLite's busy timeout."""
+"""A transaction that records events takes at most this long. The limits are the timeouts of our sessions, and SQLite's
+busy timeout."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST = 253_402_300_799_000_000  # the year 9999

@@ -275,7 +275,7 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
     """Walk in the order of uids, which begin with the time.
 
     If the filters select only unfinished runs, walk along the index of these. The condition has no bound values,
-    because SQLite would then take an index with another order.
+    because with bound values SQLite would take an index with another order.
     """
     meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
     is_open = len(meant) == 1 and meant <= UNFINISHED

@@ -102,12 +102,12 @@ def list_runs(
 
 
 def to_show(connection: Connection, found: list[Run]) -> list[Run]:
-    """Add the values of other rows that are shown with runs. This costs a query only if a run needs such values."""
+    """Return runs with all shown values, also those of other rows. A query is made only if a run needs such values."""
     return with_upstreams(connection, with_places(connection, found))
 
 
 def with_places(connection: Connection, found: list[Run]) -> list[Run]:
-    """Add the places in line of runs. If no run is in line, nothing is read.
+    """Return runs with their places in line. If no run is in line, nothing is read.
 
     The place is `MOST_AHEAD` + 1 if at least `MOST_AHEAD` runs are ahead.
     """
@@ -422,7 +422,7 @@ def count_backfilled(connection: Connection, backfill_uids: Sequence[str], most:
 
 
 def run_of_occurrence(connection: Connection, schedule_uid: str, start: datetime, end: datetime) -> Run | None:
-    """Read the run of the first occurrence in [start, end) that has a run. Runs of triggers are no such runs."""
+    """Read the run of the first occurrence in [start, end) that has a run. Runs of triggers do not count."""
     within = runs.c.occurrence_at >= start, runs.c.occurrence_at < end
     found = SELECT_SLIM_RUNS.where(runs.c.schedule_uid == schedule_uid, IS_OCCURRENCE, *within)
     row = connection.execute(found.order_by(runs.c.occurrence_at).limit(1)).first()

@@ -536,7 +536,7 @@ def _count(connection: Connection, *conditions: sa.ColumnElement[bool]) -> int:
 
 
 def count_up_to(connection: Connection, filters: Filters, most: int) -> int:
-    """Count schedules up to `most`. The filters should have an index of exceptions, as failing schedules have."""
+    """Count schedules, up to `most`, by an index of exceptions, such as the index of failing schedules."""
     dialect = dialect_of(connection)
     few = _exceptions(filters, is_named=not dialect.has_statistics)
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).select_from(schedules)
@@ -554,7 +554,7 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     ]
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
     active = _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
-    if active < most and max(exceptions) >= most:  # perhaps the searched schedules were mostly inactive
+    if active < most and max(exceptions) >= most:  # perhaps most of the searched schedules are not active
         others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
         active = max(0, _count_up_to(connection, others + most, owner) - others)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
@@ -607,7 +607,7 @@ def find_newest(connection: Connection, namespace: str, schedule_id: str) -> Sch
 
 
 def find_before(connection: Connection, schedule: Schedule, at: datetime) -> Schedule | None:
-    """Read the newest earlier incarnation of a schedule's id that was created by an instant."""
+    """Read an earlier incarnation of a schedule's id: the newest that was created at or before an instant."""
     is_before = schedules.c.created_at <= at, schedules.c.uid < schedule.uid, IS_DELETED
     same = schedules.c.namespace == schedule.namespace, schedules.c.schedule_id == schedule.schedule_id
     newest = schedules.c.created_at.desc(), schedules.c.uid.desc()

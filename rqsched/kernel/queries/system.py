@@ -76,7 +76,7 @@ def count_failing(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_notifications_by_status(connection: Connection, failed_since: datetime) -> list[tuple[str, str, int]]:
-    """Count waiting notifications, and those given up since an instant; returns (namespace, status, count)."""
+    """Count notifications that wait or that were given up since an instant; returns (namespace, status, count)."""
     source, by = _with_schedules(deliveries), [deliveries.c.status]
     has_failed = HAS_FAILED_DELIVERY, deliveries.c.ended_at >= failed_since
     return _counted(connection, source, by, IS_OPEN_DELIVERY) + _counted(connection, source, by, *has_failed)

@@ -102,5 +102,5 @@ def write_probe(queue: str) -> str:
 
 
 def disabled_entries(kind: str) -> str:
-    """Return the key of the entries that an import removed from another scheduler. The key is in that one's Redis."""
+    """Return the key, in another scheduler's Redis, of the entries that an import removed from that scheduler."""
     return f"rqsched:disabled:{kind}"

@@ -399,7 +399,7 @@ class Transport:
             self._withdraw(run, run)
 
     def mark_failed(self, run: Run) -> None:
-        """Mark the job of a finally lost run, so that a person may requeue the job like a failed job."""
+        """Mark the job of a lost run that gets no other attempt, so that a person may requeue it like a failed job."""
         job_queue, job_id = self._by_queue([run])[0][0], str(job_id_of(run))
         if job_queue is None:
             return
