@@ -23,7 +23,7 @@ Their ARGV begin with six values:
 from __future__ import annotations
 
 FOREIGN = "RQSCHED_FOREIGN"
-"""The first word of the error by which LEASE and ARM refuse a process whose database server is not the recorded one."""
+"""The first word of the error by which LEASE and ARM refuse a process of another database server."""
 
 _LIVENESS = """
 local scheduled, list, queues, server, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
