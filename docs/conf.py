@@ -24,7 +24,7 @@ project = "rqsched"
 author = "rqsched contributors"
 release = version = importlib.metadata.version("rqsched")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
-exclude_patterns = ["adr/template.md"]
+exclude_patterns = ["adr", "proofs"]  # kept for maintainers: decisions and proofs
 suppress_warnings = ["ref.python"]  # a name that two of our modules export
 
 myst_enable_extensions = ["colon_fence", "deflist"]

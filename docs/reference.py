@@ -138,7 +138,7 @@ def settings() -> str:
     documented = _documented(Settings)
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        in_file = f" It may stand in a [file](/secrets.md#in-files): `RQSCHED_{name.upper()}_FILE`."
+        in_file = f" It may stand in a [file](/backup.md#in-files): `RQSCHED_{name.upper()}_FILE`."
         facts = f"Default: {_shown(default)}.{in_file if name in hidden else ''}"
         rows.append(f"## `RQSCHED_{name.upper()}`\n\n{facts}\n\n{documented.get(name, '')}\n")
     head = (

@@ -148,7 +148,7 @@ class InvalidCronError(InvalidSpecError):
     """A cron expression outside the dialect, or one that never fires."""
 
     code = "invalid_cron"
-    remedy = "Correct it; docs/cron.md has the dialect."
+    remedy = "Correct it; docs/times.md has the dialect."
 
 
 class InvalidTimezoneError(InvalidSpecError):
@@ -176,7 +176,7 @@ class InvalidPayloadError(InvalidInputError):
     """Arguments, memo, labels or notes that are not JSON-native or exceed their size limit."""
 
     code = "invalid_payload"
-    remedy = "Pass an id and have the workflow read the rest (docs/arguments.md)."
+    remedy = "Pass an id and have the workflow read the rest (docs/concepts.md)."
 
 
 class InvalidPolicyError(InvalidInputError):

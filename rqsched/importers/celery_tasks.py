@@ -323,7 +323,7 @@ def _refuse_typed(value: object) -> None:
     if isinstance(value, Mapping):
         if "__type__" in value:
             kind = value["__type__"]
-            raise InvalidPayloadError("args", f"an argument is a {kind}; pass text instead (docs/arguments.md)")
+            raise InvalidPayloadError("args", f"an argument is a {kind}; pass text instead (docs/concepts.md)")
         value = list(value.values())
     if isinstance(value, list | tuple):
         for one in value:

@@ -1,7 +1,7 @@
 """Crons of other schedulers: fields that must all match, and the rqsched expression that fires at the same instants.
 
-An rqsched cron fires on days that match either day field (docs/cron.md). Celery and APScheduler fire on days that match
-both. Fields are refused if no single expression fires at the same instants. This file knows no scheduler.
+An rqsched cron fires on days that match either day field (docs/times.md). Celery and APScheduler fire on days that
+match both. Fields are refused if no single expression fires at the same instants. This file knows no scheduler.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def require_same_times(
     """
     today = datetime.combine(now.date(), time.min, UTC)
     if told := _difference(expression, written, library, today):
-        text = f"{source} fires it {told}: write an expression that both read in the same way (docs/cron.md)"
+        text = f"{source} fires it {told}: write an expression that both read in the same way (docs/times.md)"
         raise InvalidCronError("cron", text)
 
 

@@ -105,7 +105,7 @@ def _checked(what: str, values: Any) -> Any:
         reason = "is nested too deeply"
     except NotReadableError as error:
         reason = str(error)
-    raise NotReadableError(f"{what} {reason}: see docs/arguments.md for allowed values")
+    raise NotReadableError(f"{what} {reason}: see docs/concepts.md for allowed values")
 
 
 def _json(value: Any) -> Any:

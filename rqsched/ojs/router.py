@@ -29,7 +29,7 @@ CHAPTERS = {
     "14 Workflows": "not served",
     "15 Schemas": "not served",
 }
-"""For each chapter of the HTTP binding, whether it is served. docs/ojs.md has the details."""
+"""For each chapter of the HTTP binding, whether it is served. docs/open-job-spec.md has the details."""
 _ENQUEUE = "jobs are not enqueued one by one: register a cron job (POST /ojs/v1/cron), or trigger a schedule natively."
 _ACTIVATE = "a pending job waits for the one before it and starts by itself; jobs are not activated."
 _PROGRESS = "the progress of a job is not kept; execute it without reporting any."

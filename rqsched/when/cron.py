@@ -1,7 +1,7 @@
 """Cron expressions in the dialect of Open Job Spec: parse them, and compute the instants that they yield in a zone.
 
 An expression is parsed once, by a small grammar of this module, into sorted integers and a `DayRule`. Times of day and
-daylight saving are computed here (docs/cron.md). croniter only finds the days. Expressions are first rewritten in a
+daylight saving are computed here (docs/times.md). croniter only finds the days. Expressions are first rewritten in a
 form that croniter reads correctly (`tests/contract/test_croniter.py`). The days of each month are cached. This module
 uses no schedule, no clock and no SQL.
 

@@ -1,4 +1,4 @@
-"""The decisions where the five documents differ (docs/seeds.md): one short story per row, on both databases.
+"""The decisions where the five documents differ (docs/proofs/seeds.md): one short story per row, on both databases.
 
 The files beside this one prove the details; here each row is seen once as a whole.
 """

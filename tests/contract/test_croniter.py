@@ -40,7 +40,7 @@ def users_of(package: str) -> set[str]:
 
 
 def test_croniter_is_asked_for_days_and_nothing_else() -> None:
-    # docs/cron.md and pyproject.toml say so. An import compares what RQ's cron, which asks croniter, makes of a text.
+    # docs/times.md and pyproject.toml say so. An import compares what RQ's cron, which asks croniter, makes of a text.
     assert users_of("croniter") == {"rqsched.when.cron", "rqsched.importers.rq_cron"}
     expressions = [vector["expr"] for vector in json.loads(VECTORS.read_text())["vectors"]]
     walks = {walk for expression in expressions for walk in parse_cron(expression).days.all_walks}

@@ -142,7 +142,7 @@ def test_each_error_has_a_cause_and_a_remedy_of_its_own(reference: dict[str, str
         assert f"### {kind.__name__}\n" in reference["errors"]
 
 
-MAINTAINERS = {"contributing", "security", "seeds"}
+MAINTAINERS = {"security"}
 """Pages that users need not read."""
 
 

@@ -1,4 +1,4 @@
-"""Each promise of docs/guarantees.md has tests, and `make test` runs them; so does it those that notice mutations."""
+"""Each promise of docs/promises.md has tests, and `make test` runs them; so does it those that notice mutations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.support.breadth import NAMED
 from tests.support.processes import REPOSITORY
 from tests.support.promises import PROMISES, as_markdown
 
-PAGE = (REPOSITORY / "docs" / "guarantees.md").read_text()
+PROMISED = (REPOSITORY / "docs" / "promises.md").read_text()
+PROVEN = (REPOSITORY / "docs/proofs/guarantees.md").read_text()
 
 
 def test_every_named_test_runs_in_make_test() -> None:
@@ -25,17 +26,17 @@ def test_every_named_test_runs_in_make_test() -> None:
 
 
 def test_every_numbered_promise_has_tests() -> None:
-    promised = set(re.findall(r"^\| (I\d) \| ", PAGE, re.MULTILINE))
+    promised = set(re.findall(r"^\| (I\d) \| ", PROMISED, re.MULTILINE))
     assert promised == {name for name in PROMISES if re.fullmatch(r"I\d", name)} != set()
     assert all(PROMISES.values())
 
 
 def test_the_documentation_holds_the_map() -> None:
-    assert as_markdown() in PAGE, "write tests.support.promises.as_markdown() into docs/guarantees.md"
+    assert as_markdown() in PROVEN, "write tests.support.promises.as_markdown() into docs/proofs/guarantees.md"
 
 
 def test_every_file_of_tests_that_the_page_names_is_there() -> None:
-    named = set(re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::[^`]*)?`", PAGE))
+    named = set(re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::[^`]*)?`", PROVEN))
     files = [path.relative_to(REPOSITORY / "tests").as_posix() for path in (REPOSITORY / "tests").rglob("test_*.py")]
     assert {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)} == set()
     assert len(named) > 20

@@ -1,4 +1,4 @@
-"""docs/seeds.md: no cell is empty, and every test it names exists."""
+"""docs/proofs/seeds.md: no cell is empty, and every test it names exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 from tests.support.processes import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "seeds.md"
+PAGE = REPOSITORY / "docs/proofs/seeds.md"
 DOCUMENTS = {"Durable Workflow", "Open Job Spec", "Pipelit", "Waymark", "event-machine"}
 COLUMNS = ["document", "behaviour", "our name for it", "proved by", "decided otherwise, and why"]
 _CELL = re.compile(r"(?<!\\)\|")

@@ -308,7 +308,7 @@ each_secret = pytest.mark.parametrize("name", KEPT_IN_FILES)
 
 
 def test_every_setting_that_may_hold_a_secret_is_hidden_and_may_stand_in_a_file() -> None:
-    page = (REPOSITORY / "docs" / "secrets.md").read_text()
+    page = (REPOSITORY / "docs" / "backup.md").read_text()
     assert secrets() == list(KEPT_IN_FILES)
     assert [name for name in secrets() if f"`{variable_of(name)}_FILE`" not in page] == []
     assert SECRET not in repr(Settings(**{name: said for name, (said, _) in KEPT_IN_FILES.items()}))

@@ -29,7 +29,7 @@ from tests.support.web import MakeWeb, Web
 __all__ = ["clock", "pages"]
 
 RULES = REPOSITORY / "examples" / "monitoring" / "alerts.yml"
-PAGE = REPOSITORY / "docs" / "deployment.md"
+PAGE = REPOSITORY / "docs" / "monitoring.md"
 ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
 PANELS = [one for one in dashboard.dashboard()["panels"] if one["type"] != "row"]
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: prometheus)")

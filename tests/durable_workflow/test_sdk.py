@@ -165,7 +165,7 @@ def test_the_sdks_client_without_async_works_too(url: str) -> None:
 def test_the_documentations_example_prints_when_its_schedule_fires(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (REPOSITORY / "docs" / "durable-workflow.md").read_text()
+    page = (REPOSITORY / "docs" / "open-job-spec.md").read_text()
     (code,) = [snippet.code for snippet in snippets_of(page) if snippet.language == "python"]
     assert "http://127.0.0.1:8000" in code
 

@@ -127,7 +127,7 @@ def test_tables_are_read_as_django_wrote_them(project: DjangoBeat, foreign_url: 
     refused = {name: found[name].lost[0] for name in ("sun", "nothing", "broken") if found[name].entry is None}
     assert refused == {
         "sun": "It cannot become a schedule: it follows the sun (sunset), which no schedule can do.",
-        "nothing": "It cannot become a schedule: an argument is a date; pass text instead (docs/arguments.md).",
+        "nothing": "It cannot become a schedule: an argument is a date; pass text instead (docs/concepts.md).",
         "broken": "It cannot become a schedule: its arguments are not a list and an object.",
     }
 
@@ -311,7 +311,7 @@ def test_entries_of_redbeat_are_read_as_redbeat_wrote_them(celery: Celery, redis
     assert (found["off"].enabled, (found["off"].entry or {})["interval"]) == (False, "PT5M")
     refused = {name: one.lost[0] for name, one in found.items() if one.entry is None}
     assert refused == {
-        "dated": "It cannot become a schedule: an argument is a datetime; pass text instead (docs/arguments.md).",
+        "dated": "It cannot become a schedule: an argument is a datetime; pass text instead (docs/concepts.md).",
         "odd": "It is not readable: RedBeat writes entries in another form.",
         "rule": "It cannot become a schedule: its schedule is a rrule: use a cron or an interval instead.",
     }

@@ -1,4 +1,4 @@
-"""The invariants I1-I8 (docs/guarantees.md), checked over every real row of a database and, if asked, its Redis.
+"""The invariants I1-I8 (docs/promises.md), checked over every real row of a database and, if asked, its Redis.
 
 `check_invariants` reports every violation at once, by name. One thing rows cannot tell apart: a manual trigger refused
 at the very instant of an occurrence looks like that occurrence skipped. Tests trigger beside the grid.

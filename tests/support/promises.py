@@ -1,4 +1,4 @@
-"""Map each promise of docs/guarantees.md to the tests of `make test` that prove it where it is made.
+"""Map each promise of docs/promises.md to the tests of `make test` that prove it where it is made.
 
 The page has this map as a table. Every test of a crash, a world and concurrency ends in the checks of I1 to I8, too.
 """
@@ -160,7 +160,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
 
 
 def as_markdown() -> str:
-    """Write the table of docs/guarantees.md."""
+    """Write the table of docs/proofs/guarantees.md."""
     rows = ["| promise | tests that prove it |", "|---|---|"]
     for promise, tests in PROMISES.items():
         names = "<br>".join(f"`{name.removeprefix('tests/')}`" for name in tests)

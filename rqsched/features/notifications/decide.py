@@ -2,7 +2,7 @@
 
 The transaction that records an event also writes the rows of its deliveries. After the commit, an RQ job sends each
 delivery. A delivery and its uid are computed only from the Change. So every process that enqueues the jobs of the
-Change, even a second time, computes the same uids (docs/notifications.md).
+Change, even a second time, computes the same uids (docs/alerts.md).
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class RetryRequest(TargetRetryRequest):
 
 
 class NotificationsRequest(RequestBody):
-    """Further recipients of failures, recoveries and runs (docs/notifications.md); absent fields follow the settings.
+    """Further recipients of failures, recoveries and runs (docs/alerts.md); absent fields follow the settings.
 
     Only hosts in RQSCHED_NOTIFICATION_HOSTS are called.
     """

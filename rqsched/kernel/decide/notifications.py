@@ -1,6 +1,6 @@
 """Notifications: which events a schedule reports about its runs, and to which destinations. Values only.
 
-The row of a schedule holds them as one JSON text with the values that differ from the defaults. docs/notifications.md
+The row of a schedule holds them as one JSON text with the values that differ from the defaults. docs/alerts.md
 describes the options.
 """
 

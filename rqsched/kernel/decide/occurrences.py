@@ -379,7 +379,7 @@ def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     """Record the instants since the last evaluation that were excluded or fell into a clock gap.
 
     One event records all excluded instants, and no counter counts them. Each instant in a clock gap is recorded as
-    skipped with the reason `dst_skip` (docs/cron.md, "Daylight saving").
+    skipped with the reason `dst_skip` (docs/times.md, "Daylight saving").
     """
     spec = builder.schedule.spec
     if not spec.is_known:

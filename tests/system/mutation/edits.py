@@ -36,7 +36,7 @@ class Mutation:
 
 
 def as_markdown(mutations: Iterable[Mutation]) -> str:
-    """Write the table of docs/guarantees.md."""
+    """Write the table of docs/proofs/guarantees.md."""
     rows = ["| mutation | tests that fail |", "|---|---|"]
     for mutation in mutations:
         names = "<br>".join(f"`{name.removeprefix('tests/')}`" for name in mutation.noticed_by)

@@ -34,7 +34,7 @@ def test_a_mutation_fits_the_code_and_names_tests_that_are_there(mutation: Mutat
 
 
 def test_the_documentation_holds_the_table() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs/proofs/guarantees.md").read_text()
     assert as_markdown(MUTATIONS) in page, "python -m tests.system.mutation --list"
 
 

@@ -238,7 +238,7 @@ class NetworkTransport(Transport):
         return is_there
 
     def newest_mark(self, database_id: str) -> str | None:
-        """Keep no mark: SQL never goes back here, and tests/kernel/chain/test_marks.py interleaves passes."""
+        """Keep no mark: SQL never goes back here, and tests/kernel/chain/test_rollback_marks.py interleaves passes."""
         raise RedisConnectionError("the network keeps no marks")
 
     def mark_failed(self, run: Run) -> None:

@@ -70,7 +70,7 @@ def _drain_one(connection: Connection, schedule: Schedule, clock: Callable[[], d
 
 
 def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
-    """Recompute next times once after the timezone database changed (docs/cron.md)."""
+    """Recompute next times once after the timezone database changed (docs/times.md)."""
     current = tzdata_version()
     known = runtime.database.read(lambda connection: metadata.find_value(connection, _TZDATA))
     if known is not None and not is_newer(current, known):  # ours is older: a deploy has not reached this process yet
