@@ -27,7 +27,7 @@ from rqsched.kernel.store.database import Connection, Database, Patience
 _log = logging.getLogger(__name__)
 
 _ONCE = Patience(total=timedelta(milliseconds=1))
-"""One attempt, because the application waits for its commit; a second one only if the connection was lost."""
+"""Try once, because the application waits for its commit. Try a second time only if the connection was lost."""
 
 
 class AfterCommit:

@@ -208,7 +208,7 @@ class Attempts(Generic[R]):
         """An earlier decision, of this or another process, that may have been committed although no answer came."""
 
     def under_lock(self, connection: Connection) -> Decided[R]:
-        """Decide under locks and write, unless an earlier attempt was written."""
+        """Decide under locks and write, unless an earlier try was committed."""
         decided = self._decide(connection, self.tried)
         if decided is self.tried:
             return decided
@@ -222,7 +222,7 @@ class Attempts(Generic[R]):
     def alone(self, connection: Connection, decided: Decided[R], statement: Statement) -> Decided[R] | None:
         """Write a decision in one statement without a lock; None if nothing was written or one statement is not enough.
 
-        If an earlier attempt may have been committed, this writes nothing and leaves the check to `under_lock`.
+        If an earlier try may have been committed, this writes nothing and leaves the check to `under_lock`.
         """
         involved = self._parts.features.involved_in(decided.changes)
         if self.tried is not None or any(one.writes_more(change) for one in involved for change in decided.changes):

@@ -306,7 +306,7 @@ def upsert_batches(
 
 
 def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Change]) -> Callable[[], object]:
-    """Make Redis follow in a thread; returns a function that waits for the thread."""
+    """Make Redis follow the Changes in a thread; returns a function that waits for the thread."""
     following = partial(_follow, runtime, changes)
     try:
         return threads.submit(copy_context().run, following).result
@@ -339,7 +339,7 @@ def _upserting(
     Raises WrongDatabaseError if Redis belongs to another database.
     """
     runtime.ownership.require_own_redis()
-    # Lists show schedules that were created at the same instant in the order of their uids.
+    # If schedules were created at the same instant, lists show them in the order of their uids.
     uids = new_uids(runtime.now(), len(requests))
     plans = _plans_of(runtime, requests, uids, within)
 

@@ -231,7 +231,7 @@ def _checkpoint(runtime: Runtime, claim: Claim) -> None:
 
 
 def _send_heartbeat(runtime: Runtime, claim: Claim) -> str | None:
-    """Record a heartbeat of the run; returns None, or the run's status if this process no longer holds it."""
+    """Record a heartbeat of the run. Return None, or the run's status if this process no longer holds the run."""
     try:
         return runtime.database.transact(lambda c: claims.record_heartbeat(c, claim.run.uid, claim.token))
     except FAILURES as error:  # the database's fault, not the workflow's

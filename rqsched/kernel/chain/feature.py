@@ -100,7 +100,7 @@ class Feature(Protocol):
         return
 
     def before_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Write rows that depend on the rows before the Changes, in the same transaction; may raise.
+        """Write rows that depend on rows as they were before the Changes, in the same transaction; may raise.
 
         Called once in each attempt at the transaction.
         """
@@ -180,17 +180,18 @@ class Feature(Protocol):
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
         """Do the feature's part for a retry link of a run, after the commit; returns when the link is due again.
 
-        Returns None if the link has done its work. `is_published` says that the link had a Change. May raise as a fire
-        does.
+        Returns None if the link has done its work. `is_published` says whether the link had a Change to publish. May
+        raise like a fire.
         """
         return None
 
     # The following methods are not such points. A worker calls them for the feature's own jobs and statements.
 
     def perform(self, job: OwnJobId) -> bool:
-        """Perform a job of one of the `jobs`; returns False if there was nothing to do, perhaps because a row is gone.
+        """Perform a job of one of the `jobs`; returns False if there was nothing to do.
 
-        An error fails the job. Raises UnknownJobError if this database surely has no such row.
+        An error fails the job. If the database lacks the job's row, this returns False if such rows are deleted when
+        their work is done, else it raises UnknownJobError.
         """
         return False
 
@@ -228,7 +229,7 @@ class Features:
     def involved(
         self, schedules: Iterable[Schedule | None], runs: Sequence[Run], said: Sequence[Policies | Workflow] = ()
     ) -> list[Feature]:
-        """Return the features that are involved in a schedule or a run, or that an option of `said` involves."""
+        """Return the features that a schedule, a run or an option of `said` involves."""
         distinct = [schedule for schedule in schedules if schedule is not None]
         return [
             feature

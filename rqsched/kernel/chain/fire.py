@@ -105,7 +105,7 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
 
 
 def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
-    """Read the ids; returns the links to decide about, and the outcomes of the others."""
+    """Read the ids; returns the links to decide about, and the outcomes of the other ids."""
     batch, positions, done = (
         defaultdict[str, list[LinkId | RetryLinkId]](list),
         defaultdict[str, list[LinkId]](list),

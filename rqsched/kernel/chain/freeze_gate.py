@@ -76,7 +76,7 @@ class FreezeGate:
 
     @property
     def known(self) -> Freeze | None:
-        """The freeze of everything that was read last, or this process's own; None if there is neither."""
+        """The freeze of everything as it was read last, or else this process's own freeze; None if there is neither."""
         return _joined([self.kept, self._own])
 
     def require_none(self, namespace: str | None = None) -> None:

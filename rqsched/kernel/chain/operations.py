@@ -1,6 +1,6 @@
 """Operations: write an owner's request and its audit event in one transaction, which is ours or the caller's.
 
-The uid of the operation is drawn before the first attempt and written with the row. If the answer to a COMMIT was lost,
+The uid of the operation is drawn before the first try and written with the row. If the answer to a COMMIT was lost,
 this uid shows whether the COMMIT was executed, so nothing is done twice.
 """
 

@@ -159,7 +159,7 @@ def has_sentry() -> bool:
 
 
 def with_named_targets(runtime: Runtime, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with the name of the function in `targets`, which must be registered somewhere or importable.
+    """Return the options, with the function in `targets` replaced by its name. It must be registered or importable.
 
     Raises UnknownWorkflowError, or InvalidInputError that names the option.
     """

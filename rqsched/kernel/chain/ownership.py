@@ -151,7 +151,7 @@ class Ownership:
         return Standing("same", "") if mine is None else self._compare(mine, "ask")
 
     def require_server(self, presented: str | None) -> None:
-        """Raise WrongDatabaseError if `presented` is another server, and this process's server may not use the queue.
+        """Raise WrongDatabaseError if `presented` names another server and this process's server may not use the queue.
 
         While PostgreSQL does not answer, this raises nothing. The next statement raises the error.
         """

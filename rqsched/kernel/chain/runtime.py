@@ -75,7 +75,7 @@ class Runtime:
         self.breakers = Breakers(redis_timeout)
         """One breaker for each Redis. A worker has no breakers."""
         self.out_of_sync: set[str] = set()
-        """The uids of schedules that Redis does not follow yet because it was away; of many schedules, only some."""
+        """The uids of schedules that Redis does not follow yet because it was away. If many, some are missing."""
         connections = {name: self.breakers.connect(url) for name, url in settings.connections.items()}
         self.transport = Transport(settings, self.breakers.connect(urls.redis_url), connections)
         self.refusals = Refusals(self.database, settings.control_queue, lambda: self.now())  # noqa: PLW0108 - the clock may change

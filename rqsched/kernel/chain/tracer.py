@@ -59,7 +59,7 @@ class Attempt(NamedTuple):
     target_id: str | None = None
     """The id of the target; None for a run."""
     place: int = 1
-    """The target's place among the targets of its run."""
+    """The target's number among the targets of its run."""
 
 
 class Tracer(Protocol):

@@ -227,7 +227,7 @@ class _Walk(NamedTuple):
         return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
 
     def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
-        """Read the place of the last of the first `most` runs from the index; None if there are fewer runs."""
+        """Read the place of run number `most` of this walk from the index; None if the walk has fewer runs."""
         statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
         return connection.execute(statement.offset(most - 1).limit(1)).first()
 
@@ -274,8 +274,8 @@ def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
 def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
     """Walk in the order of uids, which begin with the time.
 
-    If the filters select only unfinished runs, walk along the index of these. The condition has no bound values,
-    because with bound values SQLite would take an index with another order.
+    If the filters select only unfinished runs, walk along the index of unfinished runs. The condition has no bound
+    values, because with bound values SQLite would take an index with another order.
     """
     meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
     is_open = len(meant) == 1 and meant <= UNFINISHED

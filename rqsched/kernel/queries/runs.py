@@ -288,7 +288,7 @@ class LastRun(NamedTuple):
     """The newest run of a schedule, for the schedule's description."""
 
     schedule_uid: str
-    """The schedule."""
+    """The uid of the schedule."""
     status: RunStatus
     """The status of the run."""
     attempt: int
@@ -474,7 +474,7 @@ class Outcome(NamedTuple):
     key: Any
     """The value of the key, such as a queue or a time."""
     is_backfilled: bool
-    """Whether a backfill asked for the runs."""
+    """Whether a backfill created the runs."""
     status: str
     """The final status (`expired` for runs that were not started in time) or the current status."""
     runs: int

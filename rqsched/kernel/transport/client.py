@@ -98,7 +98,7 @@ def limit_waiting(redis: Redis) -> None:
 
 
 def for_rq(redis: Redis) -> Redis:
-    """Return a client for RQ that shares the connections of this one, but not the options of its pool.
+    """Return a client for RQ that shares the connections of the given client, but not the options of its pool.
 
     RQ's `Worker` sets a timeout of minutes in the pool that it is given. RQ also makes such a `Worker` for each worker
     that it lists.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from rqsched.kernel.decide.ids import iso_utc
 
 WORKFLOW = "rqsched.jobs.workflow"
-"""The prefix of the function names of run and target jobs. The module `rqsched.jobs` has a function for every name
-below."""
+"""The prefix of the function names of run and target jobs. The module `rqsched.jobs` has a function for every name with
+this prefix."""
 DATABASE = "database"
 """The key in a job's meta for the id of the database that the job belongs to."""
 SERVER = "server"

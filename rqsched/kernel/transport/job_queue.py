@@ -20,7 +20,7 @@ from rqsched.kernel.transport.lua import ARM, IS_LIVE
 STARTED_GRACE = timedelta(seconds=30)
 """How long a job that RQ marked as started counts as live (docs/architecture.md, "Protocol")."""
 CHUNK = 100
-"""Jobs per script call: one call blocks Redis for less than two milliseconds."""
+"""How many jobs one call of a script takes at most, so that it blocks Redis for less than two milliseconds."""
 _WAKE_SECONDS = 60
 """Seconds after which a wake expires if no dispatcher took it."""
 

@@ -72,7 +72,7 @@ def dispatcher(queue: str, name: str) -> str:
 
 
 def dispatcher_waits(queue: str, name: str) -> str:
-    """Return the key with the error for which one dispatcher waits. It exists while the dispatcher waits."""
+    """Return the key with the error because of which one dispatcher waits. It exists while the dispatcher waits."""
     return f"rqsched:dispatcher-waits:{queue}:{name}"
 
 

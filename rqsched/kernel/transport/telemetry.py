@@ -39,7 +39,7 @@ FOREIGN_FOR = timedelta(minutes=5)
 _RQ_WORKERS = "rq:workers"
 """RQ's set of the keys of its workers."""
 WORKER_VERSION = "rqsched_version"
-"""The field of RQ's hash of a worker that holds our version."""
+"""The field with our version in RQ's hash of a worker."""
 _EVERY = timedelta(seconds=15)
 """The longest time between two signs of life of a worker of ours, except while it executes a job in its own process."""
 _RQ_SPARE, _RQ_LIFE = timedelta(seconds=60), timedelta(seconds=DEFAULT_WORKER_TTL + 60)

@@ -571,7 +571,8 @@ class Transport:
     def database_id(self, *, attempts: int = _ATTEMPTS) -> str | None:
         """Return the id of the database that this control queue belongs to; None after a flush.
 
-        Raises ConfigError if this Redis is a node of a cluster. After one negative answer a process does not ask again.
+        Raises ConfigError if this Redis is a node of a cluster. If Redis has answered once that it is not, the process
+        does not ask this again.
         """
         self._require_alone(attempts)
         owner: Any = call_patiently(_retrying(attempts), partial(self.redis.get, self.database_id_key))
