@@ -1,1 +1,1 @@
-"""rqsched inside web frameworks. Each module imports its framework; this package imports none."""
+"""rqsched in web frameworks. Each module imports its framework; this package itself imports none of them."""

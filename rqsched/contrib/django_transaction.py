@@ -6,7 +6,7 @@
 ...     scheduler.create(f"order-{order.pk}", "remind", Every("1d"), session=in_atomic())
 
 Schedules are written on Django's own connection, so a rollback of the block removes them. They are published in
-`transaction.on_commit`. On SQLite, Django's connection cannot be shared: call the scheduler in `on_commit` there. See
+`transaction.on_commit`. On SQLite, Django's connection cannot be shared. There, call the scheduler in `on_commit`. See
 docs/transactions.md.
 """
 
@@ -34,7 +34,7 @@ class InAtomic:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Lend Django's connection. Raises ConfigError if it cannot be shared, InvalidInputError outside `atomic()`."""
+        """Lend Django's connection. Raises ConfigError if it cannot be shared; InvalidInputError outside `atomic()`."""
         django = connections[self._using]
         if django.vendor != "postgresql":
             raise ConfigError(
@@ -51,9 +51,10 @@ class InAtomic:
             yield connection
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Register the function from `make`, which Django calls after its commit. Writes with the same key share it.
+        """Register the function from `make`, so that Django calls it after its commit.
 
-        Each write registers it again, because a rollback to a savepoint drops the calls that were registered since.
+        Writes with the same key share one function. Each write registers the function again, because a rollback to a
+        savepoint drops the calls that were registered since the savepoint.
         """
         del connection
         waiting = (call for _, call, *_ in connections[self._using].run_on_commit if isinstance(call, _Call))
@@ -74,7 +75,7 @@ class _Call(NamedTuple):
 
 
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
-    """Return a value for `session=` with which an operation joins the `atomic()` block around the call."""
+    """Return a value for the argument `session`. With it, an operation joins the `atomic()` block around the call."""
     return InAtomic(using)
 
 

@@ -35,15 +35,15 @@ _STATE = "rqsched_scheduler"
 def lifespan(
     scheduler: Scheduler | None = None, *, sync: bool = False
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return a lifespan with a scheduler: the given one, or one from `RQSCHED_*` that is closed at shutdown.
+    """Return a lifespan with the given scheduler. By default, it opens one from `RQSCHED_*` and closes it at shutdown.
 
     From start-up on, a thread shares the reconcile passes with the workers. So losses of Redis are repaired even if all
     workers are plain `rq worker`s. With `sync`, the schedules that decorators declare are created and updated before
-    the first request; every process of a deployment may do this. A module of RQSCHED_IMPORTS that cannot be imported is
-    logged, and the declarations of the others are synced.
+    the first request. Every process of a deployment may do this. If a module of RQSCHED_IMPORTS cannot be imported, the
+    error is logged, and the declarations of other modules are synced.
 
-    An application with its own lifespan enters this one in it: `async with lifespan()(app): ...`. Start-up raises
-    ConfigError for wrong settings, and SchemaError if PostgreSQL's tables need `rqsched db upgrade`.
+    If an application has its own lifespan, enter this lifespan inside it: `async with lifespan()(app): ...`. Start-up
+    raises ConfigError for wrong settings, and SchemaError if PostgreSQL's tables need `rqsched db upgrade`.
     """
 
     @asynccontextmanager
@@ -72,9 +72,9 @@ def _sync(scheduler: Scheduler) -> None:
 def add_error_handlers(app: FastAPI) -> None:
     """Make the application answer rqsched's errors with the statuses and bodies of the HTTP API.
 
-    The bodies are problem details (RFC 9457). Invalid input is 422 with the field, a missing object 404, a conflict
-    409, an unavailable backend 503 with Retry-After; docs/http.md lists all. Your own handler for one of these classes
-    takes precedence. Needs the `http` extra.
+    The bodies are problem details (RFC 9457). The status is 422 for invalid input, 404 for a missing object, 409 for a
+    conflict, and 503 with Retry-After for an unavailable backend; docs/http.md lists all. If you have your own handler
+    for one of the error classes, it takes precedence. This function needs the `http` extra.
     """
     from rqsched.http.native.router import answer_error  # noqa: PLC0415 - an optional extra
 
@@ -82,7 +82,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def get_scheduler(connection: HTTPConnection) -> Scheduler:
-    """Return the application's scheduler; raises ConfigError if its lifespan has opened none."""
+    """Return the application's scheduler; raises ConfigError if the application's lifespan has opened none."""
     found: Scheduler | None = getattr(connection.app.state, _STATE, None)
     if found is None:
         raise ConfigError(
@@ -98,6 +98,6 @@ def get_async_scheduler(connection: HTTPConnection) -> AsyncScheduler:
 
 
 CurrentScheduler = Annotated[Scheduler, Depends(get_scheduler)]
-"""The parameter of an endpoint that receives the scheduler."""
+"""The annotation of an endpoint's parameter that gets the scheduler."""
 CurrentAsyncScheduler = Annotated[AsyncScheduler, Depends(get_async_scheduler)]
-"""The same for an `async def` endpoint: every operation is awaited."""
+"""The annotation for a parameter of an `async def` endpoint. Every operation of this scheduler is awaited."""

@@ -1,1 +1,1 @@
-"""Imports: read the schedules of other systems, and write them as schedules of rqsched."""
+"""Read the schedules of other systems, and write them as schedules of rqsched."""

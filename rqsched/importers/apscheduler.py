@@ -1,8 +1,8 @@
 """The source `apscheduler`: the jobs that APScheduler 3 keeps in SQL or in Redis.
 
-A job is stored as a pickle of its state, with its next time. APScheduler treats a job without a next time as paused, so
-`disable` removes the next time. A running scheduler writes whole jobs back, so `disable` checks that the jobs stay
-paused.
+APScheduler stores each job as a pickle of its state, and beside it the job's next time. It treats a job without a next
+time as paused. Therefore `disable` removes the next time. A running scheduler may write complete jobs back, so
+`disable` checks that the jobs stay paused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from rqsched.kernel.transport.client import connect
 
 KIND = "apscheduler"
 TABLE = "apscheduler_jobs"
-"""The default table of SQLAlchemyJobStore; its argument `tablename` names another one."""
+"""The default table of SQLAlchemyJobStore. An application may name another table by the argument `tablename`."""
 JOBS, RUN_TIMES = "apscheduler.jobs", "apscheduler.run_times"
-"""The default keys of RedisJobStore; its arguments `jobs_key` and `run_times_key` name others."""
+"""The default keys of RedisJobStore. An application may name other keys by `jobs_key` and `run_times_key`."""
 _CHUNK = 500
 _NOTES = (
     "Jobs that the application adds with replace_existing=True are scheduled again when it starts: remove those "
@@ -49,8 +49,9 @@ _NOTES = (
 def open_source(address: str, reading: Reading) -> SqlJobs | RedisJobs:
     """Open a job store by the URL of its database or Redis.
 
-    A fragment of the URL names the store's table, with its schema (`#jobs`, `#app.jobs`), or its two keys
-    (`#app.jobs,app.run_times`). Raises InvalidInputError or ConfigError for an address that is not valid.
+    The URL may end in a fragment. For a database, the fragment names the table, perhaps with its schema (`#jobs`,
+    `#app.jobs`). For a Redis, it names both keys (`#app.jobs,app.run_times`). Raises InvalidInputError or ConfigError
+    for an address that is not valid.
     """
     url, _, names = address.partition("#")
     if is_redis(url):
@@ -71,7 +72,7 @@ class _Kept(NamedTuple):
 
 
 def _kept(row: Mapping[str, Any]) -> _Kept:
-    """Read a row. In SQLite any column may hold a number; `bytes` is not called on it, as it would allocate memory."""
+    """Read a row. In SQLite, a column may contain a number. `bytes` is not called, because it would allocate memory."""
     state = row["job_state"]
     return _Kept(str(row["id"]), state if isinstance(state, bytes) else b"", row["next_run_time"] is None)
 
@@ -93,12 +94,12 @@ class SqlJobs:
         self._database.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
+        """Read all jobs, ordered by id; raises InvalidInputError if there are jobs and the source is not trusted."""
         rows = self._database.rows()[self._table]
         return _entries(map(_kept, rows), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Pause the jobs. Raises ConflictError if a running scheduler writes them back each time."""
+        """Pause the jobs. Raises ConflictError if a running scheduler writes them back again and again."""
         ids = [entry.source_id for entry in entries]
         count = until_quiet(lambda: self._database.pause_jobs(self._table, ids))
         return f"Paused {count} jobs of {self._table}; APScheduler's resume_job() resumes a job."
@@ -129,11 +130,11 @@ class RedisJobs:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read every job, by id; raises InvalidInputError when there are some and the source is not trusted."""
+        """Read all jobs, ordered by id; raises InvalidInputError if there are jobs and the source is not trusted."""
         return _entries(sorted(self._read()), self._reading, self._clock.now())
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Remove the jobs from the set of run times. Raises ConflictError if a scheduler adds them each time."""
+        """Remove the jobs from the set of run times. Raises ConflictError if a scheduler adds them again and again."""
         ids = [entry.source_id for entry in entries]
         count = until_quiet(partial(self._disable, ids))
         return (
@@ -211,7 +212,7 @@ def _path(func: object) -> str:
 
 
 def _policies(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with which a schedule handles overlaps and late fires as APScheduler does, without retries."""
+    """Return options with which a schedule handles overlaps and late fires as APScheduler does, and never retries."""
     policies: dict[str, Any] = {"overlap": "skip" if state["max_instances"] == 1 else "allow_all"}
     grace = state["misfire_grace_time"]
     if grace is not None:

@@ -1,8 +1,8 @@
-"""Triggers of APScheduler 3 from its pickles, and the timing of a schedule that fires at the same instants.
+"""Convert a trigger of APScheduler 3, from a pickle, to the timing of a schedule that fires at the same instants.
 
-A trigger is an `Object`: its class and attributes, from the process that loaded the pickle. APScheduler counts weekdays
-from Monday, and its crons fire when all their fields match. A trigger is refused if no spec of rqsched has the same
-instants.
+A trigger is given as an `Object`: its class and attributes, as described by the process that loaded the pickle.
+APScheduler counts weekdays from Monday, and its crons fire when all their fields match. If no spec of rqsched has the
+same instants, the trigger is refused.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ OWN = frozenset({_CRON, _INTERVAL, _DATE, _CALENDAR, _AND, _OR}).union(
 """The classes whose attributes are read."""
 _YEARS, _WEEKS = range(1970, 10000), range(1, 54)
 _COMPARED = ("month", "day", "day_of_week", "hour", "minute", "second")
-"""The fields that become a cron expression. The field `year` becomes a window, and a restricted `week` is refused."""
+"""The fields that become a cron expression. The field `year` becomes a window. A `week` other than `*` is refused."""
 _POSITIONS = ("1st", "2nd", "3rd", "4th", "5th", "last")
 _MOST_EXPRESSIONS = 500
 _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 
 
 class Timing(NamedTuple):
-    """The timing of a job, as keys of an entry."""
+    """The timing of a job, as keys of an entry for `rqsched sync`."""
 
     keys: Mapping[str, Any]
     """The keys and their values."""
@@ -70,12 +70,12 @@ class Timing(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The bounds of occurrences."""
+    """The span in which occurrences may lie."""
 
     start_at: datetime | None = None
-    """The first instant that may be an occurrence; None is unlimited."""
+    """The first instant that may be an occurrence; None means no limit."""
     end_at: datetime | None = None
-    """No occurrence is at or after this instant; None is unlimited."""
+    """No occurrence is at or after this instant; None means no limit."""
 
     def within(self, other: Window) -> Window:
         """Return the window of the instants that both windows allow."""
@@ -89,10 +89,10 @@ class Window(NamedTuple):
 
 
 def timing_of(trigger: object, next_at: datetime | None, now: datetime) -> Timing:
-    """Return the timing of a job; `next_at` is when APScheduler runs it next, if that is known.
+    """Return the timing of a job. `next_at` is when APScheduler runs the job next, if this is known.
 
-    Raises NotReadableError if the object is no trigger of APScheduler, and InvalidSpecError if no spec has the same
-    instants.
+    Raises NotReadableError if the object is not a trigger of APScheduler. Raises InvalidSpecError if no spec has the
+    same instants.
     """
     if not isinstance(trigger, Object) or trigger.name not in OWN:
         raise NotReadableError(f"its trigger is {what_is(trigger)}")
@@ -114,7 +114,7 @@ class _Crons(NamedTuple):
     members: tuple[Cron | Once, ...]
     """The crons, each with its zone, and the single instants."""
     window: Window
-    """The window in which each of the members fires."""
+    """The window in which all members fire."""
     clocks: Mapping[str, str]
     """The options for clock changes."""
     lost: tuple[str, ...] = ()
@@ -137,12 +137,12 @@ def _crons_of(trigger: Object, now: datetime) -> _Crons:
 
 
 def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
-    """Read an OrTrigger. Each of its triggers fires, and counts from the last fire of any of them."""
+    """Read an OrTrigger. It fires whenever one of its triggers does. Each trigger counts from the last fire of any."""
     parts = [_part(name, kept) for name, kept in state["triggers"]]
     if any(one.name in {_INTERVAL, _CALENDAR} for one in parts):
         text = "an interval among its triggers counts from each fire of the others, which no spec can express"
         raise InvalidSpecError("spec", f"{text}: create a schedule for each trigger")
-    # A date trigger fires only if its date comes before the first fire of all other triggers.
+    # A date trigger fires only if its date is earlier than the first fire of every other trigger.
     dates = [_instant(_state_of(one)["run_date"]) for one in parts if one.name == _DATE]
     crons = [_crons_of(one, now) for one in parts if one.name != _DATE]
     if not crons:
@@ -163,7 +163,7 @@ def _any_of(state: Mapping[str, Any], now: datetime) -> _Crons:
 
 
 def _part(name: str, state: Any) -> Object:
-    """Return a trigger of a combined trigger. APScheduler stores the class name and the state of each one."""
+    """Return a part of a combined trigger. APScheduler stores each part as its class name and state."""
     part = Object(str(name).replace(":", "."), state)
     if part.name not in OWN:
         raise NotReadableError(f"one of its triggers is a {part.name}")
@@ -171,7 +171,7 @@ def _part(name: str, state: Any) -> Object:
 
 
 def _timing_of_crons(crons: _Crons, next_at: datetime | None, now: datetime) -> Timing:
-    """Return the timing of crons. `next_at` is their next fire, which an application can set to any time."""
+    """Return the timing of crons. `next_at` is the next fire, which the application may have set to any time."""
     members, window, lost = crons.members, crons.window, [*crons.lost]
     if next_at is not None:
         earliest = next_at.astimezone(UTC) - timedelta(seconds=crons.jitter)
@@ -229,13 +229,13 @@ def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options
 
 
 def _as_apscheduler(written: tuple[tuple[str, str], ...]) -> Following:
-    """Read the fields of a CronTrigger with APScheduler. It is installed, because the trigger was loaded with it."""
+    """Read the fields of a CronTrigger with APScheduler, which is installed: the trigger was loaded with it."""
     trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger(**dict(written), timezone=UTC)
     return lambda at: cast("datetime | None", trigger.get_next_fire_time(at, at))
 
 
 def _text(expression: Object) -> str:
-    """Return an expression of a field as an application writes it."""
+    """Return an expression of a field as text, as an application writes it."""
     name, state = _name(expression), _state_of(expression)
     if name == _LAST_DAY:
         return "last"
@@ -250,7 +250,7 @@ def _text(expression: Object) -> str:
 def _other_times(cron: CronFields, changes: ClockChanges) -> Iterator[str]:
     is_hour_by_hour = changes.is_every_hour and cron.names_every_day
     if changes.go_forward and 0 in cron.hours and not is_hour_by_hour:
-        # APScheduler computes the next day or month by a difference of local times. At that change it is an hour off.
+        # APScheduler computes the next day or month by a difference of local times. It errs by an hour at the change.
         yield "When the clocks went forward, APScheduler may skip the next midnight; rqsched does not."
     is_once_a_day = len({*cron.hours}) == len({*cron.minutes}) == len({*cron.seconds}) == 1
     if changes.skips and not changes.is_every_hour and not is_once_a_day:
@@ -301,7 +301,7 @@ def _midnight(day: date, zone: str) -> datetime:
 
 
 def _values(expressions: Iterable[Object], field: range) -> set[int]:
-    """Return the numbers that the expressions of a field name. Named days, such as the last one, are left out."""
+    """Return the numbers that the expressions of a field name. Days by name, such as the last day, are left out."""
     return {value for one in expressions for value in _values_of(one, field)}
 
 
@@ -332,7 +332,7 @@ def _name(expression: object) -> str:
 
 
 def _state_of(kept: object) -> Mapping[str, Any]:
-    """Return the attributes of an object. APScheduler 3.0 stored those of a trigger as a pair after None."""
+    """Return the attributes of an object. APScheduler 3.0 stored those of a trigger as the pair (None, attributes)."""
     state = kept.state if isinstance(kept, Object) else None
     if isinstance(state, tuple) and len(state) == 2:
         state = state[1]
@@ -348,7 +348,7 @@ def _instant(kept: object) -> datetime:
 
 
 def _after(end: object) -> datetime | None:
-    """Return the exclusive end of a window for APScheduler's inclusive end."""
+    """Return the end of a window, which is exclusive. APScheduler's end is inclusive."""
     return None if end is None else _instant(end) + _TICK
 
 

@@ -40,7 +40,7 @@ from rqsched.kernel.transport.client import connect
 from rqsched.workflows import import_failure
 
 PREFIX = "redbeat:"
-"""The default prefix of RedBeat's keys; its setting redbeat_key_prefix names another one."""
+"""The default prefix of RedBeat's keys. An application may set another prefix by redbeat_key_prefix."""
 _CHUNK = 500
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 _BOUND = "Its task is bound (bind=True): in rqsched its self.request is empty, and self.retry() raises."
@@ -53,8 +53,9 @@ _NO_ZONE = (
 def open_source(address: str, reading: Reading) -> DjangoCeleryBeat | RedBeat | CeleryApplication:
     """Open the database of django-celery-beat, the Redis of RedBeat or a Celery application.
 
-    The form of the address decides which. The URL of a Redis may end in `#` and the setting redbeat_key_prefix. Raises
-    InvalidInputError or ConfigError for an address that is not valid, and for an application that is not trusted.
+    The form of the address decides which of these is opened. The URL of a Redis may end in `#` and the value of
+    redbeat_key_prefix. Raises InvalidInputError or ConfigError for an address that is not valid, and for an application
+    that is not trusted.
     """
     if is_redis(address):
         url, _, prefix = address.partition("#")
@@ -91,7 +92,7 @@ class DjangoCeleryBeat:
     def disable(self, entries: Sequence[SourceEntry]) -> str:
         """Disable the tasks and notify a running beat, in one transaction.
 
-        Raises ConflictError if a running beat enables them each time.
+        Raises ConflictError if a running beat enables them again and again.
         """
         names = [entry.source_id for entry in entries]
         count = until_quiet(lambda: self._database.disable_tasks(names, self._clock.now()))
@@ -118,7 +119,7 @@ _TIMINGS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], When]]] = {
         lambda row: Unknown(f"it follows the sun ({row['event']}), which no schedule can do"),
     ),
 }
-"""For each table of schedules: the prefix of a task's column that refers to a row of it, and the reader of the row."""
+"""For each table of timings: the column of a task that refers to a row (without `_id`), and the reader of the row."""
 
 
 def _task_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When]]) -> PeriodicTask:
@@ -137,7 +138,7 @@ def _task_of_row(row: Mapping[str, Any], timings: Mapping[str, Mapping[int, When
         kwargs=_decoded(row["kwargs"] or "{}"),
         options=options,
         is_enabled=bool(row["enabled"]),
-        # If a task never ran, beat counts from its start, or without a start from its last change.
+        # If a task never ran, beat counts from its start. If it has no start, beat counts from its last change.
         last_run_at=last_run_at or (None if start_at else changed_at),
         start_at=start_at,
         end_at=end_at,
@@ -158,7 +159,8 @@ def _decoded(text: str | bytes) -> Any:
 class RedBeat:
     """The entries of RedBeat in one Redis.
 
-    A running beat writes the last run of an entry, but never its definition. So `enabled` in a definition stays false.
+    A running beat writes the last run of an entry, but never its definition. Therefore `enabled` stays false if an
+    import sets it to false.
     """
 
     kind = KIND
@@ -225,7 +227,7 @@ class RedBeat:
 
 
 class _Kept(NamedTuple):
-    """An entry of RedBeat, decoded as far as it is JSON."""
+    """An entry of RedBeat. Its values are decoded from JSON; a value that is not JSON is None."""
 
     name: str
     definition: Any
@@ -294,7 +296,7 @@ def _instant_of(kept: Any) -> datetime | None:
 
 
 class CeleryApplication:
-    """The `beat_schedule` of a Celery application. Reading it imports the application and all modules that it needs."""
+    """The `beat_schedule` of a Celery application. To read it, the application and all its modules are imported."""
 
     kind = KIND
     cannot_disable = (
@@ -324,7 +326,7 @@ class CeleryApplication:
         return [self._with_function(_declared_entry(name, schedule[name], now, zone)) for name in sorted(schedule)]
 
     def _with_function(self, one: SourceEntry) -> SourceEntry:
-        """Return the entry with the dotted path of its task's function; the task's name may differ from it."""
+        """Return the entry with the dotted path of its task's function. This path may differ from the task's name."""
         task = None if one.entry is None else self._application.tasks.get(one.entry["workflow"])
         if one.entry is None or task is None:
             return one
@@ -355,13 +357,13 @@ def _imported(address: str) -> Any:
 
 
 def _function_of(task: Any) -> str | None:
-    """Return the dotted path at which a worker finds the function of a task; None without one, as for a task class."""
+    """Return the dotted path by which a worker finds a task's function; None if it has none, such as a task class."""
     function = getattr(task, "__wrapped__", None)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", ".")
     if module in {None, "__main__"} or "." in name:
         return None
     found = getattr(sys.modules.get(module), name, None)
-    # The path leads to the task, or to its plain function. The function of a bound task cannot run without the task.
+    # The path must lead to the task or to its plain function. A bound task's function cannot run without the task.
     is_there = getattr(found, "name", None) == task.name or (found is function and not ismethod(task.run))
     return f"{module}.{name}" if is_there else None
 
@@ -384,14 +386,14 @@ def _declared_entry(name: str, declared: Any, now: datetime, zone: str) -> Sourc
 
 
 def _counts_otherwise(schedule: Any) -> bool:
-    """Return whether a class of the application, and not one of Celery, computes when a schedule is due."""
+    """Return whether a class of the application, instead of Celery's own class, computes when a schedule is due."""
     own = next((one for one in type(schedule).__mro__ if one.__module__ == "celery.schedules"), None)
     asked = ("is_due", "remaining_estimate", "remaining_delta")
     return any(getattr(type(schedule), name, None) is not getattr(own, name, None) for name in asked if own)
 
 
 def _declared_timing(schedule: Any, is_rounded: bool) -> When:
-    """Read a schedule object of Celery by its attributes. A crontab has its fields as sets of numbers."""
+    """Read a schedule object of Celery by its attributes. The fields of a crontab are sets of numbers."""
     if isinstance(schedule, int | float):
         return Interval(timedelta(seconds=schedule), is_rounded)
     if isinstance(schedule, timedelta):

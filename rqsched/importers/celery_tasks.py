@@ -44,8 +44,8 @@ _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSURE, _IMMINENT = timedelta(minutes=5), timedelta(minutes=1)
-"""It is not known whether beat runs a time in this range around now. It stores its runs only every 3 minutes, so it may
-have run a time of the last 5 minutes, and it may be about to run a time of the next minute."""
+"""The times around now at which beat may or may not have run a task. Beat stores its last runs only every 3 minutes. So
+it may have run a task at a time of the last 5 minutes, and it may be about to run a task of the next minute."""
 
 
 class Crontab(NamedTuple):
@@ -66,12 +66,12 @@ class Crontab(NamedTuple):
 
     @classmethod
     def of(cls, kept: Callable[[str], object], timezone: str | None) -> Crontab:
-        """Return a crontab; `kept` returns the stored value of a field by its name."""
+        """Return a crontab. `kept` is a function that returns the stored value of a field by its name."""
         days = kept("day_of_month"), kept("month_of_year"), kept("day_of_week")
         return cls(kept("minute"), kept("hour"), *days, timezone)
 
     def fields(self) -> CronFields:
-        """Read the fields; raises InvalidCronError for a field that Celery would refuse as well."""
+        """Read the fields; raises InvalidCronError for a field that Celery would refuse, too."""
         return CronFields(
             _values("minute", self.minute, MINUTES),
             _values("hour", self.hour, HOURS),
@@ -81,14 +81,14 @@ class Crontab(NamedTuple):
         )
 
     def written(self) -> tuple[str, ...]:
-        """Return the fields as texts, in the order of this class."""
+        """Return the five fields as texts, in the order in which this class has them."""
         return tuple(
             ",".join(map(str, kept)) if isinstance(kept, Iterable) and not isinstance(kept, str) else str(kept)
             for kept in self[:5]
         )
 
     def ours(self) -> tuple[str, str]:
-        """Return the expression for rqsched and its zone; raises InvalidSpecError if none has the same times."""
+        """Return the rqsched expression and its zone; raises InvalidSpecError if no expression has the same times."""
         return self.fields().expression(), zone_name(self.timezone or "UTC")
 
 
@@ -120,7 +120,7 @@ class Interval(NamedTuple):
     every: timedelta
     """Its length."""
     is_rounded: bool = False
-    """Whether its times are rounded down to its resolution (`relative`)."""
+    """Whether its times are rounded down to its resolution. Celery calls this `relative`."""
 
     @property
     def resolution(self) -> timedelta:
@@ -176,10 +176,10 @@ class PeriodicTask(NamedTuple):
     description: str = ""
     """Text for people."""
     remarks: tuple[str, ...] = ()
-    """Sentences of the source about the task."""
+    """Sentences that the source adds to the report about the task."""
 
     def becomes(self, now: datetime, timezone: str) -> SourceEntry:
-        """Return the entry that the task becomes; `timezone` is the zone of crontabs that are stored without one."""
+        """Return the entry that the task becomes. `timezone` is the zone of crontabs that are stored without a zone."""
         when = self.when
         if isinstance(when, Crontab) and when.timezone is None:
             when = when._replace(timezone=timezone)
@@ -252,7 +252,7 @@ class PeriodicTask(NamedTuple):
         return _rounded_down(max(known), when.resolution, timezone) if when.is_rounded else max(known)
 
     def _next_at(self, timezone: str) -> datetime | None:
-        """Return when beat runs the task next, or None if that depends on a last run that is not known."""
+        """Return when beat runs the task next. Return None if this depends on a last run that is not known."""
         if isinstance(self.when, Clocked):
             return self.when.at
         if isinstance(self.when, Interval):
@@ -264,7 +264,7 @@ class PeriodicTask(NamedTuple):
 
 
 def _rounded_down(at: datetime, resolution: timedelta, timezone: str) -> datetime:
-    """Round an instant down to the resolution. Days begin at midnight of the zone, other units are those of UTC."""
+    """Round an instant down to the resolution. Days begin at midnight of the zone; shorter units are those of UTC."""
     if resolution < _DAY:
         return at - (at - _EPOCH) % resolution
     local = at.astimezone(ZoneInfo(zone_name(timezone)))
@@ -319,7 +319,7 @@ def _arguments(args: object, kwargs: object) -> dict[str, Any]:
 
 
 def _refuse_typed(value: object) -> None:
-    """Refuse an object that Celery's JSON decodes to a date, a UUID or the like, because a run would get the object."""
+    """Refuse an object that means a date, a UUID or the like in Celery's JSON, because a run would not decode it."""
     if isinstance(value, Mapping):
         if "__type__" in value:
             kind = value["__type__"]

@@ -9,11 +9,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 _MAKES_NAMES = re.compile(r"import\s*\(?\s*\*|__getattr__|globals\(\)|setattr\(")
-"""Names in a module that show that it may define further names at run time."""
+"""Words in a module's source that show that the module may define further names at run time."""
 
 
 def why_missing(path: str) -> str | None:
-    """Return why there is no code at `package.module.function`, or None if there is, or may be."""
+    """Return why there is no code at `package.module.function`. Return None if there is code, or may be."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     if (loaded := sys.modules.get(module)) is not None:
         return None if hasattr(loaded, name) else f"{module} has no {name}"
@@ -27,7 +27,7 @@ def why_missing(path: str) -> str | None:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Find a module as an import would, but without importing its parent packages."""
+    """Find a module as an import would find it, but do not import its parent packages."""
     names = module.split(".")
     places: Sequence[str] | None = None
     found: ModuleSpec | None = None
@@ -36,7 +36,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
         if found is None:
             return None
         if found.submodule_search_locations is None and end < len(names):
-            return None  # a module that is no package
+            return None  # the parent is a module without submodules
         if found.origin is None:  # a namespace package gets its folders from its parent, which is not imported
             folders = (Path(place, name) for place in (sys.path if places is None else places))
             places = [str(folder) for folder in folders if folder.is_dir()]
@@ -55,7 +55,7 @@ def _find(module: str, places: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _text_of(spec: ModuleSpec) -> str | None:
-    """Return the source of a module; None if it has none, such as a namespace package."""
+    """Return the source of a module; None for a module without source, such as a namespace package."""
     read = getattr(spec.loader, "get_source", None)
     try:
         return None if read is None else read(spec.name)

@@ -1,7 +1,8 @@
-"""Crons of other schedulers: fields that must all match, and the rqsched expression that fires at the same instants.
+"""Convert the cron fields of another scheduler to an rqsched expression that fires at the same instants.
 
 An rqsched cron fires on days that match either day field (docs/times.md). Celery and APScheduler fire on days that
-match both. Fields are refused if no single expression fires at the same instants. This file knows no scheduler.
+match both. If no single expression fires at the same instants, the fields are refused. This module does not depend on
+any scheduler.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MONTHDAYS, MONTHS, WEEKDAYS = range(1, 32), range(1, 13), range(7)
 WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 LAST = 6
-"""The value of `Position.week` for the last one of a month."""
+"""The value of `Position.week` that means the last such weekday of a month."""
 
 _WEEKS = (range(1, 8), range(8, 15), range(15, 22), range(22, 29), range(29, 32))
 _UTC = frozenset({"UTC", "GMT", "UCT", "Zulu", "Universal", "Greenwich"})
@@ -38,7 +39,7 @@ Following: TypeAlias = Callable[[datetime], datetime | None]
 
 
 def not_compared(library: str, source: str) -> str:
-    """Return the note on a source whose library is not installed here."""
+    """Return the note of a source whose library is not installed here."""
     return (
         f"{library} is not installed here, so the times of cron expressions were compared only with the next times "
         f"that {source} stores. If it is installed, the times of two years are compared."
@@ -46,9 +47,10 @@ def not_compared(library: str, source: str) -> str:
 
 
 def unwrapped(expression: str) -> str:
-    """Return an expression, seconds first, with a list in place of each range that runs over the end of its field.
+    """Return an expression in which lists replace the ranges that continue after the end of their field.
 
-    `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. A range that cannot be read stays as it is.
+    `22-2` becomes `22-23,0-2`, and `fri-mon/2` becomes `0,5`. A range that cannot be read stays as it is. If the
+    expression has seconds, they are its first field.
     """
     texts = expression.lower().split()
     if len(texts) not in {5, 6}:
@@ -71,17 +73,17 @@ def _unwrapped(item: str, field: range) -> str:
         return item
     values = [*range(first, max(first + 1, field.stop)), *range(field.start, last + 1)][:: int(match["step"] or 1)]
     found = sorted({value % 7 for value in values} if field == WEEKDAYS else values)
-    # Never return a star for a full range: a star in one day field leaves the choice of days to the other day field.
+    # Never return a star for a full range: if one day field is a star, only the other day field chooses days.
     return ",".join(f"{one}-{end}" if end > one else str(one) for one, end in _runs(found))
 
 
 def require_same_times(
     expression: str, written: Hashable, library: Callable[[Any], Following], now: datetime, source: str
 ) -> None:
-    """Check that an rqsched expression, seconds first, has the same instants as the source's library finds.
+    """Check that an rqsched expression (seconds first) has the same instants that the source's library computes.
 
-    `written` is the cron in the form that the library reads. Compared are the first 1 000 instants of two years, and
-    after them the first instant of each day. Both sides are read in UTC; `ClockChanges` reports the effect of clock
+    `written` is the cron in the form that the library reads. The first 1 000 instants of two years are compared, and
+    after these the first instant of each day. Both are read in UTC, because `ClockChanges` reports the effects of clock
     changes. Raises InvalidCronError, which names the first instant that differs.
     """
     today = datetime.combine(now.date(), time.min, UTC)
@@ -109,12 +111,12 @@ def _told(at: datetime | None) -> str:
 
 
 class Position(NamedTuple):
-    """A weekday by its place in the month."""
+    """A weekday by its position in the month, such as the second Friday."""
 
     week: int
-    """1 to 5, or LAST."""
+    """The position: 1 to 5, or LAST."""
     weekday: int
-    """0 is Sunday."""
+    """The weekday; 0 is Sunday."""
 
 
 class CronFields(NamedTuple):
@@ -125,7 +127,7 @@ class CronFields(NamedTuple):
     hours: Collection[int]
     """Hours of the day."""
     monthdays: Collection[int]
-    """Days of the month. `positions` and `has_last_day` add further days."""
+    """Days of the month. The fields `positions` and `has_last_day` add further days."""
     months: Collection[int]
     """Months of the year."""
     weekdays: Collection[int]
@@ -170,9 +172,9 @@ class CronFields(NamedTuple):
         return "*", ",".join(map(_position, sorted(positions)))
 
     def _positions_of_both(self) -> set[Position]:
-        """Return the days that match both day fields, as places in the month.
+        """Return the days that match both day fields, as weekdays by their position in the month.
 
-        Raises InvalidCronError unless the days of the month are whole weeks, such as 1 to 7.
+        Raises InvalidCronError if the days of the month are not whole weeks, such as 1 to 7.
         """
         weeks = {week for week, days in enumerate(_WEEKS, 1) if set(days) <= set(self.monthdays)}
         covered = {day for week in weeks for day in _WEEKS[week - 1]}
@@ -195,7 +197,7 @@ def zone_name(name: str) -> str:
 
 
 def fixed_offset(offset: timedelta | None) -> str:
-    """Return UTC for an offset of zero or None; raises InvalidTimezoneError for any other, which has no DST rules."""
+    """Return UTC for an offset of zero or None; raises InvalidTimezoneError for others, which have no clock changes."""
     if offset:
         hours = offset.total_seconds() / 3600
         raise InvalidTimezoneError("timezone", f"its zone is a fixed offset of {hours:+g} h; write an IANA area name")
@@ -206,7 +208,7 @@ class ClockChanges(NamedTuple):
     """The effect of the clock changes of a year on the times of an expression."""
 
     skips: int
-    """How many times of the expression one change skips at most, counted up to two."""
+    """The most times of the expression that one clock change skips. Two stands for two or more."""
     repeats: bool
     """Whether a time of the expression occurs twice because the clocks go back."""
     is_every_hour: bool
@@ -233,13 +235,14 @@ class ClockChanges(NamedTuple):
         )
 
     def keys(self, **options: str) -> dict[str, str]:
-        """Return `options` if the clocks go forward and the expression does not fire in every hour, else nothing."""
+        """Return `options`. Return nothing if the clocks never go forward, or if the expression fires in every hour."""
         return options if self.go_forward and not self.is_every_hour else {}
 
     def told_of(self, other: str) -> Iterator[str]:
-        """Yield a sentence for each difference from a scheduler that steps through local times (all but APScheduler).
+        """Yield a sentence for each difference between rqsched and another scheduler that steps through local times.
 
-        A scheduler of this kind shifts a local time that does not exist, and runs a repeated one once.
+        Such a scheduler shifts a local time that does not exist, and runs once at a local time that occurs twice. All
+        other schedulers except APScheduler are of this kind.
         """
         if self.skips > 1 and not self.is_every_hour:
             yield f"When the clocks go forward over several of its times, {other} runs one of them; rqsched runs each."
@@ -258,7 +261,7 @@ def _names(weekdays: Iterable[int]) -> str:
 
 
 def _text(values: Collection[int], field: range) -> str:
-    """Return the shortest usual text: a star, steps, or a list of runs."""
+    """Return the values of a field as text: as a star, as steps, or as a list of ranges."""
     known = sorted(set(values))
     if not known:
         raise InvalidCronError("cron", "one of its fields has no values")

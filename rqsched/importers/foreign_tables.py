@@ -1,7 +1,7 @@
-"""The tables of other schedulers in their own databases: read rows, and disable entries.
+"""Read rows from the tables of other schedulers in their databases, and disable their entries.
 
-Each operation is one transaction with bounded waits. So this code never waits forever for a server or a lock, and
-others never wait forever for its locks. This file does not know the meaning of the values.
+Each operation is one transaction, and its waits have time limits. Therefore this code never waits forever for a server
+or a lock, and other sessions never wait forever for its locks. This module does not interpret the values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rqsched.kernel.store.database import is_conflict, make_engine, reason_of, s
 T = TypeVar("T")
 
 PERIODIC_TASKS, CHANGES = "django_celery_beat_periodictask", "django_celery_beat_periodictasks"
-"""The tables of django-celery-beat: its tasks, and the time of their last change."""
+"""Two tables of django-celery-beat: the tasks, and the time of the last change of all tasks."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?://")
 _LOCK_SECONDS = 15
 """How many seconds a change waits for another change in SQLite."""
@@ -34,17 +34,17 @@ _TIMEOUTS: Mapping[str, Mapping[str, int]] = {
     "mysqlconnector": {"connection_timeout": 10},
     "pysqlite": {"timeout": _LOCK_SECONDS},
 }
-"""The timeout options of each driver, in seconds. The limits of the PostgreSQL server are in milliseconds."""
+"""The timeout options of each driver, in seconds. Only `tcp_user_timeout` is in milliseconds."""
 _CHUNK = 500
 _TICK = timedelta(microseconds=1)
 
 
 class ForeignDatabase:
-    """The database of another scheduler, by its SQLAlchemy URL; PostgreSQL is reached through psycopg 3.
+    """The database of another scheduler, given by its SQLAlchemy URL. For PostgreSQL, the driver is psycopg 3.
 
-    Opening it reads the columns of the tables. Raises InvalidInputError or ConfigError for a URL that cannot be used,
-    and InvalidInputError for a table that does not exist. Raises DatabaseUnavailableError, within seconds, if the
-    database does not answer or another session holds a lock that a change needs.
+    The constructor reads the columns of the tables. It raises InvalidInputError or ConfigError for a URL that cannot be
+    used, and InvalidInputError for a table that does not exist. Operations raise DatabaseUnavailableError within
+    seconds if the database does not answer, or if another session holds a lock that they need.
     """
 
     def __init__(self, url: str, tables: Sequence[str], schema: str | None = None) -> None:
@@ -66,14 +66,14 @@ class ForeignDatabase:
         self._engine.dispose()
 
     def rows(self, key: str = "id") -> dict[str, list[dict[str, Any]]]:
-        """Read every row of each table, in the order of a key, as one snapshot if the database supports it."""
+        """Read all rows of each table, ordered by a key. If the database supports it, they are one snapshot."""
         return self._transact(lambda connection: {name: self._rows(connection, name, key) for name in self._tables})
 
     def disable_tasks(self, names: Sequence[str], now: datetime) -> int:
-        """Disable tasks of django-celery-beat as its admin page does; return how many were enabled.
+        """Disable tasks of django-celery-beat as its admin page does. Return how many of them were enabled before.
 
         This also sets the time of the last change, as PeriodicTasks.update_changed() does, so that a running beat reads
-        the tasks again. The last run of each task stays, because the imported schedule counts from it.
+        the tasks again. The stored last run of each task stays, because the imported schedule counts from it.
         """
         tasks = self._tables[PERIODIC_TASKS]
 
@@ -86,7 +86,7 @@ class ForeignDatabase:
         return self._transact(disable)
 
     def pause_jobs(self, table: str, ids: Sequence[str]) -> int:
-        """Pause jobs of APScheduler by setting their next time to NULL; return how many were not paused before."""
+        """Pause jobs of APScheduler by setting their next time to NULL. Return how many were not paused before."""
         jobs = self._tables[table]
         has_time = jobs.c.next_run_time.is_not(None)
         return self._transact(
@@ -122,13 +122,13 @@ class ForeignDatabase:
 def _open_engine(url: str) -> sa.Engine:
     driver = sa.make_url(url).get_driver_name()
     if driver == "psycopg":
-        # The server may be a pooler, which refuses limits at the connect. So they are set in each transaction.
+        # The server may be a pooler, which refuses time limits when a session connects. Set them in each transaction.
         return make_engine(url, "transaction", named="SOURCE")
     return sa.create_engine(url, connect_args=dict(_TIMEOUTS.get(driver, {})), hide_parameters=True)
 
 
 def aware(value: datetime) -> datetime:
-    """Return an instant in UTC. A naive one is read as UTC, because databases without zones store UTC."""
+    """Return an instant in UTC. A naive instant is read as UTC, because databases without zones store UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

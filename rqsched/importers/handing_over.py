@@ -1,11 +1,13 @@
-"""Hand the schedules of a source over: write them paused, disable the source, let them fire.
+"""Hand the schedules of a source over: write them paused, disable them at the source, let them fire here.
 
-Every step may be repeated, and each import begins with the current state. So another import completes one that died at
-any step. The state is in two places. The note of a schedule tells that it waits for its source; before an import
-disables an entry, it writes another note, because a person may have disabled the entry. The source stores which entries
-are disabled. No entry fires both at its source and here, and an entry that was handed over fires here.
+Every step may be repeated, and each import begins with the current state. If an import dies at any step, another import
+completes it. The state is in two places. The source stores which entries are disabled. The note of a schedule says that
+the schedule waits for its source. Before an import disables an entry at the source, it writes another note into the
+schedule: so a later import knows that no person disabled the entry. No entry fires both at its source and here. An
+entry that was handed over fires here.
 
-An error of one entry is reported with that entry, and the others continue. An outage ends the import.
+If one entry fails, the error is reported with this entry, and the import continues with the others. An outage ends the
+import.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ from rqsched.workflows import is_path
 _log = logging.getLogger(__name__)
 
 MANAGED_BY = "import"
-"""The value of `managed_by` for schedules that an import created: `sync --delete-removed` does not delete them."""
+"""The value of `managed_by` of imported schedules. `sync --delete-removed` does not delete these schedules."""
 LABEL = "imported_from"
-"""The label of all imported schedules, also in files that an import writes. Its value is the kind of the source."""
+"""The label of all imported schedules, also in the files that an import writes. Its value is the kind of source."""
 
 _MOST_NAMESPACES = 10_000
 
@@ -66,7 +68,7 @@ class Outcome(StrEnum):
     NOT_IMPORTED = "not imported"
     """The entry cannot become a schedule."""
     FAILED = "failed"
-    """An error, which `lost` names, stopped the import of the entry; another import continues it."""
+    """The import of the entry failed with the error that `lost` names. Another import continues it."""
 
 
 class Fires(StrEnum):
@@ -104,7 +106,7 @@ class Imported:
 
     @property
     def fires(self) -> Fires:
-        """The place or places that fire the entry now."""
+        """Whether the source, this schedule, or both fire the entry now."""
         is_active = self.schedule is not None and self.schedule.is_active
         if self.source.enabled:
             return Fires.BOTH if is_active else Fires.SOURCE
@@ -127,7 +129,8 @@ class HandingOver:
     ) -> None:
         """Read `source` for one namespace.
 
-        `is_another` says that schedules with the same ids in other namespaces came from another source.
+        If other namespaces have imported schedules with the same ids, `is_another` says that these came from another
+        source.
         """
         self._scheduler = scheduler
         self._runtime = scheduler.runtime
@@ -137,9 +140,9 @@ class HandingOver:
         self._is_another = is_another
         self._context = context
         self._progress = progress
-        """A function that is called with 1 for each entry that was processed to fire here."""
+        """A function that is called with 1 after each entry whose schedule was to fire here, even if it failed."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
-        """The note of schedules that wait until their source is disabled."""
+        """The note of schedules that wait until their entries are disabled at the source."""
         self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
         self._rests = f"was disabled at {source.kind} when it was imported"
         self._came = f"came from {source.kind}"
@@ -160,9 +163,9 @@ class HandingOver:
         return [_with_outcome(one, outcomes, failed) for one in found]
 
     def write(self) -> list[Imported]:
-        """Write every entry as a schedule, paused if it is new, and return the result for each.
+        """Write every entry as a schedule, and return the result for each entry. New schedules are paused.
 
-        A waiting schedule takes over the changes of its entry. A schedule that was handed over, or that a person
+        If an entry has changed, its waiting schedule is changed, too. A schedule that was handed over, or that a person
         resumed, stays unchanged.
         """
         found = self._found()
@@ -177,9 +180,9 @@ class HandingOver:
     def hand_over(self) -> tuple[list[Imported], str]:
         """Write the schedules paused, disable their entries at the source, and let the schedules fire.
 
-        Return the entries, and the source's report on the disabling. An entry stays enabled at the source if it is not
-        imported, or if a person paused its schedule here. A schedule stays paused if a person disabled its entry at the
-        source meanwhile.
+        Return the entries, and what the source says about disabling them. If an entry is not imported, or if a person
+        paused its schedule here, the entry stays enabled at the source. If a person disabled an entry at the source
+        meanwhile, its schedule stays paused.
         """
         written = self.write()
         outcomes = {one.source.source_id: one.outcome for one in written}
@@ -189,7 +192,7 @@ class HandingOver:
             told = self._source.disable([one.source for one in ours])
         except ConflictError as error:  # not all of them were disabled
             why = explain(error)
-        # Read the source again: it may have fired since, and the schedules here continue at its next times.
+        # Read the source again: it may have fired meanwhile, and the schedules here begin with its next times.
         found = [self._taken_over(one) if self.is_moving(one) else one for one in self.write()]
         if why is not None:
             wanted = {one.source.source_id for one in ours}
@@ -199,14 +202,14 @@ class HandingOver:
         return [_as_at_first(one, outcomes) for one in found], told
 
     def resume(self) -> list[Imported]:
-        """Write the schedules, and let the waiting ones fire. The caller must have stopped the source."""
+        """Write the schedules, and let the waiting schedules fire. The user must have stopped the source before."""
         found = [self._taken_over(one) for one in self.write()]
         return [replace(one, source=replace(one.source, enabled=False)) for one in found]
 
     def vanished(self, found: Iterable[Imported]) -> list[str]:
-        """Return the ids of waiting schedules whose entries no longer exist at the source; they stay paused.
+        """Return the ids of waiting schedules whose entries no longer exist at the source. They stay paused.
 
-        The entries have fired for the last time at the source, or were cancelled there.
+        Such an entry has fired for the last time at the source, or was cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
         paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
@@ -235,10 +238,10 @@ class HandingOver:
         return _is_paused_since_created(schedule) and schedule.note in {self.waits, self._moves}
 
     def _marked(self, ours: Sequence[Imported]) -> list[Imported]:
-        """Write a note into each waiting schedule: an import is disabling its entry.
+        """Write a note into each waiting schedule, which says that an import is disabling its entry.
 
-        If this import dies, another import that completes it needs the note. Return the entries without those whose
-        schedule could not be written.
+        If this import dies, the import that completes it needs the note. Entries whose schedule could not be written
+        are left out of the result.
         """
         requests = [one.request._replace(note=self._moves) for one in ours if one.request and self.is_waiting(one)]
         failed = self._upsert(requests, {}, {})
@@ -247,7 +250,7 @@ class HandingOver:
     def _upsert(
         self, requests: Sequence[ScheduleRequest], outcomes: dict[str, str], written: dict[str, Schedule]
     ) -> dict[str, str]:
-        """Write schedules; add them to `written`, and their outcomes to `outcomes`, by id.
+        """Write schedules. Add them to `written` and their outcomes to `outcomes`, by id.
 
         Return the error of each schedule that could not be written, by id.
         """
@@ -260,8 +263,8 @@ class HandingOver:
     def _taken_over(self, one: Imported) -> Imported:
         """Let a waiting schedule fire.
 
-        An error is returned with the entry, so that the next entries continue, which are disabled at the source too.
-        Raises if the database or Redis is unavailable.
+        An error is returned with the entry instead of raised, because the next entries are disabled at the source, too,
+        and must fire here. Raises if the database or Redis is unavailable.
         """
         self._progress(1)
         if one.schedule is None or one.outcome is Outcome.FAILED or not self.is_waiting(one):
@@ -276,21 +279,21 @@ class HandingOver:
         return replace(one, schedule=handle.state)
 
     def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
-        """Let a schedule fire. First trigger an occurrence that its source should have fired; a repeat does nothing."""
+        """Let a schedule fire. If its source should have fired an occurrence and did not, trigger it, once, before."""
         version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
         if handle.state.status is ScheduleStatus.PAUSED:  # the trigger may have used up its last run
-            # Resume only if the version is the same: if a person paused it meanwhile, it must stay paused.
+            # Resume only this version of the schedule: if a person paused it meanwhile, it must stay paused.
             handle.resume(on_resume="next", note=self._came, context=self._context, if_version=version)
         if next_at is not None and not is_owed:
-            # If its time has passed since the check in `is_owed`, the resume has skipped it.
+            # If the occurrence became due after the check in `is_owed`, the resume has skipped it. Then backfill it.
             has_passed = next_at <= self._runtime.now()
             if has_passed and (handle.next_run_at is None or handle.next_run_at > next_at):
                 handle.backfill(next_at, next_at + timedelta(microseconds=1), context=self._context)
 
     def _found(self) -> list[Imported]:
-        """Read the entries of the source, and the schedules that exist here for them."""
+        """Read the entries of the source, each with the schedule that exists for it here."""
         read = [self._request(self._named(one)) for one in distinct(self._source.entries())]
         ids = sorted({one.request.named.schedule_id for one in read if one.request is not None})
         known = self._known(ids, self._namespace)
@@ -316,7 +319,7 @@ class HandingOver:
                 )
 
     def _is_same(self, here: Schedule, workflow: str) -> bool:
-        """Return whether a schedule of another namespace may have come from this source, and may fire."""
+        """Return whether a schedule of another namespace may fire, and may have been imported from this source."""
         return (
             here.status in {ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED}
             and self._came_from_here(here)
@@ -327,7 +330,7 @@ class HandingOver:
         return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
 
     def _named(self, source: SourceEntry) -> SourceEntry:
-        """Return an entry with the path of its function as workflow, unless the workflow's name is registered here."""
+        """Return an entry. If the name of its workflow is not registered here, name the function's path instead."""
         if source.entry is None or source.function is None:
             return source
         if option_checks.is_registered(self._runtime, source.entry["workflow"]):
@@ -335,7 +338,7 @@ class HandingOver:
         return replace(source, entry={**source.entry, "workflow": source.function})
 
     def _request(self, source: SourceEntry) -> Imported:
-        """Check an entry as `sync` would, except that no workflow is imported."""
+        """Check an entry as `sync` would check it, but import no workflow."""
         if source.entry is None:
             return Imported(source, Outcome.NOT_IMPORTED, source.lost)
         try:
@@ -362,7 +365,7 @@ class HandingOver:
             reason = "is neither registered here nor the dotted path of a function: register a workflow with this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        # With `is_external`, `new_definition` does not import the function to read the options of its decorator.
+        # `is_external` prevents that `new_definition` imports the function to read the options of its decorator.
         given = {**options, "managed_by": MANAGED_BY}
         return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 
@@ -399,14 +402,14 @@ def labelled(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _does_otherwise(ours: Definition, theirs: Definition) -> str:
-    """Return a text about what our schedule calls if the source calls something else, or an empty text."""
+    """Return what our schedule calls, in words, if the source calls something else. Otherwise return an empty text."""
     if ours.workflow != theirs.workflow:
         return ours.workflow
     return f"{ours.workflow} with other arguments" if ours.action != theirs.action else ""
 
 
 def _is_paused_since_created(schedule: Schedule) -> bool:
-    """Return whether a schedule is paused since its creation by an import, so no person paused it."""
+    """Return whether a schedule is paused since an import created it. Then no person paused it."""
     return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
 
 
@@ -415,9 +418,9 @@ def _in_batches(
     requests: Sequence[ScheduleRequest],
     done: Container[str],
 ) -> dict[str, str]:
-    """Do `work` on requests in batches. If a batch fails, do it one by one on its requests that are not in `done`.
+    """Do `work` on requests in batches. If a batch fails, do `work` on each of its requests that is not in `done`.
 
-    Return the error of each request that also fails alone, by schedule id. Raises if the database is unavailable.
+    Return the errors of requests that fail even then, by schedule id. Raises if the database is unavailable.
     """
     failed: dict[str, str] = {}
     try:
@@ -449,7 +452,7 @@ def _failed(one: Imported, why: str) -> Imported:
 
 
 def _as_at_first(one: Imported, outcomes: Mapping[str, Outcome]) -> Imported:
-    """Return an entry with its outcome from the first step, unless one of the steps failed."""
+    """Return an entry with its outcome from the first step. If a step failed, keep the failure."""
     if one.outcome is Outcome.FAILED:
         return one
     first = outcomes.get(one.source.source_id, one.outcome)

@@ -13,4 +13,4 @@ OPENERS: Mapping[str, Callable[[str, Reading], Source]] = {
     celery_tasks.KIND: celery_beat.open_source,
     apscheduler.KIND: apscheduler.open_source,
 }
-"""The opener of each kind of source. It takes an address, and raises for an address that is not valid."""
+"""The function that opens each kind of source. It takes an address, and raises if the address is not valid."""

@@ -1,7 +1,7 @@
 """The source `rq-cron`: the jobs that a configuration file of RQ's own cron registers.
 
-The file is code, and reading it runs it, so the user must trust it. The jobs exist only in the process of `rq cron`, so
-the user must stop it; an import cannot disable them.
+The file is code, and reading it runs it, so the user must trust it. The jobs exist only in the process of `rq cron`.
+Therefore an import cannot disable them, and the user must stop `rq cron`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rqsched.workflows import import_failure
 
 KIND = "rq-cron"
 _FILE_MODULE = "rq_cron_config_"
-"""The module name that RQ gives to a file with a path. No worker can import this module."""
+"""The module name that RQ gives to a configuration file that is named by a path. No worker can import this module."""
 _LOST = {
     "ttl": "Its ttl is lost: runs wait in their queue without a limit.",
     "failure_ttl": "Its failure_ttl is lost: RQSCHED_RETENTION sets how long runs are kept.",
@@ -60,7 +60,7 @@ def open_source(address: str, reading: Reading) -> RqCron:
 
 
 class _Registered(CronScheduler):
-    """Keep every job that a file registers. RQ itself drops a job that it refuses, and logs it."""
+    """Collects every job that a file registers. RQ's own class would drop the jobs that it refuses."""
 
     def __init__(self) -> None:
         logging.getLogger("rq.cron").addHandler(
@@ -92,7 +92,7 @@ class RqCron:
         """Do nothing: nothing is open."""
 
     def entries(self) -> list[SourceEntry]:
-        """Return the jobs that the file registers; RQ computes their next times only when it runs."""
+        """Return the jobs that the file registers. They have no next times, because RQ computes these when it runs."""
         names = [given.get("name") for given in self._given]
         found = [self._entry(given, names.count(given.get("name")) == 1) for given in self._given]
         self.notes = []
@@ -104,7 +104,7 @@ class RqCron:
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Raise InvalidInputError, whose text tells what to do instead."""
+        """Raise InvalidInputError, which says what to do instead."""
         del entries
         raise InvalidInputError("--disable-source", self.cannot_disable)
 

@@ -1,6 +1,6 @@
 """Read a job of RQ from its hash in Redis: its function, arguments and timeout.
 
-The hash is read without the code of RQ. `unpickle` loads the pickles in it.
+This does not use RQ's own code for jobs. The module `unpickle` loads the pickles in the hash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 def pickles_in(fields: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the pickles in a job's hash; none if RQ wrote it with its JSON serializer."""
+    """Yield the pickles in a job's hash. There are none if RQ wrote the hash with its JSON serializer."""
     for name in ("data", "meta"):
         try:
             data = _field(fields, name)
@@ -65,7 +65,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _field(fields: Mapping[str, bytes], name: str) -> bytes:
-    """Return a field, decompressed if needed; raises NotReadableError if it is too large then."""
+    """Return a field, decompressed if needed; raises NotReadableError if the decompressed field is too large."""
     data = fields.get(name, b"")
     inflater = zlib.decompressobj()
     try:
@@ -78,7 +78,7 @@ def _field(fields: Mapping[str, bytes], name: str) -> bytes:
 
 
 def call_of(function: object, args: Any, kwargs: Any, instance: object = None) -> Call:
-    """Return a call that a workflow can make; raises NotReadableError with the reason if none can."""
+    """Return a call as a schedule can make it; raises NotReadableError, with the reason, if no schedule can."""
     if instance is not None:
         raise NotReadableError(
             f"it calls a method of {what_is(instance)}, but a workflow must be a function: write one"
@@ -109,7 +109,7 @@ def _checked(what: str, values: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON value, with tuples as lists; raises NotReadableError for anything else."""
+    """Return a value as a JSON value, with tuples as lists; raises NotReadableError for other Python values."""
     kind = type(value)
     if kind in {str, int, float, bool, type(None)}:
         return value
@@ -146,7 +146,7 @@ def entry_of(call: Call, queue: str, timeout: int | None) -> dict[str, Any]:
 
 
 def lost_timeout(timeout: int | None) -> Iterator[str]:
-    """Yield a sentence if a timeout changes."""
+    """Yield a sentence if the schedule gets another timeout."""
     if timeout is None:
         yield NO_TIMEOUT
     elif not 0 < timeout <= MAX_TIMEOUT:
@@ -154,7 +154,7 @@ def lost_timeout(timeout: int | None) -> Iterator[str]:
 
 
 def described(text: str | None, call: Call) -> dict[str, Any]:
-    """Return a job's description as an option; nothing if RQ made the description from the call."""
+    """Return a job's description as an option. If RQ made the description from the call, return nothing."""
     if not text or text.startswith(f"{call.workflow}("):
         return {}
     return {"description": text[:MOST_DESCRIBED]}

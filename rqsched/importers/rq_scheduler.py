@@ -1,9 +1,9 @@
 """The source `rq-scheduler`: the jobs that the package rq-scheduler stores in Redis, read without the package.
 
-A sorted set has the ids of jobs, by the time at which they are enqueued. Each job is a normal hash of RQ; its `meta`
-has the interval, the cron expression and the number of repeats left. `rqscheduler` looks for due jobs every 60 s (its
-interval), and holds a lock while it enqueues. To disable a job, an import takes that lock and moves the id into a set
-of its own. The hash stays, so one command of Redis puts everything back.
+A sorted set contains the ids of jobs, with the time at which each is enqueued as its score. Each job is a normal hash
+of RQ. The field `meta` of the hash contains the interval, the cron expression and the number of repeats that are left.
+`rqscheduler` searches for due jobs every 60 s by default, and holds a lock while it enqueues. To disable a job, an
+import takes this lock and moves the id into another set. The hash stays, so one Redis command restores everything.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def open_source(address: str, reading: Reading) -> RqScheduler:
 
 
 class _Job(NamedTuple):
-    """A job of the set."""
+    """A job of rq-scheduler's set, or of the set of disabled jobs."""
 
     job_id: str
     next_at: datetime | None
-    """None for a score that is not an instant."""
+    """When it is enqueued next; None if its score is not an instant."""
     enabled: bool
 
     @property
@@ -89,7 +89,7 @@ class RqScheduler:
         self._redis.close()
 
     def entries(self) -> list[SourceEntry]:
-        """Read the jobs of the set, and the jobs that an import has moved out of it.
+        """Read the jobs of rq-scheduler's set, and the jobs that an import has moved out of it.
 
         Raises InvalidInputError if jobs are pickles and the source is not trusted.
         """
@@ -102,9 +102,9 @@ class RqScheduler:
         return found
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Move jobs from rq-scheduler's set to the import's set, in one step, under the lock of rqscheduler.
+        """Move jobs from rq-scheduler's set to the import's set in one step, while holding the lock of rqscheduler.
 
-        Raises ConflictError, with nothing moved, if rqscheduler does not release the lock.
+        If rqscheduler does not release the lock, raises ConflictError and moves nothing.
         """
         if not entries:
             return "There was nothing to disable."
@@ -185,7 +185,7 @@ class RqScheduler:
         return SourceEntry(job.job_id, entry, tuple(lost), **job.state)
 
     def _when(self, meta: Mapping[str, Any], next_at: datetime) -> tuple[dict[str, Any], object, list[str]]:
-        """Return the timing of a job as keys of an entry, its part that never changes, and the losses."""
+        """Return the timing of a job as keys of an entry, the part of the timing that never changes, and the losses."""
         now = self._clock.now()
         repeat, interval, cron = meta.get("repeat"), meta.get("interval"), meta.get("cron_string")
         bound = {} if repeat is None else {"max_runs": max(int(repeat), 1)}
@@ -237,9 +237,9 @@ def _instant(score: float) -> datetime | None:
 
 
 def _schedule_id(job_id: str, call: Call, does: object) -> str:
-    """Return the schedule id of a job: from the job's id, or if that is random, from the job's call and timing.
+    """Return the schedule id of a job. It is made from the job's id; if this is random, from the call and timing.
 
-    The same job may have another random id after a restart of the application.
+    If the application restarts, the same job may get another random id.
     """
     return (
         derived_id(KIND, call.workflow, call.args, call.kwargs, does) if _is_drawn(job_id) else named_id(KIND, job_id)
@@ -255,12 +255,12 @@ def _is_drawn(job_id: str) -> bool:
 
 @cache
 def crontab_expressions() -> Callable[[str], Following] | None:
-    """Return a function that reads expressions as rq-scheduler does; None without the package crontab."""
+    """Return a function that reads expressions as rq-scheduler does; None if the package crontab is not installed."""
     try:
         parse = import_module("crontab").CronTab
     except (ImportError, AttributeError):
         return None
-    # The package python-crontab has a module and a class with the same names, but they read the host's crontab.
+    # The package python-crontab has a module and a class of the same names, but its class reads the host's crontab.
     return (lambda written: partial(_next_of, parse(written))) if hasattr(parse, "next") else None
 
 
@@ -269,7 +269,7 @@ def _next_of(read: Any, at: datetime) -> datetime | None:
 
 
 def _cron(written: str) -> str:
-    """Translate an expression of the package crontab; raises InvalidCronError if rqsched has none with its meaning."""
+    """Translate an expression of the package crontab; raises InvalidCronError if no expression here means the same."""
     fields = written.split()
     if len(fields) in {6, 7} and fields.pop() != "*":
         raise InvalidCronError("cron", f"{written!r} names a year; use start_at and end_at")

@@ -1,6 +1,6 @@
-"""Sources of schedules: the entries of another system, each in the form that `rqsched sync` reads, with its losses.
+"""A source is another system with schedules. It gives them as entries in the form that `rqsched sync` reads.
 
-Sources do not write schedules of rqsched; `handing_over` does.
+With each entry, a source reports what is lost. Sources do not write schedules of rqsched; `handing_over` does this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rqsched.kernel.decide.options import OPTIONS
 from rqsched.kernel.decide.payload import dumps
 
 _MOST_CHARACTERS = 200
-"""The longest part of an entry's name in a schedule id, which has at most 255 characters."""
+"""The most characters of an entry's name in a schedule id. The whole id has at most 255 characters."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 _REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _MOVE = """
@@ -41,9 +41,9 @@ return moved
 """
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 MOST_DESCRIBED = OPTIONS["description"].most_characters
-"""The longest description that an entry keeps."""
+"""The most characters of an entry's description that are imported."""
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
-"""The options that match a source that starts each fire, even beside a running job, and never retries a job."""
+"""The options for a source that starts a job at each fire, even if the last job is running, and never retries a job."""
 
 
 _TWIN = "The source has another entry that does the same: one of them may be a mistake."
@@ -53,9 +53,9 @@ class Reading(NamedTuple):
     """How a source is read."""
 
     is_trusted: bool = False
-    """Whether code of the source may run here: reading may import its classes or execute its configuration file."""
+    """Whether code of the source may run here. To read a source may mean to import its classes or run its files."""
     timezone: str | None = None
-    """The zone of expressions that name none, which is the zone of the source's host. None means UTC."""
+    """The zone of expressions without a zone: the zone of the source's host. None means UTC."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class SourceEntry:
     enabled: bool = True
     """Whether the source fires it."""
     next_at: datetime | None = None
-    """The next fire at the source, aware; None if unknown. If it has passed, the schedule here fires once instead."""
+    """The next fire at the source, aware; None if unknown. If it has passed, our schedule fires once in its place."""
     is_taken: bool = False
-    """Whether an import has disabled it. It is not written again if its schedule was deleted here."""
+    """Whether an import has disabled it at the source. If its schedule was deleted here, it is not written again."""
     function: str | None = None
-    """The dotted path of the function that its workflow calls, if the workflow has another name."""
+    """The dotted path of the function that the workflow calls, if it differs from the workflow's name."""
 
 
 class Source(Protocol):
@@ -83,12 +83,12 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its KIND in the command, such as `rq-scheduler`."""
+        """The KIND that the user gives to the command, such as `rq-scheduler`."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """A plain sentence for each fact about all entries; complete after a call of `entries`."""
+        """A plain sentence for each fact about all entries. They are complete after a call of `entries`."""
         ...
 
     @property
@@ -97,14 +97,14 @@ class Source(Protocol):
         ...
 
     def entries(self) -> list[SourceEntry]:
-        """Read all entries of the source, disabled ones too, in a stable order."""
+        """Read all entries of the source, including disabled entries, in a stable order."""
         ...
 
     def disable(self, entries: Sequence[SourceEntry]) -> str:
-        """Disable entries at the source; return a sentence that tells what was done, and where a copy is.
+        """Disable entries at the source. Return a sentence that says what was done, and how to undo it.
 
-        If the source has fired an entry for the last time meanwhile, it is skipped. A call may be repeated. Afterwards
-        `entries` returns the disabled entries with `enabled=False`, in every process.
+        If the source has fired an entry for the last time meanwhile, the entry is skipped. The call may be repeated.
+        Afterwards, `entries` returns the disabled entries with `enabled=False`, in every process.
         """
         ...
 
@@ -114,7 +114,7 @@ class Source(Protocol):
 
 
 def named_id(kind: str, name: str) -> str:
-    """Return the schedule id of an entry with a name. A digest is added if characters of the name must be replaced."""
+    """Return the schedule id of an entry with a name. If the name must be changed for an id, a digest is added."""
     plain = _REFUSED.sub("-", name).strip("-")
     if plain == name and len(name) <= _MOST_CHARACTERS:
         return f"{kind}:{name}"
@@ -122,14 +122,14 @@ def named_id(kind: str, name: str) -> str:
 
 
 def derived_id(kind: str, workflow: str, *does: object) -> str:
-    """Return the schedule id of an entry without a lasting name: a digest of its workflow and of `does`, as JSON."""
+    """Return the schedule id of an entry without a lasting name: its workflow, and a digest of workflow and `does`."""
     return named_id(kind, f"{workflow[: _MOST_CHARACTERS - 20]}-{_digest(dumps([workflow, *does]))}")
 
 
 def not_before(first: datetime, now: datetime) -> dict[str, str]:
     """Return the key of an entry that prevents fires before `first`, which may be several intervals from now.
 
-    Return nothing if `first` has passed: then `handing_over` fires the occurrence that the source has not fired.
+    If `first` has passed, return nothing: `handing_over` then fires the occurrence that the source has not fired.
     """
     return {"start_at": iso_utc(first)} if first > now else {}
 
@@ -137,9 +137,9 @@ def not_before(first: datetime, now: datetime) -> dict[str, str]:
 def distinct(entries: Sequence[SourceEntry]) -> list[SourceEntry]:
     """Return entries with distinct schedule ids, ordered by their ids at the source.
 
-    If several entries have the same id, the second and later ones get a number. Enabled and disabled entries are
-    numbered separately. So if an import disabled an entry, and the application scheduled it again since, it keeps its
-    schedule id.
+    If several entries have the same id, each of them except the first gets a number. Enabled and disabled entries are
+    numbered separately. Therefore an entry keeps its schedule id if an import has disabled it and the application then
+    schedules it again.
     """
     found = {enabled: list(_numbered([one for one in entries if one.enabled is enabled])) for enabled in (True, False)}
     fired = {one.entry["schedule_id"] for one in found[True] if one.entry}
@@ -170,7 +170,7 @@ def is_redis(address: str) -> bool:
 def move_scored(
     redis: Redis, source: str, target: str, members: Sequence[Any], lock: tuple[str, str] = ("", "")
 ) -> int:
-    """Move members of a sorted set into another one, with their scores, in one step; return how many were moved.
+    """Move members of a sorted set, with their scores, into another set in one step. Return how many were moved.
 
     `lock` is the key of a lock and its expected value. If the lock has another value, move nothing and return -1.
     """
@@ -180,9 +180,9 @@ def move_scored(
 
 
 def until_quiet(disable: Callable[[], int]) -> int:
-    """Repeat `disable` until it finds no enabled entry, because a running scheduler may write back old entries.
+    """Repeat `disable` until it finds no enabled entry, because a running scheduler may write old entries back.
 
-    `disable` returns how many entries it disabled. Raises ConflictError if entries are enabled again each time.
+    `disable` returns how many entries it disabled. Raises ConflictError if entries are enabled again and again.
     """
     total = count = disable()
     for _ in range(_LOOKS):

@@ -1,8 +1,8 @@
 """Load pickles of trusted sources in a separate process, which answers in JSON.
 
-Loading a pickle can run any code, so `unpickle` loads pickles only of a trusted source. The process has limits, so that
-endless loops, memory bombs and crashes do not stop the import. It is no sandbox: loaded code has the rights of the
-command.
+Loading a pickle can run any code, so `unpickle` loads pickles only if the source is trusted. The process has limits, so
+that endless loops, memory bombs and crashes do not stop the import. The process is not a sandbox: loaded code has the
+rights of the command.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class NotReadableError(Exception):
 
 
 class Object(NamedTuple):
-    """A value that JSON does not have, as described by the process that loaded it."""
+    """A Python value that JSON cannot represent, as described by the process that loaded it."""
 
     name: str
-    """The dotted name of its class. For a class or function, `class` or `function` and its own name."""
+    """The dotted name of its class. If the value is itself a class or function: `class` or `function`, and its name."""
     state: Any = None
-    """The attributes, if the class is one that the caller named; for a time zone, its name or offset."""
+    """The attributes, if the caller asked for those of this class. For a time zone, its name or offset."""
 
 
 class Limits(NamedTuple):
@@ -63,11 +63,12 @@ _LIMITS = Limits()
 def unpickle(
     pickles: Iterable[bytes], own: Collection[str] = (), *, is_trusted: bool, limits: Limits = _LIMITS
 ) -> Mapping[bytes, Any]:
-    """Load pickles; return the value of each one, or a NotReadableError with the reason why it cannot be read.
+    """Load pickles. Return for each pickle its value, or a NotReadableError with the reason why it cannot be read.
 
-    A value consists of JSON values, tuples, dates, times and spans. Anything else is an `Object`; it has attributes if
-    its class is in `own`. One process loads all pickles; if a pickle ends the process, another one continues. Raises
-    InvalidInputError if there are pickles and the source is not trusted.
+    A value consists of JSON values, tuples, dates, times and spans. Any other Python value becomes an `Object`, which
+    has attributes if the value's class is in `own`. One process loads all pickles. If a pickle ends the process,
+    another process loads the pickles after it. Raises InvalidInputError if there are pickles and the source is not
+    trusted.
     """
     left, found = [*dict.fromkeys(pickles)], dict[bytes, Any]()
     if left and not is_trusted:
@@ -101,11 +102,11 @@ def what_is(value: Any) -> str:
 
 
 def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tuple[list[Any], str]:
-    """Return the answers of one process, and why it ended early, if it did. Raises ConfigError if it does not start."""
+    """Return the answers of one process, and the reason if it ended early. Raises ConfigError if it does not start."""
     path = sys.path if "" in sys.path else ["", *sys.path]
     call = f"answer({sorted(own)!r}, Limits(*{tuple(limits)!r}))"
     code = f"import sys; sys.path[:] = {path!r}; from {__name__} import Limits, answer; {call}"
-    # Use files instead of pipes: with pipes, one side could wait for the other, or for a process that inherited an end.
+    # Use files, because pipes could block: each side may wait for the other, or a child process may keep one open.
     with TemporaryFile() as asked, TemporaryFile() as answered:
         asked.writelines(b64encode(data) + b"\n" for data in pickles)
         asked.seek(0)
@@ -131,7 +132,7 @@ def _ask(pickles: Sequence[bytes], own: Collection[str], limits: Limits) -> tupl
 
 
 def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits, most: int) -> str:
-    """Wait until the process ends, stops answering or answers too much; return a text about which it was."""
+    """Wait until the process ends, stops answering or answers too much. Return a text that says which it was."""
     size, until = 0, time.monotonic() + limits.seconds
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -149,7 +150,7 @@ def _wait(process: subprocess.Popen[bytes], answered: IO[bytes], limits: Limits,
 
 
 def _read(line: bytes, number: int) -> Any:
-    """Return the value of an answer, or the NotReadableError that it reports. An invalid answer raises any error."""
+    """Return the value in an answer, or the NotReadableError that it reports. A wrong answer may raise any error."""
     answered, value, error = json.loads(line, object_hook=made)
     if answered != number:
         raise ValueError(answered)
@@ -173,10 +174,10 @@ def made(found: dict[str, Any]) -> Any:
 
 
 def answer(own: Sequence[str], limits: Limits) -> None:
-    """Run as the separate process: read pickles from stdin, one a line, and write a line of JSON about each."""
+    """Run as the separate process: read one pickle from each line of stdin, and write a line of JSON about it."""
     pickles = [b64decode(line) for line in sys.stdin.buffer.read().splitlines()]
     answers, pid = os.fdopen(os.dup(1), "wb", buffering=0), os.getpid()
-    os.dup2(2, 1)  # output of loaded code goes to stderr, and is no answer
+    os.dup2(2, 1)  # output of loaded code goes to stderr, so that it cannot be taken for an answer
     _limit(resource.RLIMIT_AS, limits.memory)
     _limit(resource.RLIMIT_CORE, 0)
     answers.write(b"\n")
@@ -205,13 +206,13 @@ def _answer(data: bytes, own: Collection[str], memory: int) -> tuple[str, str | 
     except BaseException as error:  # noqa: BLE001 - even SystemExit must not stop the next pickle
         why = traceback.format_exception_only(error)[-1].strip()
         return "null", f"loading it raised {why[:500]}"
-    if len(text) > _MOST_CHARACTERS - 100:  # the rest of the line has fewer than 100
+    if len(text) > _MOST_CHARACTERS - 100:  # the rest of the line has fewer than 100 characters
         return "null", f"it has more than {_MOST_CHARACTERS} characters as JSON"
     return text, None
 
 
 def told(value: Any, own: Collection[str] = ()) -> Any:
-    """Return a value as JSON value. A value that JSON lacks becomes an object that names its class under a tag."""
+    """Return a value as a JSON value. If JSON lacks this value, return an object that names its class under a tag."""
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:
         return value

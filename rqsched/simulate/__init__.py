@@ -1,1 +1,1 @@
-"""Simulation of schedules on a virtual clock, and the load: how many schedules fire in each coming minute."""
+"""Simulate schedules on a virtual clock, and count the load: how many schedules fire in each coming minute."""

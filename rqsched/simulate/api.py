@@ -1,6 +1,6 @@
 """Simulate a span: choose the schedules that take part, decide each of their fires, and report the outcome.
 
-A span with more than MOST_FIRES fires is refused before the first one is decided.
+A span with more than MOST_FIRES fires is refused before the first fire is decided.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from rqsched.when.words import after_in_words
 from rqsched.when.zones import require_timezone, spans_from
 
 MOST_FIRES = 3_000_000
-"""The most fires of a simulation. One fire, with the end of its run, takes about a third of a millisecond to decide."""
+"""The most fires of a simulation. To decide one fire and the end of its run takes about a third of a millisecond."""
 MOST_DAYS = 1_100
-"""The longest span that is simulated: three years."""
+"""The longest span that can be simulated: three years."""
 MAX_YEAR = 9990
-"""A span must end before this year, because the range of `datetime` ends soon after."""
+"""A span must end before this year, because `datetime` allows only years up to 9999."""
 MOST_WORKERS = 1_000_000
-"""The most workers of a queue; more would change nothing in any simulation."""
+"""The most workers of a queue. More workers would change no simulation."""
 YEAR = timedelta(days=365)
 """The default span."""
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _MOST_NAMED = 10
 _COUNTED = 100_000
-"""The most occurrences that are counted one by one, if no arithmetic gives their number."""
+"""The most occurrences that are counted one by one, if arithmetic cannot give their number."""
 
 
 class Wanted(NamedTuple):
@@ -65,17 +65,17 @@ class Wanted(NamedTuple):
     end: datetime
     """The first instant after the span: a whole minute."""
     seed: int = 0
-    """The seed of all random values; they are hashes of it."""
+    """The seed from which all random values are computed."""
     workers: Mapping[str, int] = {}
-    """How many attempts each queue executes at once; a queue that is not named executes any number."""
+    """How many attempts each queue executes at once. A queue that is not named here executes any number."""
     duration: timedelta | None = None
     """How long an attempt takes if its schedule has no measurement."""
     durations: Mapping[str, timedelta] = {}
-    """How long attempts of a schedule or of a workflow take, by name; this overrides measurements."""
+    """How long attempts take, by the name of a schedule or workflow. These values override measurements."""
     failure_rate: float | None = None
     """The fraction of all attempts that fails; None uses the measured fraction."""
     most_fires: int = MOST_FIRES
-    """The most fires; more are refused."""
+    """The most fires. A span with more fires is refused."""
 
 
 def wanted_of(
@@ -89,7 +89,7 @@ def wanted_of(
     durations: Mapping[str, SpanLike] | None = None,
     failure_rate: float | None = None,
 ) -> Wanted:
-    """Check the parameters of a simulation; raises InvalidInputError, or a subclass, that names the argument."""
+    """Check the parameters of a simulation; raises InvalidInputError or a subclass. The error names the argument."""
     _require_instants(start=start, end=end)
     began = (start or now).astimezone(UTC).replace(second=0, microsecond=0)
     ends = began + YEAR if end is None else end.astimezone(UTC).replace(second=0, microsecond=0)
@@ -132,13 +132,13 @@ def _length(name: str, value: SpanLike) -> timedelta:
 
 
 class Progress:
-    """A listener for the progress of a simulation; this base class does nothing."""
+    """A listener for the progress of a simulation. This base class does nothing."""
 
     def begin(self, fires: int) -> None:
-        """Take the approximate number of fires of the simulation."""
+        """Receive the approximate number of fires that will be decided."""
 
     def advance(self, fires: int) -> None:
-        """Take the number of fires that were decided since the last call."""
+        """Receive the number of fires that were decided since the last call."""
 
 
 def simulate(
@@ -182,7 +182,7 @@ class _Simulating:
         self._fires = fires
 
     def _taking_part(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the schedules that are simulated, in the order of their names; note the others in `_not_simulated`."""
+        """Yield the schedules that are simulated, in the order of their names. Add the others to `_not_simulated`."""
         paused = 0
         for one in sorted(entries, key=lambda entry: entry.name):
             schedule = one.schedule
@@ -205,7 +205,9 @@ class _Simulating:
             )
 
     def _rooted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the schedules without those whose first upstream is not simulated; note these in `_not_simulated`."""
+        """Return the schedules that can be simulated. If a schedule's first upstream is not simulated, the schedule is
+        added to `_not_simulated` instead.
+        """
         self._by_id = {(one.schedule.namespace, one.schedule.schedule_id): one for one in entries}
         found = []
         for one in entries:
@@ -219,9 +221,9 @@ class _Simulating:
         return found
 
     def _first_of(self, entry: Entry) -> Entry:
-        """Return the first schedule of the chain of upstreams, with the smallest `remaining` of the chain.
+        """Return the first schedule of a schedule's chain of upstreams. Its `remaining` becomes the least of the chain.
 
-        If an upstream is missing, the chain begins with the schedule after it.
+        If an upstream is missing, the chain begins with the schedule that follows it.
         """
         first, lefts = entry, [entry.schedule.remaining]
         while (schedule := first.schedule).upstream_id is not None and len(lefts) <= len(self._by_id):
@@ -288,7 +290,7 @@ class _Simulating:
         return found
 
     def _expect(self, entry: Entry) -> tuple[Expected, str]:
-        """Return what to expect of a schedule's attempts, and the source of that expectation."""
+        """Return the duration and failures to expect of a schedule's attempts, and the source of these values."""
         known = self._expected.get(entry.name)
         if known is not None:
             return known
@@ -453,7 +455,7 @@ def _add(total: Told, one: Told) -> None:
 
 
 def _is_told(one: Told) -> bool:
-    """Return whether a schedule had anything but successful runs."""
+    """Return whether the report lists a schedule: whether it had more than successful runs."""
     is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
     return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
 
@@ -503,14 +505,14 @@ def _behind(line: Line) -> list[QueueBehind]:
 
 
 def _zones(spec: Spec) -> set[str]:
-    """Return the zones that the crons of a spec follow."""
+    """Return the zones in which the crons of a spec are read, except UTC."""
     return {one.timezone or spec.timezone for one in spec.members if isinstance(one, Cron) and one.every is None} - {
         "UTC"
     }
 
 
 def _effects(spec: Spec, at: datetime, by: timedelta) -> Iterator[tuple[str, str, list[datetime]]]:
-    """Yield the effects of a clock change on a timing: the effect, the affected local time, and its fires."""
+    """Yield the effects of a clock change on a timing: what happens, the local time, and the fires there."""
     if by > timedelta(0):
         for gap in spec.gaps_between(at - TICK, at + by):
             is_shifted = spec.dst_gap == "shift"

@@ -1,4 +1,4 @@
-"""The commands `forecast ...`; here `forecast simulate`: a year, or any span, of stored schedules or of a file."""
+"""The group `forecast`, and its command `simulate`: simulate stored schedules or a file for a year or another span."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _wanted(
 
 
 _OPTIONS = {"start": "--from", "end": "--until", "durations": "--duration"}
-"""The options whose Python arguments have other names."""
+"""The options that are not named after their Python arguments."""
 
 
 @contextmanager
@@ -231,7 +231,7 @@ class _Bar(Progress):
         self._advance = self._stack.enter_context(progress_bar("Simulating fires", fires))
 
     def advance(self, fires: int) -> None:
-        """Move it."""
+        """Advance the bar."""
         self._advance(fires)
 
 
@@ -273,7 +273,7 @@ def _show(writer: Writer, found: Simulation) -> None:
 
 
 def _bars(found: Simulation) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each day or for several days: the start, the fires, the most fires of a minute, and a bar."""
+    """Yield a line for each day, or for several days together: start, fires, the most fires of a minute, and a bar."""
     step = ceil(len(found.days) / _LINES)
     parts = [found.days[place : place + step] for place in range(0, len(found.days), step)]
     most = max(sum(day.fires for day in part) for part in parts)

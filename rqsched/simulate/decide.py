@@ -1,9 +1,9 @@
-"""The simulation: play a span of schedules on a virtual clock, with the decision functions of real fires. Pure.
+"""Play the fires of a span on a virtual clock, with the functions that decide fires in production.
 
 Links (the delayed jobs that fire and retry) are never late, and come in the order in which a dispatcher takes them. An
-attempt begins as soon as a worker of its queue is free. The durations and failures of attempts are given, or drawn from
-measurements. A drawn value is a hash of the seed, the occurrence and the attempt. So the same seed gives a schedule the
-same values, whichever other schedules are simulated.
+attempt begins as soon as a worker of its queue is free. The durations and failures of attempts are given, or drawn at
+random from measurements. A random value is a hash of the seed, the schedule, the occurrence and the attempt. Therefore
+a schedule has the same values for the same seed, whichever other schedules are simulated.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from rqsched.simulate.lines import GroupLine, Line, QueueLine, place_of
 
 MINUTE = timedelta(minutes=1)
 _RETRY, _FIRE, _RESUME, _END, _EXPIRY, _LOOK = range(6)
-"""The order of events at one instant. Fires come before ends, so a run that ends at the next fire overlaps it."""
+"""The order of events at one instant. Fires come before ends. So if a run ends at the time of a fire, they overlap."""
 _OUTCOMES = {True: AttemptOutcome.FAILED, False: AttemptOutcome.SUCCEEDED}
 _PROGRESS = 1_000
 
 
 class Spans(NamedTuple):
-    """Measured spans as a histogram, with the buckets of the table of hours."""
+    """Measured durations as a histogram. Its buckets are those of the table of hours."""
 
     places: tuple[int, ...]
     """The numbers of the buckets that are not empty, in order."""
@@ -59,12 +59,12 @@ class Spans(NamedTuple):
 
     @classmethod
     def of(cls, buckets: Mapping[int, int]) -> Spans | None:
-        """Return the spans of a histogram, given as counts by bucket; None if it is empty."""
+        """Return the histogram of counts by bucket; None if it is empty."""
         places = tuple(sorted(place for place, count in buckets.items() if count > 0))
         return cls(places, tuple(accumulate(buckets[place] for place in places))) if places else None
 
     def at(self, share: float) -> timedelta:
-        """Return the quantile of the spans for `share`, interpolated within a bucket (as in `hours`)."""
+        """Return the quantile `share` of the durations. It is interpolated within a bucket, as in `hours`."""
         rank = share * self.totals[-1]
         found = min(bisect_left(self.totals, rank), len(self.places) - 1)
         before = self.totals[found - 1] if found else 0
@@ -78,14 +78,14 @@ class Expected(NamedTuple):
     """The durations and failures to expect of one schedule's attempts."""
 
     duration: timedelta | Spans = timedelta(0)
-    """How long an attempt takes: always the same, or drawn from measured spans."""
+    """How long an attempt takes: always the same time, or drawn from measured durations."""
     failure_rate: float = 0.0
     """The fraction of the attempts that fails."""
     timeout: timedelta | None = None
-    """The timeout of an attempt; None is no timeout."""
+    """The timeout of an attempt; None means no timeout."""
 
     def draw(self, seed: int, run: Run, name: str) -> tuple[timedelta, AttemptResult]:
-        """Return how long an attempt of a run takes, and how it ends; `name` is the name of the schedule."""
+        """Return how long an attempt of a run takes, and how it ends. `name` is the name of the schedule."""
         asked = (seed, name, run.occurrence_at, run.attempt)
         duration = self.duration
         took = duration if isinstance(duration, timedelta) else duration.at(fraction("takes", *asked))
@@ -113,34 +113,34 @@ class Told:
     """The outcome of one schedule."""
 
     fires: int = 0
-    """Occurrences that came due."""
+    """How many occurrences came due."""
     started: int = 0
-    """Runs that were queued."""
+    """How many runs were queued."""
     overlapped: int = 0
-    """Occurrences that came due while a run was unfinished, under any overlap policy."""
+    """How many occurrences came due while a run was unfinished, under any overlap policy."""
     waited: int = 0
-    """The number of these whose run waited for the run ahead."""
+    """How many of these occurrences got a run that waited for the run ahead of it."""
     replaced: int = 0
-    """Runs that were cancelled or terminated for a newer one."""
+    """How many runs were cancelled or terminated for a newer run."""
     missed: int = 0
-    """Occurrences that were counted as missed."""
+    """How many occurrences were counted as missed."""
     excluded: int = 0
-    """Instants of the timing that are excluded."""
+    """How many instants of the timing were excluded."""
     retries: int = 0
-    """Attempts that were repeated."""
+    """How many retries were made."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Occurrences that started nothing, by reason."""
+    """How many occurrences started nothing, by reason."""
     ended: Counter[str] = field(default_factory=Counter)
-    """Runs that have ended, by shown status."""
+    """How many runs have ended, by shown status."""
     open: int = 0
-    """Runs that are unfinished at the end of the simulation."""
+    """How many runs are unfinished at the end of the simulation."""
     status: str = ""
     """The status of the schedule at the end."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """The findings of a simulation."""
+    """What a simulation found."""
 
     told: dict[str, Told] = field(default_factory=dict)
     """The outcome of each schedule, by its name."""
@@ -155,13 +155,13 @@ class Walk:
 
 
 Watch = Callable[[datetime, Change], None]
-"""A function that a test passes to see each decision and its instant."""
+"""A function that is called with each decision and its instant. Tests use it."""
 
 
 def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
-    """Return the state of a schedule at the start of a simulation: without open runs, and with its next time ahead.
+    """Return the state of a schedule at the start of a simulation: without open runs, and with its next time.
 
-    Occurrences between `now` and `start` are not simulated, but count towards `max_runs`.
+    Occurrences between `now` and `start` are not simulated, but `max_runs` counts them.
     """
     idle = {"buffer_depth": 0, "backfill_waiting": 0, "backfill_unfinished": 0, "fire_failures": 0}
     schedule = changed(schedule, **idle, awaiting_run_uid=None, evaluated_to=max(schedule.evaluated_to, start - TICK))
@@ -176,8 +176,9 @@ def begin(schedule: Schedule, start: datetime, now: datetime) -> Schedule:
 
 
 def _first(schedule: Schedule, start: datetime) -> Occurrence | None:
-    """Return the first occurrence that is due at `start` or later. A delay (jitter, spread) may make it due later than
-    its nominal time, which may be before `start`.
+    """Return the first occurrence that is due at `start` or later.
+
+    Its nominal time may be before `start`, because jitter or spread delay an occurrence.
     """
     delay = longest_delay(schedule)
     if delay and not schedule.spec.is_from_completion:
@@ -201,9 +202,9 @@ def walk(
 ) -> Walk:
     """Decide every fire, start, retry and end of the span [start, end). All workers are idle at its start.
 
-    `workers` gives the number of attempts that a queue executes at once; a queue that it does not name executes any
-    number. `limits` gives the number and the rate of a group; a group that it does not name has no limit. `progress` is
-    called about every thousand fires with the number of fires since the last call.
+    `workers` says how many attempts a queue executes at once. A queue that it does not name executes any number.
+    `limits` contains the number and the rate of each group. A group that it does not name has no limit. `progress` is
+    called about every thousand fires, with the number of fires since the last call.
     """
     course = _Course(
         schedules, start, end, seed=seed, workers=workers or {}, limits=limits or {}, env=env, progress=progress,
@@ -228,9 +229,9 @@ class _State:
     """The downstream schedules, each with the kind of ends that it follows."""
 
     def seen(self) -> list[Run]:
-        """Return the runs that a decision reads: the started ones, and the first waiting one.
+        """Return the runs on which a decision depends: all started runs, and the first waiting run.
 
-        In production `kernel.store.changes.open_runs` reads them.
+        In production, `kernel.store.changes.open_runs` reads these runs.
         """
         first = next(iter(self.waiting.values()), None)
         return [*self.open.values(), *([] if first is None else [first])]
@@ -262,10 +263,10 @@ class _Course:
         """The queues to which something happened at the current instant."""
         self._groups = {group: GroupLine(bounds) for group, bounds in limits.items()}
         self._moved = set[str]()
-        """The groups of which a run changed at the current instant."""
+        """The groups with runs that changed at the current instant."""
         self._armed = dict[tuple[str, int], datetime]()
-        """When retry links are due, by run and attempt. A link retries its run. Or it gives places in the run's group
-        again, at the time when an earlier start leaves the window of the rate."""
+        """When retry links are due, by run and attempt. A link retries its run. If the link was armed for the rate of a
+        group, it gives places in the group instead, when an earlier start leaves the window of the rate."""
         self.walk = Walk()
         self._states: list[_State] = []
         self._busy_until: dict[str, datetime] = {}
@@ -294,7 +295,7 @@ class _Course:
                 upstream.schedule = changed(known, followed_at=known.followed_at or known.created_at)
 
     def play(self) -> Walk:
-        """Play all events before the end of the span."""
+        """Process all events before the end of the span, and return what was found."""
         heap, fires = self._heap, 0
         acts = (self._retry, self._fire, self._resume, self._finish, self._expire, self._look)
         while heap and heap[0][0] < self._end:
@@ -346,13 +347,13 @@ class _Course:
         self.walk.firing.append(state.place)
 
     def _retry(self, now: datetime, state: _State, uid: str, attempt: int, group: str | None) -> None:
-        """Play a retry link: retry its run, or give places in the run's group if there is nothing to retry.
+        """Process a retry link: retry its run. If there is nothing to retry, give places in the run's group.
 
-        There is nothing to retry if the run has ended, or if the link was armed for the rate of the group
-        (`kernel.chain.fire`).
+        There is nothing to retry if the run has ended, or if the link was armed for the rate of the group. In
+        production, `kernel.chain.fire` does this.
         """
         if self._armed.get((uid, attempt)) != now:
-            return  # the link came earlier
+            return  # the link was moved to an earlier time, and has come then
         del self._armed[uid, attempt]
         run = state.open.get(uid)
         if run is not None and run.status is RunStatus.RETRYING and run.attempt == attempt:
@@ -367,7 +368,7 @@ class _Course:
             return
         self._free(state)
         run = state.open.get(uid)
-        if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # else the run was cancelled
+        if run is not None and run.status is RunStatus.RUNNING and run.attempt == attempt:  # otherwise it was cancelled
             self._settle(now, state, run, result)
 
     def _settle(self, now: datetime, state: _State, run: Run, result: AttemptResult) -> None:
@@ -386,9 +387,9 @@ class _Course:
         self._touched.add(state.given.queue)
 
     def _apply(self, state: _State, change: Change, now: datetime) -> None:
-        """Apply a Change, and then start the downstream runs of the runs that end in it.
+        """Apply a Change, and then start the downstream runs of all runs that it ends.
 
-        The downstream schedules of one run start together. Runs that end by this start their own downstream runs next.
+        The downstream runs of one run start together. If runs end because of this, their downstream runs start next.
         """
         self._take(state, change, now)
         if self._groups:
@@ -466,7 +467,7 @@ class _Course:
         self._await(now, state, run, has_line=group is not None)
 
     def _await(self, now: datetime, state: _State, run: Run, *, has_line: bool) -> None:
-        """Plan the next step of an unfinished run: its retry, its start on the queue, and its expiry."""
+        """Plan what happens next to an unfinished run: its retry, or its start and its expiry."""
         place = state, run.uid, run.attempt
         if run.status is RunStatus.RETRYING and run.retry_at is not None:
             self._arm_retry(state, run, run.attempt, run.retry_at)
@@ -495,7 +496,7 @@ class _Course:
         return group
 
     def _give_places(self, now: datetime, changes: Iterable[Change]) -> None:
-        """Give places in the groups whose runs changed (`features.limits.chain.Limits.follow` in production)."""
+        """Give places in the groups with changed runs (in production, `features.limits.chain.Limits.follow`)."""
         joined, left = set[str](), set[str]()
         moved = [pair for one in changes for pair in (*((run, run) for run in one.new_runs), *one.changed_runs)]
         for old, run in moved:
@@ -512,9 +513,9 @@ class _Course:
                 self._grant(now, names)
 
     def _grant(self, now: datetime, names: Iterable[str], asked: Run | None = None) -> None:
-        """Give the free places of groups to the first runs in their lines (`features.limits.store.grant`).
+        """Give the free places of groups to the first runs in their lines.
 
-        `asked` is a run that a worker has taken without a place.
+        `asked` is a run without a place that a worker has taken. In production this is `features.limits.store.grant`.
         """
         granted, looks = list[tuple[_State, Run]](), list[tuple[_State, Run, datetime]]()
         for name in sorted(names):
@@ -538,7 +539,7 @@ class _Course:
             self._arm_retry(state, run, run.attempt - 1, at)
 
     def _arm_retry(self, state: _State, run: Run, attempt: int, at: datetime) -> None:
-        """Arm a retry link of a run, or move an armed one to an earlier time."""
+        """Arm a retry link of a run. If the link is armed already, move it to `at` if that is earlier."""
         armed = self._armed.get((run.uid, attempt))
         if armed is None or at < armed:
             self._armed[run.uid, attempt] = at
@@ -552,16 +553,16 @@ class _Course:
         return state, run
 
     def _plan_look(self, now: datetime, name: str, group: GroupLine, given: Iterable[str] = ()) -> None:
-        """Plan a check of places that no worker claims, for the time when the next one is old.
+        """Plan a check of the places that no worker claims. It happens when the next of these places becomes old.
 
-        In production a pass of reconcile does this check.
+        In production, a reconcile pass makes this check.
         """
         if (at := group.next_look(now, given)) is not None:
             group.look_at = at
             self._push(at, _LOOK, "", (name,))
 
     def _look(self, now: datetime, name: str) -> None:
-        """Check all groups in which an unclaimed place is old now, as one pass of reconcile does."""
+        """Check all groups in which an unclaimed place becomes old now, together, as one reconcile pass does."""
         names = {name}
         while self._heap and self._heap[0][:2] == (now, _LOOK):
             names.update(heappop(self._heap)[4])
@@ -575,7 +576,7 @@ class _Course:
     def _start_all(self, now: datetime) -> None:
         """Let the free workers take waiting attempts.
 
-        Stop if an attempt ends at once, so that its end is settled before another one begins.
+        If an attempt ends at once, stop, so that its end is settled before another attempt begins.
         """
         heap = self._heap
         while self._touched:
@@ -592,7 +593,7 @@ class _Course:
         self._moved.clear()
 
     def _take_next(self, now: datetime, queue: QueueLine) -> None:
-        """Let a worker take the first attempt of its queue. A run that lost its place asks for it again."""
+        """Let a worker take the first attempt of its queue. If the run has lost its place in a group, it asks again."""
         state, uid, attempt, since = queue.line.popleft()
         run = state.open.get(uid)
         if run is None or run.attempt != attempt or run.status is not RunStatus.PENDING:
@@ -624,17 +625,17 @@ class _Course:
 
 
 _Owed: TypeAlias = list[tuple[_State, list[UpstreamEnd]]]
-"""Downstream schedules, each with the ends of upstream runs that it must react to."""
+"""Downstream schedules, each with the ends of upstream runs to which it must react."""
 
 
 def _owed(taken: Sequence[tuple[_State, Change]]) -> list[Sequence[tuple[_State, list[UpstreamEnd]]]]:
-    """Return the downstream schedules of the runs that end in Changes, in groups that start together.
+    """Return the downstream schedules of the runs that Changes end, in groups.
 
-    The last group starts first.
+    The schedules of one group start together. The last group starts first.
     """
     resumed, found = _Owed(), _Owed()
     for state, change in taken:
-        if change.owed_again is not None:  # a pause is over, and the newest end that it missed fires
+        if change.owed_again is not None:  # a pause is over: react to the newest end that it missed
             run_uid, ended_at = change.owed_again
             again = UpstreamEnd(run_uid, state.schedule.uid, "", "", ended_at, None, followed=Followed.MISSED.value)
             resumed.append((state, [again]))

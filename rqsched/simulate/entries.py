@@ -1,6 +1,6 @@
-"""The schedules of a simulation: the stored ones, or those that a sync of declarations would create.
+"""The schedules of a simulation: stored schedules, or those that a sync of declarations would create.
 
-This file reads the database but not Redis. For declarations without measured durations it reads neither.
+This module reads the database, but not Redis. For declarations without measured durations, it reads neither.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from rqsched.when.calendars import Calendar
 from rqsched.when.zones import tzdata_version
 
 MEASURED_DAYS = 90
-"""The days over which durations of runs are measured."""
+"""Over how many days the durations of runs are measured."""
 
 
 class Entry(NamedTuple):
     """One schedule that may take part, with its measurements and bounds."""
 
     schedule: Schedule
-    """The schedule as stored, or as a sync would create it at the start of the span."""
+    """The schedule as it is stored, or as a sync would create it at the start of the span."""
     name: str
     """Its shown name."""
     queue: str
@@ -52,17 +52,17 @@ class Entry(NamedTuple):
     timeout: timedelta
     """The timeout of an attempt."""
     measured: Spans | None = None
-    """How long its runs took lately; None if unknown."""
+    """How long its runs took in the last days; None if unknown."""
     failure_rate: float = 0.0
     """The fraction of its attempts that failed so far."""
     lacks: tuple[str, ...] = ()
-    """The calendars that it names, but whose contents are not known."""
+    """The calendars that it names and whose contents are not known."""
     bounds: Bounds = Bounds()
-    """The bounds of its group; empty without a group, or if unknown."""
+    """The number and the rate of its group. Empty if it has no group, or if they are unknown."""
 
 
 def stored(runtime: Runtime, namespace: str | None) -> list[Entry]:
-    """Read the active and paused schedules of a namespace (None: of all), and how long their runs took lately."""
+    """Read the active and paused schedules of a namespace (None means all), and the durations of their recent runs."""
     active, paused = (
         Filters(namespace, statuses=(one.value,)) for one in (ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED)
     )
@@ -80,10 +80,10 @@ def declared(
     is_measured: bool,
     calendars: Sequence[Calendar] = (),
 ) -> list[Entry]:
-    """Return the schedules that a sync of declarations would create at an instant; raises the errors of that sync.
+    """Return the schedules that a sync of declarations would create at `start`; raises the errors of that sync.
 
-    The workflows need not be known to any worker. The database is read only with `is_measured`: the durations of runs
-    of schedules with these ids, and the calendars that are named but not given.
+    No worker needs to know the workflows. With `is_measured`, the database is read: for the durations of schedules with
+    the same ids, and for calendars that are named but not given. Otherwise the database is not read.
     """
     given = list(declarations)
     require_distinct(given)
@@ -91,7 +91,7 @@ def declared(
     upstreams = {one.name: one.schedule.upstream_id for one in entries}
     require_no_cycle({name: upstream for name, upstream in upstreams.items() if upstream is not None}, upstreams)
     bounds = _read_bounds(runtime, entries) if is_measured else {}
-    for one in reversed(entries):  # the first schedule that gives a bound makes the group
+    for one in reversed(entries):  # the first declaration that sets a bound decides
         if (group := one.schedule.limit_group) is not None:
             policies, known = one.schedule.policies, bounds.get(group, Bounds())
             says = Bounds.read(policies.limit_running, policies.limit_rate)
@@ -169,7 +169,7 @@ def _entry(runtime: Runtime, schedule: Schedule, *, has_namespace: bool) -> Entr
 def _with_measured(runtime: Runtime, entries: Sequence[Entry], namespace: str | None = None) -> list[Entry]:
     """Return entries with the measured durations and failures of their runs.
 
-    `namespace` is given for entries of a file, whose names are ids in that namespace.
+    `namespace` is given for the entries of a file, because their names are ids in this namespace.
     """
     since = day_of(hour_of(runtime.now())) - MEASURED_DAYS * A_DAY
     found: list[Entry] = []

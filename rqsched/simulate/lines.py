@@ -1,4 +1,4 @@
-"""The lines of a simulation: attempts that wait for a worker of their queue, and runs that wait for a place. Pure."""
+"""The lines (queues of waiters) of a simulation: attempts that wait for a worker, and runs that wait for a place."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Behind(NamedTuple):
     """A period during which the line was never empty."""
 
     start: datetime
-    """When the first one had to wait."""
+    """When the first attempt or run had to wait."""
     end: datetime
     """When the line was empty again, or the simulation ended."""
     most: int
     """The greatest length of the line."""
     longest: timedelta
-    """The longest wait of the attempts that began in the period."""
+    """The longest wait that ended in the period."""
 
 
 @dataclass(slots=True)
@@ -43,11 +43,11 @@ class Line:
     """The waits and load of one queue, or of one group."""
 
     workers: int | None
-    """How many attempts the queue executes at once, or how many places the group has; None: any number."""
+    """How many attempts the queue executes at once, or how many places the group has. None means any number."""
     waits: array[float] = field(default_factory=lambda: array("d"))
-    """The seconds that each attempt waited to begin, or, for a group, to get a place."""
+    """The seconds of each wait: of an attempt for a worker of the queue, or of a run for a place of the group."""
     busy: timedelta = timedelta(0)
-    """The sum of the durations of attempts, or, for a group, how long it had no free place."""
+    """For a queue: the sum of the durations of attempts. For a group: how long it had no free place."""
     held: timedelta = timedelta(0)
     """For a group: how long runs waited only because of its rate."""
     behind: list[Behind] = field(default_factory=list)
@@ -69,7 +69,7 @@ class _Waits:
         self._longest = timedelta(0)
 
     def note(self, now: datetime) -> None:
-        """Record whether anything waits, after all events of an instant."""
+        """Record the length of the line. This is called after all events of an instant."""
         if self.waiting and self._since is None:
             self._since = now
         self._most = max(self._most, self.waiting)
@@ -106,15 +106,15 @@ class QueueLine(_Waits):
 
 
 class GroupLine(_Waits):
-    """The places of one group, its starts, and the runs in its line: the state that `features.limits.store` stores."""
+    """The places of one group, its starts, and the runs in its line (in production, `features.limits.store`)."""
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds.number)
         self.bounds = bounds
         self.takers = dict[str, tuple[Any, Run]]()
-        """The runs that have a place or wait for one, by uid, each with the state of its schedule."""
+        """The runs that have a place or wait for a place, by uid, each with the state of its schedule."""
         self.look_at: datetime | None = None
-        """When places that no worker has claimed are checked next."""
+        """When unclaimed places are checked next. A place is unclaimed while no worker has started its run."""
         self._running = set[str]()
         self._unclaimed = dict[str, Waiting]()
         self._passed = dict[str, str]()
@@ -166,9 +166,9 @@ class GroupLine(_Waits):
         return len(self._starts)
 
     def wants(self, now: datetime) -> int | None:
-        """Return how many runs have a place and did not start; None if no place can be given now.
+        """Return how many runs have a place and have not started; None if no place can be given now.
 
-        `features.limits.store.wants` is the same function in production.
+        In production, `features.limits.store.wants` does this.
         """
         most, taken, unclaimed = self.bounds.number, len(self._running), len(self._unclaimed)
         if most is None:
@@ -176,9 +176,9 @@ class GroupLine(_Waits):
         return unclaimed if self._line and wants_grants(most, taken, unclaimed) else None
 
     def decide(self, now: datetime, asked: Run | None) -> tuple[Grants, list[Waiting]]:
-        """Decide which runs get a place. Return the grants, and the runs at the head of the line that got none.
+        """Decide which runs get a place. Return the grants, and the runs at the head of the line that got no place.
 
-        The second list is empty without a rate. `asked` is a run that a worker has taken without a place.
+        If the group has no rate, the second list is empty. `asked` is a run without a place that a worker has taken.
         """
         free = self.bounds.most_unclaimed(len(self._running), self._started(now))
         unclaimed = [*self._unclaimed.values()]
@@ -217,9 +217,10 @@ class GroupLine(_Waits):
         return self.bounds.number is not None and taken >= self.bounds.number
 
     def next_look(self, now: datetime, given: Iterable[str]) -> datetime | None:
-        """Return when the next unclaimed place becomes old; None if there is none, or a check is planned by then.
+        """Return when the next unclaimed place becomes old. Return None if there is no such place, or if a check is
+        planned for that time or earlier.
 
-        `given` are the runs that got a place now.
+        `given` contains the runs that got a place now.
         """
         some = self._unclaimed if self.look_at is None else given
         ahead = (at for uid in some if (at := old_at(self._unclaimed[uid])) is not None and at > now)
@@ -231,7 +232,7 @@ class GroupLine(_Waits):
         return any(old_at(one) == now for one in self._unclaimed.values())
 
     def note(self, now: datetime) -> None:
-        """Record also whether a place is free, and whether only the rate delays the next start."""
+        """Record the length of the line, whether a place is free, and whether only the rate delays the next start."""
         super().note(now)
         is_full = self._is_full()
         if is_full and self._full_since is None:
@@ -258,7 +259,7 @@ class GroupLine(_Waits):
 
 
 def place_of(one: Run) -> tuple[datetime, int, str]:
-    """Return the sort key of a run in the line of its group. The run must be, or have been, in the line."""
+    """Return the sort key of a run in the line of its group. The run must be in the line, or have been there."""
     assert one.limit_at is not None  # noqa: S101 - every pending run of a group is in its line, or was
     return (one.limit_at, one.number, one.uid)
 

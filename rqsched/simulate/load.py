@@ -1,9 +1,9 @@
 """The load: the number of fires in each coming minute, the schedules that cause the peaks, and the load of each queue.
 
-Schedules whose fires fall in the same minutes are counted once, as a herd: schedules with the same timing and next
-time, and intervals of equal whole minutes that fire in the same minute. An interval is counted by arithmetic. Any other
-timing is counted instant by instant, up to a bound. Fires beyond that bound are counted by arithmetic and spread evenly
-over the minutes. The result lists its assumptions.
+Schedules that fire in the same minutes form a herd, which is counted only once. A herd consists of schedules with the
+same timing and next time, or of equal intervals of whole minutes that fire in the same minute. An interval is counted
+by arithmetic. Any other timing is counted instant by instant, up to a bound. Fires beyond this bound are counted by
+arithmetic, and spread evenly over the minutes. The result lists its assumptions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rqsched.when.steps import spend
 from rqsched.when.timeline import Grid
 
 MOST_HOURS = 744
-"""The longest span that is counted: 31 days."""
+"""The most hours that are counted: 31 days."""
 MOST_SCHEDULES = 50_000
-"""The most schedules that are read; the schedules that fire first are read first."""
+"""The most schedules that are read. The schedules that fire first are read first."""
 MOST_WALKED = 2_000_000
-"""The most minutes of herds that are counted one by one. Intervals have a second budget of the same size."""
+"""The budget: how many minutes of herds are counted one by one. Intervals have another budget of this size."""
 _MINUTE = timedelta(minutes=1)
 MOST_PEAKS = 10
 """The most minutes that are listed as peaks."""
@@ -52,15 +52,15 @@ class Window(NamedTuple):
     start: datetime
     """The first minute."""
     minutes: int
-    """How many minutes."""
+    """The number of minutes."""
 
     @property
     def end(self) -> datetime:
-        """The first instant after it."""
+        """The first instant after the window."""
         return self.start + self.minutes * _MINUTE
 
     def minute_of(self, at: datetime) -> int:
-        """Return the number of the minute of an instant, from 0. An earlier instant counts in the first minute."""
+        """Return the number of the minute of an instant, from 0. An instant before the window counts in minute 0."""
         return max((at - self.start) // _MINUTE, 0)
 
 
@@ -115,12 +115,12 @@ def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedu
         if schedule.uid not in seen:  # a schedule that fires between two pages may come twice
             seen.add(schedule.uid)
             yield schedule
-    # Read also the paused schedules whose pause ends by itself within the window.
+    # Also read the schedules whose pause ends by itself within the window.
     yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
 
 
 def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
-    """Yield the schedules that match, without their large columns (`is_slim` of `search_schedules`), page by page."""
+    """Yield the matching schedules without their large columns (`is_slim` of `search_schedules`). Read page by page."""
     after: Position | None = None
     while True:
         page = runtime.database.read(
@@ -174,7 +174,7 @@ class Counting:
             herd.names.append(name)
 
     def load(self, most_schedules: int | None) -> Load:
-        """Count the added schedules. `most_schedules` is their number if there are more schedules, else None."""
+        """Count the added schedules. If there are more schedules, `most_schedules` is the number of added ones."""
         queues = [one for queue, herds in self._herds.items() if (one := self._count(queue, herds.values()))]
         return Load(
             start=self._window.start,
@@ -188,7 +188,7 @@ class Counting:
         )
 
     def _alike(self, schedule: Schedule) -> Hashable:
-        """Return the key of a schedule's herd: equal keys mean fires in the same minutes."""
+        """Return the key of a schedule's herd. If two schedules have the same key, they fire in the same minutes."""
         steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
             return steps[0], steps[1] // _MINUTE
@@ -197,7 +197,7 @@ class Counting:
         return schedule.definition.spec, schedule.contents, schedule.next_run_at, schedule.due_at
 
     def _count(self, queue: str, herds: Iterable[_Herd]) -> QueueLoad | None:
-        """Count the herds of a queue, the largest first, so that each minute keeps its largest herds."""
+        """Count the herds of a queue. The largest come first, so that each minute keeps its largest herds."""
         fires, unplaced = Counter[int](), 0
         for herd in sorted(herds, key=lambda one: -one.number):
             counted, is_stepped = 0, self._steps(herd.one) is not None
@@ -242,7 +242,7 @@ class Counting:
             yield minute, number, number * cost
 
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
-        """Return the interval of a schedule with a single interval, and the offset of its first fire in the window."""
+        """Return the interval of a schedule and the offset of its first fire in the window; None for other timings."""
         spec, nominal, due = schedule.spec, schedule.next_run_at, schedule.due_at
         if nominal is None or due is None or schedule.resume_at or schedule.skips or schedule.definition.jitter:
             return None
@@ -264,7 +264,7 @@ class Counting:
             yield place, last // step - max(before // step, -1)
 
     def _rest(self, schedule: Schedule, minute: int) -> int:
-        """Return the number of fires from a minute on, by arithmetic if the timing allows it."""
+        """Return the number of fires from a minute on. It is computed by arithmetic if the timing allows it."""
         if is_alone(schedule.spec):
             return 1
         start = self._window.start + minute * _MINUTE
@@ -305,18 +305,18 @@ def highest_minutes(minutes: Sequence[int]) -> list[int]:
 
 
 def queue_load(queue: str, start: datetime, fires: Counter[int]) -> QueueLoad:
-    """Return the load of a queue. `fires` counts its fires by minute from `start` on, and must not be empty."""
+    """Return the load of a queue. `fires` has the number of its fires by minute, from `start` on, and is not empty."""
     highest = min(fires, key=lambda minute: (-fires[minute], minute))
     return QueueLoad(queue, fires.total(), start + highest * _MINUTE, fires[highest])
 
 
 def busiest_first(queues: Iterable[QueueLoad]) -> list[QueueLoad]:
-    """Return the queues sorted, the one with the most fires first."""
+    """Return the queues in the order of their fires. The queue with the most fires comes first."""
     return sorted(queues, key=lambda one: (-one.fires, one.queue))
 
 
 def is_alone(spec: Spec) -> bool:
-    """Return whether only the next fire of a spec is known."""
+    """Return whether no fire of a spec is known except the next one."""
     return spec.is_from_completion or not spec.is_known
 
 

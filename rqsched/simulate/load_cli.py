@@ -56,7 +56,7 @@ def load(
 
 
 def _bars(found: Load) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each hour or for several hours: the start, the fires, the most fires of a minute, and a bar."""
+    """Yield a line for each hour, or for several hours together: start, fires, most fires of a minute, and a bar."""
     step = 60 * ceil(len(found.minutes) / 60 / _BARS)
     parts = [found.minutes[place : place + step] for place in range(0, len(found.minutes), step)]
     most = max(map(sum, parts))

@@ -1,4 +1,4 @@
-"""The report of a simulation as one HTML file without other files, for a screen, a phone and paper."""
+"""Render the report of a simulation as one self-contained HTML file, for a screen, a phone and paper."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rqsched.simulate.text import (
 _WIDTH, _HEIGHT = 1_000, 180
 _MOST_ROWS = 200
 _FEW = 5
-"""The most days that the chart marks as the highest."""
+"""How many of the highest days the chart marks."""
 _STYLE = """
 :root { color-scheme: light dark; --bg: #f5f6f9; --surface: #fff; --border: #d7dce5; --text: #1a2130; --muted:
   #566072;
@@ -66,7 +66,7 @@ svg line { stroke: var(--border); } svg line.clocks { stroke: var(--bad); stroke
 
 
 def page(found: Simulation, name: str) -> str:
-    """Return a simulation as the text of an HTML file; `name` is its subject."""
+    """Return a simulation as the text of an HTML file. `name` says what was simulated."""
     most = max((day.peak_fires for day in found.days), default=0)
     title = f"{name}, {from_to(found)}"
     figures = {
@@ -144,7 +144,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def _chart(found: Simulation) -> str:
-    """Return a chart with a bar for the fires of each day, and marks at the highest days and at clock changes."""
+    """Return a chart with a bar for the fires of each day. The highest days and clock changes are marked."""
     days = found.days
     most = max(day.fires for day in days) or 1
     are_marked = sum(day.fires == most for day in days) <= _FEW

@@ -1,4 +1,4 @@
-"""The report of a simulation: its findings and its assumptions, as plain values."""
+"""The report of a simulation: its results and its assumptions, as plain values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SimulatedSchedule:
     queue: str
     """The queue of its runs, in the form of `QueueLoad.queue`."""
     timing: str
-    """When it fires, in short."""
+    """When it fires, as a short text."""
     fires: int
     """The number of its fires in the span."""
     duration_seconds: float
     """The median duration of its attempts."""
     duration_from: str
-    """The source of that duration: given for the `schedule`, the `workflow` or `all`, `measured`, or `nothing`."""
+    """The source of this duration: given for the `schedule`, the `workflow` or `all`; `measured`; or `nothing`."""
     failure_rate: float
     """The fraction of its attempts that fails."""
 
@@ -37,29 +37,29 @@ class ScheduleOutcome:
     """The fires, runs and attempts of one schedule."""
 
     name: str
-    """The schedule."""
+    """The name of the schedule."""
     fires: int
-    """Occurrences that came due."""
+    """How many occurrences came due."""
     started: int
-    """Runs that were queued."""
+    """How many runs were queued."""
     overlapped: int
-    """Occurrences that came due while a run was unfinished, under any overlap policy."""
+    """How many occurrences came due while a run was unfinished, under any overlap policy."""
     waited: int
-    """The number of these whose run waited for the run ahead."""
+    """How many of these occurrences got a run that waited for the run ahead of it."""
     replaced: int
-    """Runs that were cancelled or terminated for a newer one."""
+    """How many runs were cancelled or terminated for a newer run."""
     missed: int
-    """Occurrences that were counted as missed."""
+    """How many occurrences were counted as missed."""
     excluded: int
-    """Instants of the timing that are excluded."""
+    """How many instants of the timing were excluded."""
     retries: int
-    """Attempts that were repeated."""
+    """How many retries were made."""
     skipped: dict[str, int]
-    """Occurrences that started nothing, by reason."""
+    """How many occurrences started nothing, by reason."""
     ended: dict[str, int]
-    """Runs that have ended, by status; `expired` is one of them."""
+    """How many runs have ended, by status (including `expired`)."""
     open: int
-    """Runs that are unfinished at the end of the span."""
+    """How many runs are unfinished at the end of the span."""
     status: str
     """The status of the schedule at the end."""
 
@@ -69,13 +69,13 @@ class QueueBehind:
     """A period during which the line of a queue, or of a group with a limit, was never empty."""
 
     start: datetime
-    """When the first one had to wait; aware UTC."""
+    """When the first attempt or run had to wait; aware UTC."""
     end: datetime
     """When the line was empty again, or the span ended; aware UTC."""
     most_waiting: int
     """The greatest length of the line."""
     longest_wait_seconds: float
-    """The longest wait of the attempts that began in the period."""
+    """The longest wait that ended in the period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class QueueOutcome:
     queue: str
     """The name, in the form of `QueueLoad.queue`."""
     workers: int | None
-    """How many attempts the queue executes at once; None: any number, so that no attempt waits."""
+    """How many attempts the queue executes at once. None means any number, so that no attempt waits."""
     attempts: int
-    """How many began."""
+    """How many attempts began."""
     wait_p50_seconds: float
     """The median wait."""
     wait_p95_seconds: float
@@ -95,9 +95,9 @@ class QueueOutcome:
     wait_max_seconds: float
     """The longest wait."""
     busy: float | None
-    """The fraction of the time for which its workers were busy; None with any number of workers."""
+    """The fraction of the time for which its workers were busy; None if `workers` is None."""
     waiting: int
-    """How many attempts still wait at the end."""
+    """How many attempts still wait at the end of the span."""
     keeps_up: bool
     """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
@@ -111,11 +111,11 @@ class LimitOutcome:
     limit: str
     """The name of the group; `namespace/name` if all namespaces are simulated."""
     number: int | None
-    """How many runs of the group run at once; None is unlimited."""
+    """How many runs of the group may run at once; None means no limit."""
     rate: str | None
-    """How many attempts of the group start in a window of time, such as `100/min`; None is unlimited."""
+    """How many attempts of the group may start within a length of time, such as `100/min`; None means no limit."""
     places: int
-    """How many places were given. An attempt that did not begin within 30 s loses its place and gets another."""
+    """How many places were given. A run that no worker starts within 30 s may lose its place, and later get another."""
     wait_p50_seconds: float
     """The median wait for a place."""
     wait_p95_seconds: float
@@ -125,11 +125,11 @@ class LimitOutcome:
     most_waiting: int
     """The greatest length of the line."""
     full: float | None
-    """The fraction of the time in which all places were taken or given; None without a number."""
+    """The fraction of the time in which no place was free; None if the group has no number."""
     held_by_rate: float | None
-    """The fraction of the time in which runs waited only because of the rate; None without a rate."""
+    """The fraction of the time in which runs waited only because of the rate; None if the group has no rate."""
     waiting: int
-    """How many runs still wait in line at the end."""
+    """How many runs still wait at the end of the span."""
     keeps_up: bool
     """Whether the line was empty at some time in the last day, or in the second half of a span under two days."""
     behind: list[QueueBehind]
@@ -143,11 +143,11 @@ class SimulationOutcome:
     total: ScheduleOutcome
     """The outcome of all schedules together."""
     queues: list[QueueOutcome]
-    """Each queue, the one with the longest wait first."""
+    """Each queue. The queue with the longest wait comes first."""
     limits: list[LimitOutcome]
-    """Each group with a limit, the one with the longest wait first."""
+    """Each group with a limit. The group with the longest wait comes first."""
     schedules: list[ScheduleOutcome]
-    """Each schedule that had anything but successful runs, by name."""
+    """Each schedule that had more than successful runs, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class SimulatedDay:
     start: datetime
     """The first instant of the day within the span: midnight UTC, or the start of the span."""
     fires: int
-    """How many fires."""
+    """The number of fires on this day."""
     peak_fires: int
     """The most fires of one minute."""
     peak_at: datetime
@@ -169,13 +169,13 @@ class ClockEffect:
     """The effect of a clock change on one timing."""
 
     timing: str
-    """The timing, in short."""
+    """The timing, as a short text."""
     effect: str
     """`shifted`, `skipped` or `doubled`."""
     local: str
     """The affected local time."""
     fires_at: list[datetime]
-    """The instants at which it fires, aware UTC; empty if it is skipped."""
+    """The instants at which the timing fires instead, aware UTC; empty if it is skipped."""
     schedules: list[str]
     """The first ten schedules with this timing, by name."""
     others: int
@@ -187,13 +187,13 @@ class ClockNight:
     """A clock change in a time zone that schedules use."""
 
     at: datetime
-    """When; aware UTC."""
+    """When the clocks change; aware UTC."""
     zone: str
-    """The zone."""
+    """The time zone."""
     seconds: int
-    """The change of the clock in seconds; positive is forward."""
+    """The change of the clock in seconds. It is positive if the clock goes forward."""
     effects: list[ClockEffect]
-    """The effects on timings with a local time that the change leaves out or shows twice."""
+    """The effects on timings with a local time that does not exist at this change, or occurs twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ class NotSimulated:
     """A part of a schedule that is not simulated."""
 
     name: str
-    """The schedule."""
+    """The name of the schedule."""
     what: str
-    """The part, as a sentence."""
+    """The part, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,21 +217,21 @@ class Simulation:
     seed: int
     """The seed of all random values."""
     fires: int
-    """How many fires."""
+    """The number of fires."""
     days: list[SimulatedDay]
     """Each day of the span, by UTC."""
     peaks: list[Peak]
     """At most ten minutes with the most fires, the highest first; empty if no minute stands out."""
     queues: list[QueueLoad]
-    """The fires of each queue, the queue with the most fires first."""
+    """The fires of each queue. The queue with the most fires comes first."""
     outcome: SimulationOutcome
-    """The starts, waits and ends of these fires."""
+    """How the runs of these fires started, waited and ended."""
     nights: list[ClockNight]
     """The clock changes, in order."""
     schedules: list[SimulatedSchedule]
     """Each simulated schedule, by name."""
     not_simulated: list[NotSimulated]
-    """The schedules, and parts of schedules, that are left out, by name."""
+    """The schedules and parts of schedules that are not simulated, by name."""
     assumed: list[str]
     """The assumptions behind the figures, as sentences."""
 

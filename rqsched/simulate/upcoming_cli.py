@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False)
 
 FIRES = ("Fires At", "In", "Schedule ID", "Workflow Type")
 WIDTH = 60
-"""The columns of the time axis."""
+"""How many columns the time axis has."""
 _MOST_LINES = 20
 _LABEL = 24
 
@@ -42,10 +42,10 @@ def upcoming(
 ) -> None:
     """Show the next fires of one schedule, or of all.
 
-    Local times that a clock change leaves out before the last of these fires are listed too.
+    If a clock change before the last of these fires leaves out a local time, this time is listed, too.
     """
     now, writer = session.scheduler.runtime.now(), session.writer
-    if schedule_id is None:  # only the `count` schedules that fire first can have one of the next `count` fires
+    if schedule_id is None:  # the next `count` fires belong to the `count` schedules that fire first
         schedules = session.scheduler.runtime.database.read(lambda c: schedule_queries.soonest(c, session.named, count))
     else:
         schedules = [session.schedule(schedule_id).state]
@@ -73,7 +73,7 @@ def _fires(schedule: Schedule, now: datetime) -> Iterator[Fire]:
 
 
 def until(now: datetime, at: datetime) -> str:
-    """Return the time from `now` until an instant: to the second if it is under a day, otherwise to the hour."""
+    """Return the time from `now` until an instant: in seconds if it is less than a day, otherwise in days and hours."""
     if at <= now:
         return "due"
     left = timedelta(seconds=max(1, round((at - now).total_seconds())))
@@ -82,9 +82,9 @@ def until(now: datetime, at: datetime) -> str:
 
 
 def draw(fires: Sequence[Fire], now: datetime) -> list[str]:
-    """Draw fires on a time axis from `now` to the last one, with a line for each schedule.
+    """Draw fires on a time axis from `now` to the last fire, with a line for each schedule.
 
-    A digit stands for several fires of a schedule in one column.
+    A digit says how many fires of a schedule share a column.
     """
     end = max(at for at, _, _ in fires)
     names = list(dict.fromkeys(name for _, name, _ in fires))

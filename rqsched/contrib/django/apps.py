@@ -1,4 +1,4 @@
-"""The Django app: its set-up at Django's start, and its work around each run."""
+"""The Django app: it sets rqsched up when Django starts, and renews database connections around each run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Make rqsched use the project's settings and their names, and import `schedules.py` of every installed app."""
+        """Let rqsched use the project's settings and their names. Import `schedules.py` of every installed app."""
         provide(project.provided)
         speak_with(project.in_words)
         around_runs(fresh_connections)
@@ -52,7 +52,7 @@ class RqschedConfig(AppConfig):
 
 @contextmanager
 def fresh_connections() -> Iterator[None]:
-    """Close broken connections, and those older than CONN_MAX_AGE, before and after a run.
+    """Before and after a run, close connections that are broken or older than CONN_MAX_AGE.
 
     Django does the same around a request.
     """
@@ -64,9 +64,9 @@ def fresh_connections() -> Iterator[None]:
 
 
 def import_task_backends() -> None:
-    """Import the backends of TASKS, because rqsched's backend tells a worker how to execute a task.
+    """Import the backends of TASKS, because the import of rqsched's backend registers how workers execute tasks.
 
-    An import error is ignored here; Django reports it when the backend is used.
+    An import error is ignored here, because Django reports it when the backend is used.
     """
     for params in getattr(django_settings, "TASKS", {}).values():
         with suppress(ImportError):
@@ -81,13 +81,13 @@ def keep_recovering(sender: type, **others: Any) -> None:
 
 
 def upgrade(using: str, **others: Any) -> None:
-    """Upgrade rqsched's tables after `manage.py migrate`, if they are in the database that was migrated."""
+    """After `manage.py migrate`, upgrade rqsched's tables if they are in the database that was migrated."""
     del others
     if not project.shares_database() or using != project.alias():
         return
     try:
         settings = Settings()
-    except ConfigError as error:  # `manage.py check` reports it, and a test database in memory needs no tables
+    except ConfigError as error:  # `manage.py check` reports it; a test database in memory needs no tables
         _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
         return
     with closing(Database(settings.database_url or "", pooler=settings.database_pooler)) as database:

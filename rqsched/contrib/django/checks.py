@@ -36,7 +36,7 @@ def check_settings(app_configs: Any = None, **others: Any) -> list[CheckMessage]
 
 
 def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report a missing task framework if TASKS names rqsched's backend. The framework itself checks the rest."""
+    """If TASKS names rqsched's backend and the task framework is missing, report it. The framework checks the rest."""
     del app_configs, others
     for alias, params in getattr(django_settings, "TASKS", {}).items():
         try:
@@ -52,7 +52,7 @@ def check_tasks(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
 
 
 def check_dashboard(app_configs: Any = None, **others: Any) -> list[CheckMessage]:
-    """Report missing requirements of the dashboard, if the project's URLs include it."""
+    """If the project's URLs include the dashboard, report what the dashboard needs and does not find."""
     del app_configs, others
     try:
         operator = own_settings().get(OPERATOR)

@@ -15,8 +15,8 @@ _OPENED = frozenset({"settings", "runtime", "signals"})
 class LazyScheduler(Scheduler):
     """A Scheduler that reads its settings and opens SQL and Redis when it is first used.
 
-    Decorators (`cron`, `every`, `declare`) open nothing. So a module of schedules can be imported without a database or
-    Redis, for example by `collectstatic` while an image is built.
+    Decorators (`cron`, `every`, `declare`) open nothing. Therefore a module of schedules can be imported where there is
+    no database or Redis, for example by `collectstatic` while an image is built.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class LazyScheduler(Scheduler):
         self._recovering = Recovering(lambda: self.runtime)
 
     def __getattr__(self, name: str) -> Any:
-        """Open the scheduler at the first use of an attribute that only an open one has."""
+        """Open the scheduler when an attribute is used that only an open scheduler has."""
         if name not in _OPENED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._opening:
@@ -33,18 +33,18 @@ class LazyScheduler(Scheduler):
                 opened = Scheduler.from_env()
                 if "signals" in self.__dict__:  # subscribers stay when the scheduler is forgotten
                     opened.runtime.subscribers.append(self.signals.emit)
-                # All attributes at once: another thread must not find it half open.
+                # Set all attributes at once, because another thread must not find the scheduler half open.
                 self.__dict__.update({name: getattr(opened, name) for name in _OPENED - self.__dict__.keys()})
         return self.__dict__[name]
 
     def close(self) -> None:
-        """Close every connection; the next use opens them again."""
+        """Close every connection. The next use of the scheduler opens connections again."""
         self._recovering.end()
         if "runtime" in self.__dict__:
             super().close()
 
     def forget(self) -> None:
-        """Close every connection; the next use reads the settings again."""
+        """Close every connection. The next use of the scheduler also reads the settings again."""
         self.close()
         for name in _OPENED - {"signals"}:
             self.__dict__.pop(name, None)

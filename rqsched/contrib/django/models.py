@@ -1,1 +1,1 @@
-"""No models, because rqsched has its own tables. Django sends `post_migrate` only to apps that have this module."""
+"""An empty module: rqsched has its own tables, but Django sends `post_migrate` only to apps with a module `models`."""

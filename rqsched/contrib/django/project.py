@@ -1,7 +1,7 @@
 """rqsched's settings in a Django project: `RQSCHED = {...}`, by default derived from DATABASES and RQ_QUEUES.
 
-They are read again whenever rqsched reads settings, because a test run renames the databases. A wrong setting raises a
-ConfigError that says what to write. `manage.py check` reports it before any connection is opened.
+The settings of the project are read whenever rqsched reads its settings, because a test run renames databases. A wrong
+setting raises a ConfigError that says what to write. `manage.py check` reports it before any connection is opened.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rqsched.errors import ConfigError, InvalidTimezoneError, install
 from rqsched.when.zones import require_timezone
 
 DATABASE, RQ_QUEUE, OPERATOR = "DATABASE", "RQ_QUEUE", "OPERATOR"
-"""The keys of RQSCHED that exist only in Django. Their values are an alias in DATABASES, a name in RQ_QUEUES, and the
-dotted path of a function."""
+"""The keys of RQSCHED that exist only in Django. Their values are, in this order: an alias in DATABASES, a name in
+RQ_QUEUES, and the dotted path of a function."""
 WORKFLOWS = "rqsched.contrib.django.workflows"
 """The module that sets Django up in a process that was started without it."""
 _OF_LIBPQ = frozenset(
@@ -34,10 +34,10 @@ _OF_LIBPQ = frozenset(
         "tcp_user_timeout",
     }
 )  # fmt: skip
-"""The OPTIONS of a database that libpq knows. All other options are Django's own, and are left out."""
+"""The OPTIONS of a database that libpq knows. All other options are Django's, and are left out."""
 
 _OF_SENTINEL = frozenset({"username", "password"})
-"""The keys that SENTINEL_KWARGS of a queue may set for the connections to the Sentinels."""
+"""The keys of a queue's SENTINEL_KWARGS that are used for the connections to the Sentinels."""
 
 
 _VARIABLE = re.compile(r"\bRQSCHED_([A-Z][A-Z_]*[A-Z])\b")
@@ -47,22 +47,22 @@ _COMMANDS = {
     "`rq worker -c rqsched.preload": f"`rq worker -c {WORKFLOWS}",
     "`rqsched ": "`python manage.py rqsched ",
 }
-"""The commands of a project that replace rqsched's in texts; the first match counts."""
+"""The commands of a project that replace those of rqsched in texts. The first match is used."""
 _COMMAND = re.compile("|".join(map(re.escape, _COMMANDS)))
 
 
 def in_words(text: str) -> str:
-    """Return a text of rqsched with the names of a Django project.
+    """Return a text of rqsched with the names that a Django project uses.
 
-    Names of variables become names of settings, and `rqsched` becomes `manage.py rqsched`. A variable that is set in
-    the environment keeps its name, because it overrides the settings.
+    Names of variables become names of settings, and `rqsched` becomes `manage.py rqsched`. If a variable is set in the
+    environment, its name stays, because the variable overrides the settings.
     """
     named = _VARIABLE.sub(lambda found: _name_of(found[1]) or found[0], text)
     return _COMMAND.sub(lambda found: _COMMANDS[found[0]], named)
 
 
 def _name_of(setting: str) -> str | None:
-    """Return the project's name of a setting; None if its variable is set, or if `setting` is no setting."""
+    """Return the project's name of a setting; None if its variable is set, or if there is no such setting."""
     if setting.lower() not in Settings.model_fields or is_in_environment(setting.lower()):
         return None
     own = getattr(django_settings, "RQSCHED", {})
@@ -94,8 +94,8 @@ def provided() -> Mapping[str, Any]:
 def provided_to_tests(folder: Path) -> dict[str, Any]:
     """Return the settings of a test run: the project's test database, and a Valkey in a folder below `folder`.
 
-    Each test database has a folder of its own, because a parallel run has several. Raises ConfigError if no Valkey is
-    installed.
+    A parallel run has several test databases, and each of them has a separate folder. Raises ConfigError if no Valkey
+    is installed.
     """
     connection = connections[alias()]
     own = folder / re.sub(r"\W+", "-", str(connection.settings_dict["NAME"]))
@@ -117,7 +117,7 @@ def provided_to_tests(folder: Path) -> dict[str, Any]:
 
 
 def _by_name(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of RQSCHED by the names of rqsched's settings, with the timezone and the module for imports."""
+    """Return the values of RQSCHED by the names of rqsched's settings. Add the time zone and the module for imports."""
     known = {name.lower(): value for name, value in own.items() if name not in {DATABASE, RQ_QUEUE, OPERATOR}}
     if not (known.get("timezone") or is_in_environment("timezone")):
         known["timezone"] = timezone()
@@ -149,12 +149,12 @@ def alias() -> str:
 
 
 def shares_database() -> bool:
-    """Return whether rqsched's tables are in a database of the project, and not at a URL of their own."""
+    """Return whether rqsched's tables are in a database of the project, instead of at a separate URL."""
     return not (own_settings().get("DATABASE_URL") or is_in_environment("database_url"))
 
 
 def database_url(alias: str) -> str:
-    """Return the URL of a database in DATABASES; raises ConfigError for one that cannot hold rqsched's tables."""
+    """Return the URL of a database in DATABASES; raises ConfigError if it cannot contain rqsched's tables."""
     where = f"DATABASES[{alias!r}]"
     instead = f"set RQSCHED[{DATABASE!r}] to another alias, or RQSCHED['DATABASE_URL']."
     if alias not in connections:
@@ -176,7 +176,7 @@ def database_url(alias: str) -> str:
 
 
 def _postgres_url(of: Mapping[str, Any]) -> str:
-    """Return the URL of Django's database. If the host is a path, it is the folder of a socket."""
+    """Return the URL of a PostgreSQL database of Django. If HOST is a path, it names the folder of a socket."""
     user, password = (quote(str(of.get(name) or ""), safe="") for name in ("USER", "PASSWORD"))
     host, port = str(of.get("HOST") or ""), str(of.get("PORT") or "")
     options = {name: value for name, value in (of.get("OPTIONS") or {}).items() if name in _OF_LIBPQ}
@@ -189,9 +189,9 @@ def _postgres_url(of: Mapping[str, Any]) -> str:
 
 
 def redis_url(queue: str | None) -> str | None:
-    """Return the URL of a queue in django-rq's RQ_QUEUES, by default of `default`; None without RQ_QUEUES.
+    """Return the URL of a queue in django-rq's RQ_QUEUES (by default, the queue `default`). None without RQ_QUEUES.
 
-    Raises ConfigError for a queue that is missing, or whose server has no URL.
+    Raises ConfigError if the queue is missing, or if its server cannot be given as a URL.
     """
     queues = getattr(django_settings, "RQ_QUEUES", {})
     if queue is None and "default" not in queues:
@@ -225,9 +225,9 @@ def redis_url(queue: str | None) -> str | None:
 
 
 def timezone() -> str | None:
-    """Return TIME_ZONE if the project sets it, else None; raises ConfigError if schedules cannot have that zone."""
+    """Return TIME_ZONE if the project sets it, else None; raises ConfigError if schedules cannot have this zone."""
     if not django_settings.is_overridden("TIME_ZONE") or not django_settings.TIME_ZONE:
-        return None  # Django's default is Chicago, which the project did not choose
+        return None  # Django's default is America/Chicago, which the project did not choose
     try:
         return require_timezone(django_settings.TIME_ZONE).key
     except InvalidTimezoneError as error:
@@ -235,6 +235,6 @@ def timezone() -> str | None:
 
 
 def data_dir() -> Path | None:
-    """Return the data folder of the embedded servers, in BASE_DIR; None without BASE_DIR."""
+    """Return the data folder of the embedded servers, which is in BASE_DIR; None if the project has no BASE_DIR."""
     base = getattr(django_settings, "BASE_DIR", None)
     return Path(base) / ".rqsched" if base else None

@@ -1,4 +1,4 @@
-"""Test runs of a Django project, on its test database and on a Valkey of their own.
+"""Run the tests of a Django project with its test database and a separate Valkey.
 
 >>> TEST_RUNNER = "rqsched.contrib.django.runner.Runner"  # in the settings
 
@@ -24,16 +24,17 @@ from rqsched.kernel.store import database
 
 _SERVERS = ("RQSCHED_DATABASE_URL", "RQSCHED_REDIS_URL", "RQSCHED_CONNECTIONS")
 _DIFFERENT = (*_SERVERS, *(f"{one}_FILE" for one in _SERVERS), "RQSCHED_DATABASE_POOLER", "CREDENTIALS_DIRECTORY")
-"""Variables that name development servers, or files with such variables. Tests must not use these servers."""
+"""Variables that name development servers, or files that set such variables. Tests must not use these servers."""
 _FOLDER = "RQSCHED_DATA_DIR"
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Give tests inside the block a Valkey of their own, with the project's test database; close all connections.
+    """Let tests inside the block use the project's test database and a separate Valkey. Close all connections after it.
 
-    The Valkey of the `embedded` extra starts at the first use, one for each process of a parallel run, and ends with
-    the block. If the test database is in memory, or neither PostgreSQL nor SQLite, a SQLite file is used instead.
+    The Valkey comes from the extra `embedded`. It starts at its first use and ends with the block. In a parallel run,
+    each process has its own Valkey. If the test database is in memory, or neither PostgreSQL nor SQLite, a SQLite file
+    is used instead.
     """
     data = project.own_settings().get("DATA_DIR") or os.environ.get(_FOLDER) or project.data_dir() or ".rqsched"
     tests = Path(data) / "test"
@@ -52,7 +53,7 @@ def isolated() -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Use the settings of tests, and close the connections that were opened with other settings."""
+    """Use the settings for tests, and close the connections that were opened with other settings."""
     provide(lambda: project.provided_to_tests(Path(os.environ[_FOLDER])))
     scheduler.forget()
 
@@ -87,21 +88,21 @@ class _ParallelSuite(ParallelTestSuite):
 
 
 class Isolated:
-    """A mixin for test runners that gives the tests a Valkey of their own. Put it before the runner in the bases."""
+    """A mixin for test runners, with which tests use a separate Valkey. Put it before the runner in the bases."""
 
     parallel_test_suite = _ParallelSuite
 
     def setup_databases(self, **options: Any) -> Any:
-        """Isolate the run, and create the test databases."""
+        """Isolate the test run from development servers, and create the test databases."""
         self._isolation = isolated()
         self._isolation.__enter__()
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, old_config: Any, **options: Any) -> None:
-        """Close every connection, and drop the test databases. PostgreSQL drops no database with open connections."""
+        """Close every connection, because PostgreSQL drops no database with open ones. Drop the test databases."""
         self._isolation.__exit__(None, None, None)
         super().teardown_databases(old_config, **options)  # type: ignore[misc]
 
 
 class Runner(Isolated, DiscoverRunner):
-    """Django's own test runner, isolated."""
+    """Django's own test runner, with a separate Valkey."""

@@ -3,7 +3,8 @@
 >>> TASKS = {"default": {"BACKEND": "rqsched.contrib.django.tasks.RqschedBackend"}}  # in the settings
 
 An enqueued task is a schedule of one run, in a namespace for tasks. The run starts at once, or at `run_after`, and
-holds the task's result. Inside `atomic()` the task is committed with the caller's rows; see `RqschedBackend.enqueue`.
+stores the task's result. Inside `atomic()`, the task is committed with the caller's rows (see
+`RqschedBackend.enqueue`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ Task, TaskContext, TaskError, TaskResult = _base.Task, _base.TaskContext, _base.
 Status = _base.TaskResultStatus
 
 NAMESPACE = "tasks"
-"""The default namespace of the schedules for tasks; OPTIONS may name another one."""
+"""The default namespace of the schedules for tasks. OPTIONS may name another namespace."""
 OPTIONS = (
     "connection", "description", "labels", "memo", "notifications", "on_failure", "on_recovery", "owner", "retention",
     "retry", "timeout",
@@ -66,10 +67,10 @@ _STATUS = {
     RunStatus.SUCCEEDED: Status.SUCCESSFUL,
     **dict.fromkeys((RunStatus.FAILED, RunStatus.LOST, RunStatus.CANCELLED, RunStatus.TERMINATED), Status.FAILED),
 }
-"""The task status for each run status. A run with any other status is READY, to start or to be retried."""
+"""The task status for each run status. If a run has another status, it waits to start or to be retried: READY."""
 _CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*")
 _UNKNOWN = "unknown"
-"""The worker's name for earlier attempts, because only the worker of the newest attempt is stored."""
+"""The name for the workers of earlier attempts, because only the worker of the newest attempt is stored."""
 
 
 class WorkerLostError(Exception):
@@ -83,9 +84,9 @@ class TaskStoppedError(Exception):
 class RqschedBackend(_backends.BaseTaskBackend):
     """Enqueue tasks durably, and read their results from SQL.
 
-    The setting OPTIONS takes the `namespace` of the tasks and the options of schedules that `OPTIONS` of this module
-    lists, such as `{"retry": {"max_retries": 3}, "retention": "7d"}`. Without `retry` in OPTIONS or RQSCHED, a task has
-    one attempt.
+    The setting OPTIONS may contain the `namespace` of the tasks, and the options of schedules that `OPTIONS` of this
+    module lists. An example is `{"retry": {"max_retries": 3}, "retention": "7d"}`. If neither OPTIONS nor RQSCHED
+    contains `retry`, a task has one attempt.
     """
 
     supports_defer = True
@@ -99,12 +100,12 @@ class RqschedBackend(_backends.BaseTaskBackend):
         self.namespace = self._given.pop("namespace", NAMESPACE)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a task; return its result, which is READY.
+        """Enqueue a task. Return its result, whose status is READY.
 
-        Inside `atomic()`, the task is written in the same transaction if rqsched uses that PostgreSQL database. With
-        another database, it is written after the commit of the block, and `enqueued_at` is None until then. Outside of
-        `atomic()` it is committed at once. Raises TypeError for arguments that are not JSON, and InvalidPayloadError
-        for more than 256 KiB of arguments.
+        Outside of `atomic()`, the task is committed at once. Inside `atomic()`, if rqsched uses the same PostgreSQL
+        database, the task is written in the same transaction. If rqsched uses another database, the task is written
+        after the commit of the block, and `enqueued_at` is None until then. Raises TypeError for arguments that are not
+        JSON, and InvalidPayloadError for more than 256 KiB of arguments.
         """
         self.validate_task(task)
         runtime = scheduler.runtime
@@ -135,7 +136,7 @@ class RqschedBackend(_backends.BaseTaskBackend):
         return _result_of(*found)
 
     def check(self, **others: Any) -> Iterable[checks.CheckMessage]:
-        """Report settings with which enqueuing a task would fail."""
+        """Report settings that would make every enqueue fail."""
         yield from super().check(**others)
         if not apps.is_installed("rqsched.contrib.django"):
             hint = "Add 'rqsched.contrib.django' to INSTALLED_APPS; it creates the tables, and provides the worker."
@@ -178,12 +179,12 @@ class RqschedBackend(_backends.BaseTaskBackend):
         at = runtime.now() if task.run_after is None else task.run_after
         spec = Once(at if timezone.is_aware(at) else timezone.make_aware(at))
         options = {**self._options(runtime.settings, queue), **own}
-        # `is_external` avoids an SQL read: a task's dotted path need not be registered, and it has no defaults.
+        # `is_external` avoids an SQL read. A task's dotted path need not be registered, and has no default options.
         return option_checks.new_definition(runtime, task.module_path, spec, options, is_external=True)
 
 
 def _open_block() -> tuple[str | None, InAtomic | None]:
-    """Return the alias of the database with an open `atomic()` block, and the `session` if rqsched can join it."""
+    """Return the alias of a database with an open `atomic()` block, and the `session` if rqsched can join the block."""
     for using in dict.fromkeys((project.alias(), DEFAULT_DB_ALIAS)):
         if using not in connections:
             continue
@@ -270,7 +271,7 @@ def _workers_of(run: Run) -> list[str]:
 
 
 def _shown(at: datetime | None) -> datetime | None:
-    """Return an instant in Django's form: aware, or without USE_TZ naive in Django's own zone."""
+    """Return an instant in Django's form: aware if USE_TZ is set, else naive and in Django's time zone."""
     return at if at is None or django_settings.USE_TZ else timezone.make_naive(at)
 
 
@@ -281,7 +282,7 @@ def _callable_of(task: Any) -> Any:
 
 
 def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
-    """Execute a task in a worker; raises its errors, and an error if its result is not JSON of at most 64 KiB."""
+    """Execute a task in a worker. Raises the task's errors, or an error if its result is not JSON of at most 64 KiB."""
     result = _running(task, current_run(), args, kwargs)
     _signals.task_started.send(type(result.task.get_backend()), task_result=result)
     given = (TaskContext(task_result=result), *args) if task.takes_context else args
@@ -292,7 +293,7 @@ def perform(task: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
-    """Return the result object of the executing task, from the context of its run, without a database read."""
+    """Return the result object of the task that executes now. It is made from the context of its run, without SQL."""
     told = run.memo.get(TASK, {})
     at = _shown(run.started_at)
     return TaskResult(
@@ -313,7 +314,7 @@ def _running(task: Any, run: RunContext, args: Any, kwargs: Any) -> Any:
 
 @on_end
 def _tell_end(schedule: Schedule, run: Run) -> None:
-    """Send `task_finished` after the end of a task was committed, in the process that committed it."""
+    """Send `task_finished` for a task. This is called after its end was committed, in the process that committed it."""
     if schedule.definition.managed_by == TASK:
         result = _result_of(schedule, run)
         _signals.task_finished.send(type(result.task.get_backend()), task_result=result)

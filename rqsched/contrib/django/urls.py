@@ -1,4 +1,4 @@
-"""The dashboard: `path("rqsched/", include("rqsched.contrib.django.urls"))`, for the staff of the site."""
+"""The URLs of the dashboard for the site's staff: `path("rqsched/", include("rqsched.contrib.django.urls"))`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view that serves the dashboard to users whom Django has authenticated, under WSGI and ASGI alike."""
+"""The view that serves the dashboard to users whom Django has authenticated. It works under WSGI and ASGI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return the principal of a user: superusers may do everything, other staff may read. Return None for other users.
+    """Return the principal of a user; None if the user is not staff. Superusers may do everything; other staff reads.
 
     RQSCHED["OPERATOR"] may name a function that replaces this one.
     """
@@ -59,7 +59,7 @@ def _operator() -> Callable[[HttpRequest], Principal | None]:
 
 
 def _login_url() -> str:
-    """Return the URL of the admin's login; without an admin, LOGIN_URL."""
+    """Return the login URL of Django's admin. If the site has no admin, return LOGIN_URL."""
     try:
         return str(reverse("admin:login"))
     except NoReverseMatch:
@@ -72,7 +72,7 @@ def _pages() -> WSGIApplication:
 
 
 def _environ(request: HttpRequest, root: str, path: str, principal: Principal) -> dict[str, Any]:
-    """Return the request as a WSGI environ. An ASGI request has none, so it is built here."""
+    """Return the request as a WSGI environ. An ASGI request has no environ, so it is built here."""
     plain = {name: value for name, value in request.META.items() if isinstance(value, str)}
     return plain | {
         "REQUEST_METHOD": request.method,

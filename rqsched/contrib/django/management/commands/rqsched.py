@@ -18,7 +18,7 @@ class Command(BaseCommand):
     help = "Every command of rqsched: `manage.py rqsched --help` lists them."
     requires_system_checks: Sequence[str] = ()
     words: tuple[str, ...] = ()
-    """Words that are put before the arguments."""
+    """Words that are inserted before the arguments."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run from a shell, with the exit codes of `rqsched`. Django handles `--settings` and `--pythonpath`."""
@@ -30,11 +30,11 @@ class Command(BaseCommand):
         app([*self.words, *arguments], prog_name=f"{argv[0]} {argv[1]}")
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Accept every argument of `call_command`."""
+        """Accept all arguments of `call_command`."""
         parser.add_argument("arguments", nargs=REMAINDER)
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Serve `call_command("rqsched", "sync")`; raises CommandError with the exit code."""
+        """Run from `call_command("rqsched", ...)`; raises CommandError with the exit code."""
         code = app([*self.words, *options["arguments"]], prog_name="manage.py rqsched", standalone_mode=False)
         if code:
             raise CommandError(f"rqsched {' '.join(options['arguments'])} failed.", returncode=code)
