@@ -1,6 +1,6 @@
-"""Counters derived from recorded events, monotonic from this process's first update on.
+"""Counters that are computed from recorded events. They start at zero with this process's first update and only grow.
 
-Events are read in the order they were recorded, with a small overlap: a slow commit may appear after a faster one.
+Events are read in the order in which they were recorded, with a small overlap, because a slow commit may appear late.
 Runs are watched from their start to their end. The cost of an update depends on what happened since the previous one,
 not on the number of schedules.
 """
@@ -39,9 +39,9 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(seconds=10)
 """How far back an update reads again, for slow commits."""
 _PAGE, _MAX_PAGES = 10_000, 20
-"""Events of one query, and queries of one update."""
+"""The most events of one query, and the most queries of one update."""
 _CHUNK, _MAX_OPEN = 1_000, 100_000
-"""Runs of one query, and runs watched at once."""
+"""The most runs of one query, and the most runs that are watched at once."""
 _FIRES = {states.TRIGGERED: "triggered", states.BUFFERED: "buffered", states.SKIPPED: "skipped"}
 
 
@@ -109,7 +109,7 @@ class Counts:
     )
     """How long the last attempt of ended runs took, by namespace, queue, workflow and outcome."""
     waits: defaultdict[Key, Histogram] = field(default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS)))
-    """How long that attempt waited for a worker, by the same labels."""
+    """How long the last attempt of ended runs waited for a worker, by the same labels."""
     run_lateness: defaultdict[Key, Histogram] = field(
         default_factory=lambda: defaultdict(partial(Histogram, _RUN_BUCKETS))
     )

@@ -1,4 +1,4 @@
-"""From counters and gauges to Prometheus metric families. Names and labels are API; docs/http.md lists them."""
+"""Convert counters and gauges to Prometheus metric families. Names and labels are API; docs/http.md lists them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _limits(groups: Sequence[LimitDescription], label: Label) -> Iterator[Metric
 
 
 def _quotas(usages: Sequence[Usage], label: Label) -> Iterator[Metric]:
-    """Return the usage and the quota of namespaces that have one."""
+    """Return the usage and the quota of namespaces that have a quota."""
     labels = ("namespace", "resource")
     used = GaugeMetricFamily("rqsched_quota_used", "What a namespace with a quota holds.", labels=labels)
     limit = GaugeMetricFamily("rqsched_quota_limit", "What it may hold.", labels=labels)
@@ -162,7 +162,7 @@ def _by_namespace(
     sees: Sees,
     merge: Callable[[Iterable[float]], float] = sum,
 ) -> GaugeMetricFamily:
-    """Return one sample for each label; namespaces beyond the bound share one."""
+    """Return one sample for each label. Namespaces without their own label share a sample."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for namespace, value in sorted(values):
         if sees(namespace):
@@ -188,7 +188,7 @@ def queues(found: DatabaseGauges, label: Label) -> Iterator[Metric]:
 
 
 def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
-    """Return for each side whether it was noticed to have gone back within a day."""
+    """Return, for each kind of `WentBack`, whether it was noticed within a day."""
     text = "Whether SQL or Redis has gone back, or two databases write, within a day."
     family = GaugeMetricFamily("rqsched_went_back", text, labels=("what",))
     for one in WentBack:
@@ -197,7 +197,7 @@ def went_back(noticed: Collection[WentBack]) -> GaugeMetricFamily:
 
 
 def refused(found: DatabaseGauges) -> Iterator[Metric]:
-    """Return how often Redis has refused for good, and how many queues and kinds of links it refuses now."""
+    """Return how often Redis permanently refused a write, and how many queues and kinds of links it refuses now."""
     text = "How often Redis has refused for good what was published or taken."
     yield CounterMetricFamily("rqsched_refusals", text, value=found.refusals)
     text = "Queues, and kinds of links, of which Redis refuses for good what is published or taken."
@@ -242,7 +242,7 @@ def all_frozen(is_all_frozen: bool) -> GaugeMetricFamily:
 
 
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
-    """Return which backends responded; Redis, whether it took a write, too."""
+    """Return which backends responded. Redis counts only if it also took a write."""
     text = "Whether a backend responds, and Redis takes writes."
     family = GaugeMetricFamily("rqsched_up", text, labels=("backend",))
     for name, is_up in backends.items():

@@ -59,7 +59,7 @@ class Meter:
             return None
         try:
             self._runtime.transport.try_write()
-        except RedisError as error:  # no dispatcher can show that it is alive
+        except RedisError as error:  # dispatchers show that they are alive by writes to Redis
             _tell(error)
             return found._replace(dispatchers=None)
         return found

@@ -1,7 +1,7 @@
 """Audit events: the append-only record of a schedule, and the contract of the keys that each event type may carry.
 
-Most types and keys come from the Durable Workflow document. The contract is checked on every write. Adding a key here
-changes the wire format, which is documented.
+Most types and keys come from the Durable Workflow document. The contract is checked on every write. A new key here
+changes the wire format, so document it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CREATED = "ScheduleCreated"
 PAUSED = "SchedulePaused"
 """The schedule was paused: it fires no more until it is resumed. Runs that have begun continue."""
 RESUMED = "ScheduleResumed"
-"""The schedule is active again, next at `next_fire_at`: by a resume, a restart, or an update that moved its end."""
+"""A resume, a restart or a later end made the schedule active again. It fires next at `next_fire_at`."""
 UPDATED = "ScheduleUpdated"
 """The definition of the schedule was changed; `changed_fields` lists the changed fields."""
 TRIGGERED = "ScheduleTriggered"
-"""A run was started by an occurrence, a trigger or a backfill, or a waiting run started after the run ahead of it."""
+"""A run started: for an occurrence, a trigger or a backfill, or after it had waited for the run ahead of it."""
 SKIPPED = "ScheduleTriggerSkipped"
 """An occurrence or a trigger started no run; `reason` gives the cause."""
 DELETED = "ScheduleDeleted"
@@ -34,18 +34,18 @@ BUFFERED = "ScheduleBuffered"
 FIRE_FAILED = "ScheduleFireFailed"
 """An error prevented a fire. The occurrence stays due and is tried again at `retry_at`."""
 MISSED = "ScheduleMissed"
-"""Occurrences passed without a fire: `count` of them, from `first` to `last`. The occurrences in `fired` fire
-instead."""
+"""`count` occurrences passed without a fire, from `first` to `last`. `fired` lists the passed occurrences that still
+fire."""
 SKIPS_SET = "ScheduleSkipsSet"
-"""The upcoming occurrences to skip are now `occurrences` (empty: none). A user or a change of the timing set them."""
+"""A user or a change of the timing set the upcoming occurrences to skip. They are now `occurrences`."""
 EXCLUDED = "ScheduleExcluded"
-"""Excluded occurrences passed: `count` of them, from `first` to `last`. The next fire records them."""
+"""`count` excluded occurrences passed, from `first` to `last`. The next fire records this event."""
 CALENDAR_CHANGED = "ScheduleCalendarChanged"
-"""The next time moved because `changed_by` changed a calendar of the schedule: `calendar`, now at `revision`."""
+"""`changed_by` changed the calendar `calendar`, which is now at `revision`. This moved the schedule's next time."""
 COMPLETED = "ScheduleCompleted"
 """The schedule is done: it has no occurrence left, or has reached `max_runs` or `max_successes`."""
 DIED = "ScheduleDied"
-"""The schedule is dead, because runs failed and its retry policy ends it then."""
+"""The schedule is dead, because runs failed and its retry policy says that failures end it."""
 RECOVERED = "ScheduleRecovered"
 """A repair computed the next time again: it was missing, or the rules of the time zone had changed."""
 OVERDUE = "ScheduleOverdue"
@@ -65,7 +65,7 @@ RUN_BLOCKED = "RunBlocked"
 RUN_RETRY_REQUESTED = "RunRetryRequested"
 """A user asked for one more attempt of a run; `outcome` tells whether the attempt started or waits."""
 RUN_RETRY_STARTED = "RunRetryStarted"
-"""A requested attempt started after a wait. If it starts at once, only RunRetryRequested is recorded."""
+"""A requested attempt started after a wait. If an attempt starts at once, only RunRetryRequested is recorded."""
 RUN_SUCCEEDED = "RunSucceeded"
 """A run succeeded after failures. A success that follows a success has no event."""
 RUN_CANCELLED = "RunCancelled"
@@ -75,7 +75,7 @@ RUN_TERMINATED = "RunTerminated"
 BACKFILL_STOPPED = "BackfillStopped"
 """A backfill was stopped before its end. Runs that it has started continue."""
 FAN_OUT_ENDED = "FanOutEnded"
-"""The last target of a run has ended. If the end of the run itself has an event, that event comes next."""
+"""The last target of a run has ended. If the end of the run is also recorded, its event comes next."""
 
 _DEFINED = frozenset({"spec", "action", "overlap_policy", "next_fire_at"})
 _STARTED = frozenset(
@@ -186,7 +186,7 @@ class CommandContext:
     def to_json(self) -> dict[str, Any]:
         """Return the attributes that were given, without the absent ones.
 
-        A context with a span alone gives an empty object, because it names neither an actor nor a reason.
+        If only `traceparent` was given, the object is empty, because a span names neither an actor nor a reason.
         """
         names = ("principal", "request_id", "source", "reason", "context", "traceparent")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}

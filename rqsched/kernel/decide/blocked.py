@@ -1,4 +1,4 @@
-"""Blocked runs: a worker claimed the run, but cannot find its workflow. This is no failed attempt. Pure.
+"""Blocked runs: a worker claimed the run, but cannot find its workflow. The attempt does not count as failed. Pure.
 
 A blocked run is pending: overlap and `from_completion` see it as unfinished. It is offered again after a delay, to any
 worker. A run that stays blocked for too long fails.
@@ -17,7 +17,7 @@ from rqsched.kernel.decide.payload import storable
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 
 MAX_REASON = 2_000
-"""Characters of the reason that are kept."""
+"""The maximum length of a stored reason, in characters."""
 
 
 def decide_block(

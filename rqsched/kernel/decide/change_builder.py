@@ -72,7 +72,7 @@ class ChangeBuilder:
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
         self.owed_again: tuple[str, datetime] | None = None
-        """The upstream run whose end is handled after a pause as if it happened now, and when that run ended."""
+        """An upstream run that ended during a pause, and the time of its end. The resume starts a run for this end."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new run of this kind, oldest first. Backfilled runs never block live runs."""
@@ -88,7 +88,7 @@ class ChangeBuilder:
         ]
 
     def waiting(self) -> list[Run]:
-        """Return the runs that were read or added as buffered, oldest first, even after `drop_buffer`."""
+        """Return the buffered runs, oldest first. The runs that `drop_buffer` cancelled are still among them."""
         return [run for run in self._in_order() if run.status is RunStatus.BUFFERED]
 
     def run(self, uid: str) -> Run:
@@ -120,7 +120,7 @@ class ChangeBuilder:
             self.note_calendars()
 
     def note_calendars(self) -> None:
-        """Record in the schedule the revisions of the calendars with which its next time is planned now."""
+        """Record which revisions of the calendars the schedule's next time is planned with."""
         self.set(calendars=stamp_of(self.schedule.contents))
 
     def add_run(self, run: Run) -> None:
@@ -215,7 +215,7 @@ _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
 
 
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
-    """Return the new `overdue_at` and `overdue_since` after a change of status or expectation; else return nothing.
+    """Return the new `overdue_at` and `overdue_since` after a change of status or expectation; else an empty dict.
 
     The time counts from now if the schedule is new or becomes active again, else from the last known success.
     """

@@ -1,4 +1,4 @@
-"""Options of a schedule: check the options that a caller gave and build a Definition, before anything is written."""
+"""Check the options that a caller gave for a schedule, and build its Definition. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ _CHECKS = {name: option.check for name, option in OPTIONS.items()} | dict(_SURFA
 
 
 def dies_by_default(options: Options) -> Options:
-    """Return the options of a create with `retry.then` set to `dead`, unless they set it.
+    """Return a new schedule's options. If they set neither `then` nor `max_consecutive_failures`, set `then` to `dead`.
 
-    The Pipelit document has this default for creates over HTTP with `interval_seconds` or `total_repeats`.
+    Both are fields of `retry`. The Pipelit document has this default for schedules that are created over HTTP with
+    `interval_seconds` or `total_repeats`.
     """
     retry = options.get("retry") or {}
     if isinstance(retry, Mapping):
@@ -93,7 +94,8 @@ def define(
     if base is None:
         base = Definition(spec=_spec_text(spec, timezone), workflow=workflow or "")
     elif spec is not None:
-        # If the new spec names no time zone, it keeps the zone of the schedule. A whole Spec never takes it over.
+        # If the new spec is a single member without a time zone, use the schedule's zone. A whole Spec keeps its own
+        # zone.
         zone = None if isinstance(spec, Spec | Mapping | After) else base.parsed_spec.timezone
         base = replace(base, spec=dump_spec(Spec.coerce(spec, timezone or zone)))
     elif timezone is not None:
@@ -128,7 +130,7 @@ def _member_text(member: Member, timezone: str | None) -> str:
 
 
 def _excluding(base: Definition, given: Mapping[str, Any], kept: Spec | None, *, has_new_spec: bool) -> Definition:
-    """Return a definition with exclusions: those of the options, else of its spec, else of `kept`, the earlier spec.
+    """Return a definition with the exclusions of the options, else of its spec, else of `kept` (the earlier spec).
 
     Raises InvalidSpecError if an option and the new spec contradict each other.
     """
@@ -164,7 +166,8 @@ def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bo
 def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
     """Return a definition with new arguments for its workflow; None keeps the current ones.
 
-    Raises InvalidPayloadError if they are no list or mapping, not JSON-native, or too long.
+    Raises InvalidPayloadError if `args` is not a list, if `kwargs` is not a mapping, or if the values are too long or
+    not JSON-native.
     """
     if args is None and kwargs is None:
         return definition
@@ -187,7 +190,7 @@ def value_of(name: str, definition: Definition) -> Any:
         return definition.parsed_spec.timezone
     if name == "exclude":
         return list(definition.parsed_spec.exclude)
-    if name in _CLOCKS and definition.parsed_spec.after is not None:  # a schedule after another one has no clock
+    if name in _CLOCKS and definition.parsed_spec.after is not None:  # a downstream schedule has no local times
         return option.default
     if name == "on_excluded":
         return definition.parsed_spec.on_excluded
@@ -215,9 +218,10 @@ def _policies(base: Definition, given: Mapping[str, Any]) -> str:
 
 
 def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -> RetryPolicy:
-    """Return the given policy. A mapping changes fields of the stored policy; None sets a field to its default.
+    """Return the retry policy for the value of an option. A mapping changes fields of `stored`.
 
-    Raises InvalidPolicyError.
+    None stands for the default, `blank`, and a None in the mapping for the default of its field. Raises
+    InvalidPolicyError.
     """
     if value is None or isinstance(value, RetryPolicy):
         return blank if value is None else value

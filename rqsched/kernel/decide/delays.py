@@ -1,5 +1,4 @@
-"""Delays: the jitter and spread of occurrences, the backoff after failures, and the time until a blocked run's next
-offer.
+"""Compute delays: jitter and spread of occurrences, backoff after failures, and the wait of a blocked run.
 
 The retry policies of a schedule set the backoff of its runs and targets. The constants here set the backoff of
 rqsched's own retries. The random part of a delay is computed from a hash, so that every process gets the same value.
@@ -19,7 +18,7 @@ from rqsched.kernel.decide.policy import RetryPolicy
 from rqsched.when.spec import After, Once, Spec
 
 MAX_BASE = timedelta(minutes=5)
-"""The longest first delay that is taken from an interval: a daily job waits 5, 10 and 20 minutes."""
+"""The maximum of a first delay that the interval sets. For example, a daily job waits 5, 10 and 20 minutes."""
 CRON_BASE = timedelta(seconds=60)
 """The first delay for a schedule that has no interval."""
 CAP_FACTOR = 10
@@ -31,7 +30,7 @@ DELIVERY_BACKOFF = RetryPolicy(
 )
 """How a failed delivery is repeated: after 15 s, 45 s, 135 s ... and then each hour, ten attempts in all."""
 PING_BACKOFF = replace(DELIVERY_BACKOFF, max_retries=3)
-"""How a failed heartbeat or check-in is repeated: less often, because a late one would report a former state."""
+"""How a failed heartbeat or check-in is repeated: only 3 times, because a late one would report an old state."""
 FIRST_OFFER, LONGEST_OFFER = timedelta(seconds=5), timedelta(seconds=60)
 """The shortest and the longest wait before a blocked run is offered to workers again."""
 
@@ -88,9 +87,9 @@ def retry_at(
 def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str = "", spread: float = 0.0) -> timedelta:
     """Compute the wait after attempt number `attempt` failed (1 is the first). It grows exponentially.
 
-    `interval` is the base for a policy without a base. The policy's jitter makes the wait longer. `spread` is the
-    fraction by which the wait may be shorter or longer, up to the cap of the policy. The same `salt` gives the same
-    wait in every process.
+    If the policy has no base, `interval` is the base. The policy's jitter makes the wait longer. `spread` is a
+    fraction: the wait changes by up to this part of its length, but never exceeds the cap of the policy. The same
+    `salt` gives the same wait in every process.
     """
     base = retry.base or min(interval, MAX_BASE)
     cap = retry.cap or CAP_FACTOR * base
@@ -105,7 +104,7 @@ def backoff(retry: RetryPolicy, attempt: int, *, interval: timedelta, salt: str 
 
 
 def base_of(spec: Spec) -> timedelta:
-    """Return the interval from which the delays of retries are computed: the shortest, or 60 s for other timings."""
+    """Return the base of retry delays: the shortest interval of the spec. Members without an interval count as 60 s."""
     bases = (CRON_BASE if isinstance(m, Once | After) else m.every or CRON_BASE for m in spec.members)
     return min(bases, default=CRON_BASE)
 

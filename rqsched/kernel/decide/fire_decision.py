@@ -1,7 +1,7 @@
 """The decision of a fire: pure functions from state and `now` to a Change (docs/architecture.md, "Walk of one fire").
 
-`decide_fire` gives each occurrence that has passed its outcome: its run starts or waits, or the occurrence is skipped
-or counted as missed. Then it sets the next time, unless a run has used up `max_runs` and ended the schedule.
+`decide_fire` decides about each passed occurrence: its run starts or waits, or the occurrence is skipped or counted as
+missed. If the schedule has not ended with the last run of `max_runs`, `decide_fire` then sets the next time.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def decide_fire(
     context: FireContext,
     missed: MissedPolicy | None = None,
 ) -> Change:
-    """Fire a due schedule: give every passed occurrence its outcome, and set the next time.
+    """Fire a due schedule: give every passed occurrence an outcome, and set the next time.
 
-    The caller has checked that the schedule is active and due. `runs` are its open runs. On request, `missed` replaces
-    the policy of the schedule, and no occurrence is too late. If `missed` is `all`, but the overlap policy starts or
-    keeps only one run at a time, only the oldest occurrence fires.
+    The caller has checked that the schedule is active and due. `runs` are its open runs. If a person requested the
+    fire, `missed` may replace the schedule's policy; then no occurrence is too late to fire. If `missed` is `all`, but
+    the overlap policy would skip or end some of the runs, only the oldest occurrence fires.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=context.asked)
     if missed is MissedPolicy.ALL and schedule.policies.overlap not in KEEPS_ALL:
@@ -86,8 +86,8 @@ def decide_miss_due(
 ) -> Change:
     """Record due occurrences as missed instead of firing them.
 
-    Occurrences that were due before `since` fire first, by the policies. The caller has checked that the schedule is
-    active and due. `asked` is the actor, whom the audit events record.
+    Occurrences that were due before `since` fire first, by the schedule's policies. The caller has checked that the
+    schedule is active and due. `asked` is the actor, which the audit events record.
     """
     builder = ChangeBuilder(schedule, runs, now=now, context=asked)
     if since is not None and schedule.due_at is not None and schedule.due_at < since:
@@ -105,7 +105,7 @@ def decide_miss_due(
 
 
 def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext, *, policy: str | None = None) -> None:
-    """Give each occurrence that has passed its outcome, and set the next time.
+    """Give every passed occurrence an outcome, and set the next time.
 
     The overlap policy decides about each occurrence that fires. If an occurrence uses up `max_runs`, the schedule ends
     and the later occurrences are skipped. A `from_completion` schedule gets no next time until the run that started, or
@@ -116,7 +116,7 @@ def _evaluate(builder: ChangeBuilder, due: DueOccurrences, context: FireContext,
     leave_out(builder, due.last)
     if schedule.skips is not None:
         record_skips(builder, due.last)
-        # A skipped occurrence is not counted as missed. If a backfill ran it as well, do not subtract it there.
+        # `due.missed` does not count skipped occurrences. So do not subtract them, even if a backfill ran them.
         context = context._replace(ran=context.ran - {*schedule.skipped_at})
     nominals = () if schedule.moves is None else schedule.parsed_moves.nominals
     builder.set(evaluated_to=due.last)
@@ -150,7 +150,7 @@ def _record_missed(
 ) -> None:
     """Count the missed occurrences that have no run. An occurrence that a backfill ran is not missed."""
     schedule = builder.schedule
-    # Before the last change of timing, only the stored next time is an occurrence.
+    # If an instant is before the last change of timing, it is an occurrence only if it is the stored next time.
     since, stored = schedule.timing_changed_at, schedule.next_run_at
     ran = [nominal for nominal in context.ran - {*fires} if nominal > since or nominal == stored]
     count = missed.count - sum(missed.first <= nominal <= missed.last for nominal in ran)

@@ -1,6 +1,6 @@
-"""The values of a freeze and its end, the thaw. Pure.
+"""Values that describe a freeze and its end, the thaw. Pure.
 
-During a freeze of everything or of one namespace, no fire and no attempt begins there. Due work waits for the thaw.
+A freeze covers everything or one namespace. While it lasts, no fire and no attempt begins there, and due work waits.
 """
 
 from __future__ import annotations
@@ -83,19 +83,19 @@ class Freeze:
         return f"{what} {when}" + (f", by {self.by}" if self.by else "")
 
     def __str__(self) -> str:
-        """Return since when, by whom and why, as text."""
+        """Return the start, the actor and the reason as text."""
         since = "" if self.since is None else f" since {iso_utc(self.since)}"
         return f"frozen{since}{f' by {self.by}' if self.by else ''}{f' ({self.reason})' if self.reason else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """The outcomes of the due occurrences of one schedule at a thaw."""
+    """The outcomes that a thaw gives to the due occurrences of one schedule."""
 
     namespace: str
-    """Its namespace."""
+    """The namespace of the schedule."""
     schedule_id: str
-    """Its id."""
+    """The id of the schedule."""
     due_at: datetime
     """When the first due occurrence was due."""
     fires: list[datetime]
@@ -107,8 +107,8 @@ class DueSchedule:
     next_at: datetime | None
     """When the schedule is due next; None if its spec is over, or if it waits for the end of a run."""
     error: str | None = None
-    """The error that prevented an evaluation; None without an error. The schedule then stays due, and a thaw does not
-    change it."""
+    """The error that prevented the evaluation; None without an error. After an error, the schedule stays due, and the
+    thaw does not change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class WaitingRun:
     status: str
     """`pending`, `retrying` or `buffered`."""
     attempt: int
-    """The number of the attempt that begins; for a retrying run, of the attempt that failed."""
+    """The number of the attempt that begins after the thaw. For a retrying run, the number of the attempt that
+    failed."""
     occurrence_at: datetime | None
     """The occurrence of the run; for a manual run the moment of the trigger."""
 
@@ -156,4 +157,4 @@ class Thawed:
     cancelled: int
     """How many waiting runs were cancelled."""
     fired: int = 0
-    """How many missed occurrences got a run because the thaw asked for that."""
+    """How many missed occurrences got a run because the caller of the thaw requested it."""

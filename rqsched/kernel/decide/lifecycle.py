@@ -1,6 +1,7 @@
 """Decide an owner's operations on a schedule: create, update, pause, skip, resume, restart, delete. Pure functions.
 
-Each operation returns a Change. No operation fires a due occurrence itself, or drops one without a recorded outcome.
+Each operation returns a Change. No operation fires a due occurrence itself. If an operation drops a due occurrence, it
+records an outcome for this occurrence.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def registered(spec: Spec, named: tuple[str, str], now: datetime, like: Spec | N
     """Return a spec in the form in which a schedule stores it: each `H` is a number, and intervals have an anchor.
 
     `named` is the namespace and id of the schedule; they determine the number of each `H`. `like` is the spec that was
-    stored before. Its anchor is kept if the timing is the same; otherwise the anchor is `now`. The clock-change rules
-    of `like` are kept if the spec has none.
+    stored before. If the timing is the same, the anchor of `like` is kept; otherwise the anchor is `now`. If the spec
+    has no clock-change rules, it gets the rules of `like`.
     """
     if spec.after is not None:  # a schedule that follows another one has no times of its own
         return spec
@@ -122,7 +123,7 @@ def decide_create(
     starts_past: bool = False,
     calendars: tuple[Calendar, ...] = (),
 ) -> Change:
-    """Create a schedule. Its status is `done` at once if its spec has no occurrence after `now`.
+    """Create a schedule. If its spec has no occurrence after `now`, its status is `done` at once.
 
     With `starts_past`, such a schedule starts one run first, like a trigger. `calendars` are the calendars that the
     spec names. Raises InvalidSpecError if all occurrences are excluded.
@@ -165,14 +166,14 @@ def _upstream_of(spec: Spec) -> str | None:
 
 
 def is_shared(definition: Definition) -> bool:
-    """Return whether schedules with this definition, created at the same instant, differ in their identity only."""
+    """Return whether schedules that are created at one instant with this definition differ only in their identity."""
     return not (definition.jitter or definition.parsed_policies.spread or definition.parsed_spec.has_places)
 
 
 def created_alike(made: Change, identity: Identity, definition: Definition, operation: str | None) -> Change:
     """Return a copy of the Change that `decide_create` made, for a schedule with another identity.
 
-    `is_shared` must be true for the definition. It may differ from the definition in `made` in its `action` only.
+    `is_shared` must be true for the definition. The definitions of the two schedules may differ only in their `action`.
     """
     named = {"uid": identity.uid, "namespace": identity.namespace, "schedule_id": identity.schedule_id}
     first, events = made.after.definition, made.events
@@ -185,7 +186,7 @@ def created_alike(made: Change, identity: Identity, definition: Definition, oper
 
 
 def _with_action(event: Event, action: dict[str, Any]) -> Event:
-    """Return a create's event with the arguments of another action."""
+    """Return a ScheduleCreated event with the arguments of another action. Return any other event as it is."""
     if event.type != audit.CREATED:
         return event
     payload = event.payload | {"action": event.payload["action"] | action}
@@ -239,7 +240,7 @@ def decide_update(
     calendars: tuple[Calendar, ...] = (),
     ran_of: RanOf | None = None,
 ) -> Change:
-    """Change what the owner declared.
+    """Change the definition of a schedule.
 
     The next time moves only if spec, jitter or spread changed. An occurrence that is already due still fires. If an
     occurrence was moved off an excluded day and already has its outcome, it gets no second outcome. If the new timing
@@ -294,16 +295,17 @@ def decide_apply_calendars(
 ) -> Change:
     """Plan a schedule again if one of its calendars was changed since its next time was planned.
 
-    This has the same effect as a change of the schedule's own `exclude` at the time of the calendar's change: an
+    The effect is the same as if the schedule's own `exclude` had been changed when the calendar was changed. So an
     occurrence that was due by then still fires. The schedule stays active even if all its further occurrences are
     excluded now.
 
-    `before` are the earlier contents of the calendars, if they are known. The instants that these contents excluded
-    before the change are recorded. The Change is empty if there is nothing to plan, or if a calendar was deleted.
+    `before` are the earlier contents of the calendars, if they are known. They show which instants were excluded before
+    the change, so that these are recorded. The Change is empty if there is nothing to plan, or if a calendar was
+    deleted.
     """
     if not schedule.has_old_plan or schedule.has_ended or not schedule.spec.is_known:
         return unchanged(schedule)
-    planned_with = (schedule.calendars or "").split()  # nothing was planned with later contents
+    planned_with = (schedule.calendars or "").split()  # ignore contents that no plan used
     known = {one.name: one for one in before if one.edit in planned_with}
     since = holding_since(schedule.contents, schedule.calendars, now)
     at = min(now, max(since, schedule.evaluated_to, schedule.timing_changed_at))
@@ -324,7 +326,7 @@ def decide_apply_calendars(
 def planned_first(
     schedule: Schedule, decide: Callable[[Schedule], Change], *, now: datetime, ran_of: RanOf | None = None
 ) -> Change:
-    """Plan a schedule with its current calendars if they changed, then call `decide`. Return both Changes as one."""
+    """If the calendars changed, plan the schedule again. Then call `decide`. Return both Changes as one."""
     if not schedule.has_old_plan:
         return decide(schedule)
     planned = decide_apply_calendars(schedule, now=now, ran_of=ran_of)
@@ -360,7 +362,8 @@ def _change_timing(
 def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
     """End the old timing: one due occurrence still fires, and the other due ones are recorded as missed.
 
-    They must be recorded now, because the new timing does not contain them and no later fire could count them.
+    The missed occurrences must be recorded now, because no later fire could count them: the new timing does not contain
+    them.
     """
     schedule = builder.schedule
     if schedule.is_active:
@@ -376,7 +379,8 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
                 nominals = schedule.spec.nominals_of(kept)
                 builder.set(moves=dump_moves(schedule.parsed_moves._replace(nominals=nominals)))
     missed = schedule.paused_next_run_at
-    # The end of an upstream run during a pause stays recorded, even if its time is ahead of this process's clock.
+    # If an upstream run ended during the pause, keep the record of this, even if its time is ahead of this process's
+    # clock.
     is_kept = missed is not None and (missed <= at or keep_next or schedule.missed_run_uid is not None)
     builder.set(
         timing_changed_at=at,
@@ -388,14 +392,15 @@ def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_nex
 def _move(builder: ChangeBuilder, at: datetime, *, keep_next: bool, due: Occurrence | None = None) -> None:
     """Compute the next time again, or take it from `due`.
 
-    The stored next time stays if it was due at `at`, and with `keep_next`.
+    If the stored next time was due by `at`, it stays. With `keep_next` it always stays.
     """
     schedule = builder.schedule
     at, stored = planned_from(schedule, at), schedule.next_run_at
     if not schedule.is_active or (keep_next and stored is not None):
         return
     if stored is not None and stored <= at:
-        # It still fires, and earlier if the new timing would overtake it during its jitter or spread.
+        # The due occurrence still fires. If it would fire at or after the next occurrence of the new timing, shorten
+        # its delay.
         following = answered(schedule.timeline.next_after, at, otherwise=None)
         if following is not None and schedule.due_at is not None and schedule.due_at >= following:
             builder.set(due_at=due_within(schedule, stored, following - stored))
@@ -419,8 +424,8 @@ def decide_pause(
     """Stop firing. An occurrence that is already due is recorded as skipped (`disabled`).
 
     With `until` the pause ends by itself at that time. `on_resume` then determines where the schedule continues; the
-    default is its policy. If a paused schedule is paused again with `until`, the end of its pause is replaced.
-    Raises ScheduleStateError in any other status.
+    default is its policy. A paused schedule can be paused again only with `until`, which replaces the end of its pause.
+    If the status does not allow the pause, raises ScheduleStateError.
     """
     if until is not None and until <= now:
         raise InvalidInputError("until", f"{iso_utc(until)} has passed; name a later time")
@@ -470,11 +475,11 @@ def decide_skip_next(
 ) -> Change:
     """Skip exactly the next `count` occurrences of the current timing. This replaces an earlier skip; 0 removes it.
 
-    An occurrence that is already due does not count. Nothing changes if the same occurrences are skipped already.
+    An occurrence that is already due does not count. If the same occurrences are skipped already, nothing changes.
 
     Raises ScheduleStateError if the schedule is not active; with a `count` of 0 it may also be paused. Raises
-    InvalidInputError if the schedule has no times ahead (`from_completion`, `After`), if `count` is out of range, and
-    if no occurrence is ahead.
+    InvalidInputError if the schedule does not know its times in advance (`from_completion`, `After`), if it has no
+    further occurrence, or if `count` is out of range.
     """
     require_skips(count)
     _require(schedule, "skip_next", ScheduleStatus.ACTIVE, *([] if count else [ScheduleStatus.PAUSED]))
@@ -570,7 +575,7 @@ def decide_resume(
 
 
 def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
-    """Resume a schedule whose pause was planned to end by now; the Change is empty for any other schedule."""
+    """Resume a schedule if its pause was planned to end by now; otherwise return an empty Change."""
     at = schedule.resume_at
     if schedule.status is not ScheduleStatus.PAUSED or at is None or at > now:
         return unchanged(schedule)
@@ -600,20 +605,20 @@ def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetim
 
 
 def _missed_while_paused(schedule: Schedule, now: datetime) -> datetime | None:
-    """Return the newest occurrence that passed during the pause. Earlier ones got their outcome when it began."""
+    """Return the newest occurrence that passed during the pause. Earlier occurrences already have an outcome."""
     upcoming = schedule.paused_next_run_at if schedule.missed_run_uid is None else None
     since = max(planned_from(schedule, schedule.paused_at or now), schedule.timing_changed_at)
     newest: list[datetime] = []
     if not schedule.spec.is_from_completion:
         timeline = schedule.timeline
-        # If the search for the newest takes too many steps, the oldest stands for it.
+        # If the search for the newest occurrence takes too many steps, use the oldest.
         oldest = first_of(islice(timeline.between(later(since, TICK), later(now, TICK)), 1))
         newest = answered(timeline.last_between, since, now, 1, otherwise=oldest) if oldest else []
     return max((at for at in (upcoming, *newest) if at is not None and at <= now), default=None)
 
 
 def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None = None) -> None:
-    """Set the next time of a resumed schedule: now for a missed occurrence, else its first time after `since`."""
+    """Set the next time of a resumed schedule: now for a `missed` occurrence, else its first time after `since`."""
     spec = builder.schedule.spec
     if missed is not None:
         builder.plan(Occurrence(missed, builder.now, spec.nominals_of(missed)))
@@ -682,8 +687,8 @@ def decide_switch(
 ) -> Change:
     """Add a pause or a resume to a Change.
 
-    If `paused` is True, pause an active schedule. If `paused` is False, resume a paused schedule, and restart one whose
-    status is in `revives`. If `paused` is None, add nothing.
+    If `paused` is True, pause an active schedule. If `paused` is False, resume a paused schedule, or restart a schedule
+    whose status is in `revives`. If `paused` is None, add nothing.
     """
     schedule = change.after
     if paused:
@@ -704,7 +709,7 @@ def decide_switch(
 
 
 def can_continue(schedule: Schedule, now: datetime) -> bool:
-    """Return whether a done schedule could run again: occurrences, `max_runs` and `max_successes` are left."""
+    """Return whether a done schedule could run again: an occurrence is ahead, and no maximum of runs is reached."""
     enough = schedule.policies.max_successes
     return (
         schedule.status is ScheduleStatus.DONE

@@ -19,7 +19,7 @@ from rqsched.when.duration import parse_span
 MAX_NUMBER = 10_000
 """The most runs of a group that may run at once."""
 MAX_STARTS = 100_000
-"""The most starts of a rate. The number is limited because each grant of a place counts the starts."""
+"""The most starts that a rate may name. The number is bounded because each grant of a place counts recent starts."""
 MAX_PERIOD = timedelta(days=31)
 """The longest window of a rate; the shortest is a second."""
 MAX_NAME = 255
@@ -151,7 +151,7 @@ def name_of(template: str, namespace: str, labels: str) -> str:
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Return the key of a group, `namespace/name`, which is unique: names of namespaces have no slash."""
+    """Return the key of a group, `namespace/name`. Keys are unique, because the name of a namespace has no slash."""
     return f"{namespace}/{name}"
 
 

@@ -52,7 +52,7 @@ class ScheduleStatus(StrEnum):
 
 
 EXPECTING = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.DEAD})
-"""The statuses of schedules that can be overdue. Dead schedules can be, so that their owner gets an alarm."""
+"""The statuses of schedules that can be overdue. `dead` is one of them, so that the owner gets an alarm."""
 
 
 class RunStatus(StrEnum):
@@ -71,9 +71,9 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     """Every attempt failed."""
     CANCELLED = "cancelled"
-    """Cancelled before or while it ran; its result is not recorded."""
+    """It was cancelled before or while it ran; its result is not recorded."""
     TERMINATED = "terminated"
-    """Killed."""
+    """Its process was killed on request."""
     LOST = "lost"
     """Its process vanished and no attempt was left."""
 
@@ -82,9 +82,9 @@ TASK = "task"
 """The value of `managed_by` for a schedule of one run that Django's tasks framework created."""
 
 BLOCKED = "blocked"
-"""The shown status of a pending run that waits for a worker with the code of its workflow."""
+"""The status that is shown for a pending run if it waits for a worker that has the code of its workflow."""
 EXPIRED = "expired"
-"""The shown status of a cancelled run that was not started within `start_within`."""
+"""The status that is shown for a cancelled run if it was not started within `start_within`."""
 RUN_FILTERS = (
     RunStatus.PENDING.value,
     BLOCKED,
@@ -136,7 +136,7 @@ _TONES = {
 
 
 def tone_of(status: str) -> str:
-    """Return how good the status of a schedule, run or target is, for colours: `ok`, `info`, `warn`, `bad`, `idle`."""
+    """Return the tone of a status, which sets its colour: `ok`, `info`, `warn`, `bad` or `idle`."""
     return _TONES.get(status, "idle")
 
 
@@ -153,7 +153,7 @@ ENDED_IN_VAIN = frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERM
 
 
 class LastOutcome(StrEnum):
-    """How the newest run of a schedule ended. Cancelled and terminated runs do not count, except expired ones."""
+    """How the newest run of a schedule ended. Cancelled and terminated runs do not count, but expired runs do."""
 
     SUCCEEDED = "succeeded"
     """Its workflow returned."""
@@ -166,7 +166,7 @@ class LastOutcome(StrEnum):
 
 
 REPEATEDLY = 3
-"""A schedule is shown as failing after this many failed runs in a row. An index of the tables has the same number."""
+"""A schedule is shown as failing after this many failed runs in a row. An index in SQL contains the same number."""
 
 
 class RunKind(StrEnum):
@@ -197,11 +197,11 @@ class Definition:
     queue: str | None = None
     """The queue of its runs; None means the queue of the workflow, or else of the settings."""
     connection: str | None = None
-    """The name of a configured Redis for run jobs; None means that of the workflow, or else of the settings."""
+    """The name of a configured Redis for run jobs; None means the Redis of the workflow, or else of the settings."""
     timeout: int | None = None
     """How many seconds one attempt may take; None means the timeout of the workflow, or else of the settings."""
     defaults: str = "{}"
-    """JSON: queue, connection and timeout of the workflow when the schedule was last written."""
+    """JSON: the queue, connection and timeout that the workflow had when the schedule was last written."""
     priority: int = 0
     """If this is above 0, run jobs go to the front of their queue."""
     jitter: timedelta = timedelta(0)
@@ -223,7 +223,7 @@ class Definition:
     managed_by: str | None = None
     """The creator: `sync` (a sync deletes only such schedules), or `task` (Django's tasks framework)."""
     surface: str = "{}"
-    """JSON: the request of another system's API, so that this API can return the values as they were sent."""
+    """JSON: the request as another system's API received it, so that this API can return the same values."""
     notifications: str = "{}"
     """`Notifications.dumps()` text."""
 
@@ -273,19 +273,19 @@ class Occurrence(NamedTuple):
     """One instant of a spec, and when it fires."""
 
     nominal_at: datetime
-    """The instant itself, which events have as `occurrence_time`."""
+    """The instant itself, which events record as `occurrence_time`."""
     due_at: datetime
     """The nominal time plus jitter and spread."""
     nominals: tuple[datetime, ...] = ()
     """The nominal instants that the occurrence stands for, if excluded instants were moved to it. Empty if it stands
-    only for its own."""
+    only for `nominal_at`."""
 
 
 class Skips(NamedTuple):
     """Occurrences that somebody asked to skip."""
 
     occurrences: tuple[datetime, ...]
-    """Their nominal times."""
+    """The nominal times of the occurrences."""
     asked_at: datetime
     """The time of the request."""
     by: str | None = None
@@ -318,10 +318,11 @@ def _parse_skips(text: str) -> tuple[Skips, ...]:
 
 
 class Moves(NamedTuple):
-    """What the row of a schedule records about nominal instants that were moved off excluded days.
+    """The record, in a schedule's row, of nominal instants that were moved off excluded days.
 
-    Usually an instant up to `evaluated_to` has its outcome, unless the current timing moves it to a time that is still
-    ahead. This record has the exceptions that cannot be computed from the timing.
+    Usually an instant up to `evaluated_to` has its outcome, and a later instant has none. If the current timing moves a
+    past instant to a time still ahead, the instant has no outcome yet. This record has the exceptions that cannot be
+    computed from the timing.
     """
 
     nominals: tuple[datetime, ...] = ()
@@ -329,8 +330,8 @@ class Moves(NamedTuple):
     early: tuple[datetime, ...] = ()
     """Instants after `evaluated_to` that have their outcome, because they were moved to an earlier time."""
     settled: tuple[datetime, ...] = ()
-    """Instants that got their outcome under an earlier timing. They are removed from the present timing, which would
-    repeat them."""
+    """Instants that got their outcome under an earlier timing. The present timing leaves them out, because they would
+    happen twice."""
 
 
 def dump_moves(moves: Moves) -> str | None:
@@ -379,7 +380,7 @@ class Schedule:
     uid: str
     """The incarnation: a ULID, new after delete and re-create."""
     namespace: str
-    """The namespace that holds it."""
+    """The namespace of the schedule."""
     schedule_id: str
     """The id that its owner chose, unique among the schedules of its namespace that are not deleted."""
     definition: Definition
@@ -435,10 +436,10 @@ class Schedule:
     last_success_at: datetime | None = None
     """When a run succeeded last; recorded only if the schedule has `expect_success_within`."""
     overdue_at: datetime | None = None
-    """When the schedule becomes overdue unless a run succeeds; None without `expect_success_within`, and once it was
-    reported as overdue."""
+    """When the schedule becomes overdue unless a run succeeds; None without `expect_success_within`, or if the schedule
+    was already reported as overdue."""
     overdue_since: datetime | None = None
-    """Since when it is overdue; None until that is reported, and after the next success."""
+    """Since when it is overdue. Set when this is reported; None before the report, and after the next success."""
     last_skip_reason: str | None = None
     """Why the newest skip happened; None before the first skip."""
     last_skipped_at: datetime | None = None
@@ -458,24 +459,24 @@ class Schedule:
     paused_at: datetime | None = None
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
-    """The next time that the schedule had when it was paused, for `on_resume="once"`. With `missed_run_uid`, when that
-    run ended."""
+    """The next time that the schedule had when it was paused, for `on_resume="once"`. If `missed_run_uid` is set, the
+    time at which that run ended."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None if a person has to end the pause, and if it is not paused."""
     resume_mode: str | None = None
     """The OnResume that applies at `resume_at`; None without `resume_at`."""
     traceparent: str | None = None
-    """The span that created the schedule, as a W3C traceparent; None without a trace."""
+    """The span in which the schedule was created, as a W3C traceparent; None without a trace."""
     upstream_id: str | None = None
     """The id of its upstream schedule (`After` in its spec); None if it has times of its own."""
     followed_at: datetime | None = None
-    """Since when other schedules may come after this one; None if none does."""
+    """Since when this schedule may be the upstream of other schedules; None if it is not."""
     missed_run_uid: str | None = None
     """The newest run of its upstream that ended during its pause, at `paused_next_run_at`; None without such a run."""
     skips: str | None = None
     """JSON list of `Skips`: occurrences that are skipped on request and have no outcome yet; None for none."""
     limit_group: str | None = None
-    """The key of the group of its runs (`kernel.decide.limit_options.key_of`) by its labels; None without `limit`."""
+    """The key (`kernel.decide.limit_options.key_of`) of the group that its runs belong to; None without `limit`."""
     moves: str | None = None
     """JSON of `Moves`; None without moved occurrences."""
     deleted_at: datetime | None = None
@@ -483,13 +484,13 @@ class Schedule:
     tzdata: str = ""
     """The version of tzdata with which the next time was computed."""
     operation: str | None = None
-    """The uid of the operation that wrote the row last. If the answer to a COMMIT is lost, it shows whether the COMMIT
-    happened."""
+    """The uid of the operation that wrote the row last. If the answer to a COMMIT is lost, this uid shows whether the
+    COMMIT happened."""
     calendars: str | None = None
     """The versions of the calendars with which the next time was planned, as text of `stamp_of`; None without
     calendars."""
     contents: tuple[Calendar, ...] = field(default=(), compare=False, repr=False)
-    """No column: the current calendars that its spec names. The store reads them with the row."""
+    """Not a column: the current calendars that its spec names. The store reads them with the row."""
 
     @property
     def spec(self) -> Spec:
@@ -536,7 +537,7 @@ class Schedule:
         return sorted(at for asked in self.parsed_skips for at in asked.occurrences)
 
     def skips_over(self, instant: datetime) -> timedelta:
-        """Return by how much occurrences skipped on request delay the next fire after an instant."""
+        """Return how long the skips on request delay the next fire after an instant."""
         first = self.spec.next_after(instant) if self.skips is not None and self.spec.is_known else None
         if first is None:
             return timedelta(0)
@@ -549,12 +550,12 @@ class Schedule:
 
     @property
     def limit(self) -> str | None:
-        """The template of the name of its runs' group; None without a group. Policies without it are not parsed."""
+        """The template for the group name of its runs; None without a group. It parses the policies only if needed."""
         return self.policies.limit if '"limit":' in self.definition.policies else None
 
     @property
     def start_within(self) -> timedelta | None:
-        """How long an attempt may wait to start; None is unlimited. Policies without it are not parsed."""
+        """How long an attempt may wait to start; None is unlimited. It parses the policies only if needed."""
         return self.policies.start_within if '"start_within"' in self.definition.policies else None
 
     @property
@@ -686,16 +687,18 @@ class Run:
     expired_at: datetime | None = None
     """When it ended because it was not started by `start_by`; None otherwise."""
     limit_group: str | None = None
-    """The key of the group whose limit applies to the run, since the run was created; None without a limit."""
+    """The key of the group whose limit applies to the run, even if the schedule's group changes; None without a
+    limit."""
     limit_at: datetime | None = None
-    """Since when the run waits in the line of its group, which is when it was first queued; None without a group."""
+    """When the run was first queued, and so began to wait in the line of its group; None without a group."""
     granted_at: datetime | None = None
     """When its current attempt got a place in its group; None while it is in line."""
     passed_at: datetime | None = None
-    """When its place was given to another run because no worker had claimed it; None once a worker asks for it."""
+    """When its place was given to another run, because no worker had claimed this run. None after a worker asks for
+    this run."""
     passed_count: int | None = None
-    """How often a worker took its job after `passed_at` and the group was full. Each time doubles how long its next
-    place is reserved."""
+    """How often a worker took its job after `passed_at` while the group was full. Each time, its next place is reserved
+    for twice as long."""
     is_rated: bool = False
     """Whether its group had a rate when the run got its place. If so, its start is counted."""
     upstream_run_uid: str | None = None
@@ -706,10 +709,11 @@ class Run:
     traceparent: str | None = None
     """The span of the fire, trigger or backfill that requested the run, as a W3C traceparent; None without a trace."""
     place_in_line: int | None = field(default=None, compare=False)
-    """No column: its position in the line of its group, from 1. It is read only for display; None if not in line."""
+    """Not a column: its position in the line of its group, from 1. It is read only for display; None if not in line."""
 
     upstream_schedule_id: str | None = field(default=None, compare=False)
-    """No column: the id of the schedule of `upstream_run_uid`. It is known if the run starts now or is displayed."""
+    """Not a column: the id of the schedule of `upstream_run_uid`. It is set in a new run, and if the run is
+    displayed."""
 
     @property
     def limit(self) -> str | None:
@@ -769,7 +773,7 @@ class Run:
 
     @property
     def takes_place(self) -> bool:
-        """Whether it occupies a place of its group. While a run waits for its targets, only the targets do."""
+        """Whether it occupies a place of its group. While a run waits for its targets, only they occupy places."""
         is_claimed = (self.status is RunStatus.RUNNING and self.dispatched_at is None) or (
             self.status is RunStatus.PENDING and self.granted_at is not None
         )
@@ -777,7 +781,7 @@ class Run:
 
     @property
     def has_named_targets(self) -> bool:
-        """Whether an attempt has named all targets. Later attempts name no targets, and handle the open ones."""
+        """Whether an attempt has named all targets. Later attempts only handle the open targets."""
         return '"dispatched_at"' in self.attempts
 
     @property
@@ -802,7 +806,7 @@ class Change:
     new_runs: tuple[Run, ...] = ()
     """Runs to insert."""
     changed_runs: tuple[tuple[Run, Run], ...] = ()
-    """Runs to update: each as read, and with the changes."""
+    """Runs to update. Each pair is a run before and after the changes."""
     events: tuple[Event, ...] = ()
     """Audit events to append, in order. The sequence of the last event is `after.event_sequence`."""
     drops_buffer: bool = False
@@ -812,15 +816,15 @@ class Change:
     dead_letters: tuple[str, ...] = ()
     """The uids of the failed runs that are kept among the dead letters."""
     owed_again: tuple[str, datetime] | None = None
-    """The upstream run that ended during the schedule's pause, and when it ended, if a run after it starts now; or
-    None."""
+    """The upstream run that ended during the schedule's pause, and the time of its end, if the resume starts a run for
+    it; else None."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         if self.new_runs or self.changed_runs or self.events:
             return False
-        return self.before is self.after or self.before == self.after  # the second compares fifty fields
+        return self.before is self.after or self.before == self.after  # `==` compares fifty fields
 
 
 def fence_of(started_at: datetime) -> int:

@@ -1,8 +1,9 @@
-"""Moves: which nominal instants had their outcome on another day, and how this changes when the timing is edited.
+"""Record which nominal instants had their outcome on another day, and carry the record over to a new timing.
 
 A nominal instant never gets a second outcome, even if exclusions or timing change. For example, an occurrence that was
-moved to the day before does not fire again on its own day if that day is no longer excluded. The row of the schedule
-records the instants for which `evaluated_to` does not show this. The record stays when the runs are pruned. Pure.
+moved to the day before does not fire again on its own day if that day is no longer excluded. For most instants,
+`evaluated_to` shows whether they have their outcome; the row of the schedule records the others. The record stays when
+the runs are pruned. Pure.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from rqsched.when.moved import REACH
 
 _TICK = timedelta(microseconds=1)
 RanOf = Callable[[Schedule, datetime, datetime], Collection[datetime]]
-"""Read which nominal instants between two instants have a run. It is called only if an edit moves some of them."""
+"""Read which nominal instants between two instants have a run. It is called only if a change of the timing moves some
+of these instants."""
 
 
 def evaluate_to(builder: ChangeBuilder, instant: datetime) -> None:
     """Record that every occurrence up to an instant has its outcome.
 
-    Record also which later nominal instants were moved to a time before it.
+    Record also which later nominal instants have their outcome already, because they were moved to an earlier time.
     """
     builder.set(evaluated_to=instant)
     if builder.schedule.moves is not None or builder.schedule.spec.is_moving:

@@ -64,16 +64,16 @@ class Notifications:
     expect_duration: timedelta | None = None
     """A run that takes longer is reported; None expects nothing."""
     webhook: str | None = None
-    """The URL that events are posted to; None leaves it to the settings."""
+    """The URL that events are posted to; None means the URL of the settings."""
     events: tuple[str, ...] = ()
     """The events that the webhook gets; empty means ALARMS."""
     heartbeat: str | None = None
-    """The URL that is pinged when a run starts, succeeds and fails; None leaves it to the settings."""
+    """The URL that is pinged when a run starts, succeeds or fails; None means the URL of the settings."""
     sentry: str | None = None
-    """The slug of the monitor in Sentry that gets check-ins; None leaves it to the settings."""
+    """The slug of the monitor in Sentry that gets check-ins; None means the slug of the settings."""
 
     def dumps(self) -> str:
-        """Return the canonical JSON text of the schedule's row: only the values that differ from the defaults."""
+        """Return canonical JSON text for the schedule's row. It has only the values that differ from the defaults."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"events": list(self.events)}
         values |= {name: span.total_seconds() for name in EXPECTATIONS if (span := getattr(self, name)) is not None}
         return dumps({name: value for name, value in values.items() if value})
@@ -96,7 +96,7 @@ class Notifications:
         return urls | {name: value for name, value in others.items() if value}
 
     def with_options(self, options: Mapping[str, Any]) -> Notifications:
-        """Return these notifications with changed options; raises InvalidInputError that names a refused option."""
+        """Return these notifications with changed options; raises InvalidInputError for a refused option."""
         changes: dict[str, Any] = {
             name: workflow_name(name, options[name]) for name in ("on_failure", "on_recovery") if name in options
         }
@@ -173,7 +173,7 @@ def _place(text: str) -> tuple[str, int | None] | None:
 
 
 def refused_url(notifications: Any, hosts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the key and host of the first URL in the option `notifications` that `hosts` does not allow, or None.
+    """Return the key and host of the first URL in `notifications` that `hosts` does not allow; None if all are allowed.
 
     `*.example.com` allows every name below example.com. A host with a port allows only that port.
     """
@@ -204,7 +204,7 @@ def _expectation(name: str, value: Any) -> timedelta | None:
 
 
 def _targets(value: Any) -> dict[str, Any]:
-    """Read the option `notifications`. A key that it lacks takes its value from the settings."""
+    """Read the option `notifications`. If a key is absent, its value comes from the settings."""
     if not isinstance(value, Mapping | None):
         raise InvalidInputError("notifications", f"must be an object, not {type(value).__name__}")
     given = dict(value or {})

@@ -1,9 +1,9 @@
 """Occurrences: when each is due, which passed occurrences fire now, and the record of the others. Pure.
 
 Every search for times takes at most MOST_STEPS loop turns (`answered`), because the row is locked meanwhile. Missed
-occurrences are counted by arithmetic if the spec allows it. Otherwise they are enumerated up to 1 000, or as far as the
-steps reach, and the event of the count has `count_capped`. If the steps do not reach the next time of a schedule, the
-schedule stays active without a next time, and each pass of reconcile searches again.
+occurrences are counted by arithmetic if the spec allows it. Otherwise they are enumerated, up to 1 000 or until the
+steps are used up; if the count is incomplete, its event has `count_capped`. If the steps do not reach the next time of
+a schedule, the schedule stays active without a next time, and each pass of reconcile searches again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from rqsched.when.timeline import Count, Excluded
 COUNT_CAP = 1_000
 """The most missed occurrences that are counted by enumeration."""
 LONGEST_SKEW = timedelta(hours=1)
-"""The maximum difference between the clocks of two processes. If a schedule was evaluated further ahead of this clock,
-the other clock was wrong."""
+"""The maximum difference between the clocks of two processes. If a schedule was evaluated further than this ahead of
+this clock, the clock of the other process was wrong."""
 _UNCOUNTED = "uncounted"
 """Returned in place of a count that takes too many steps."""
 TICK = timedelta(microseconds=1)
@@ -40,7 +40,7 @@ TICK = timedelta(microseconds=1)
 def next_occurrence(schedule: Schedule, after: datetime) -> Occurrence | None:
     """Compute the next occurrence strictly after an instant, with its delay.
 
-    Returns None if the spec is over, or if the next occurrence is not found in MOST_STEPS.
+    Returns None if the spec is over, or if MOST_STEPS steps do not find the next occurrence.
     """
     nominal = answered(schedule.timeline.next_after, after, otherwise=None)
     if nominal is None:
@@ -69,7 +69,8 @@ def due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Compute when an occurrence fires: its nominal time plus its shares of spread and jitter."""
     if not longest_delay(schedule):
         return nominal
-    # If the search for the gap takes too many steps, assume no gap: then the fire cannot overtake the next one.
+    # If the search for the gap takes too many steps, assume a gap of zero. Then nothing delays the fire past the next
+    # one.
     return due_within(schedule, nominal, answered(schedule.spec.free_after, nominal, otherwise=timedelta(0)))
 
 
@@ -105,7 +106,7 @@ def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
     """Return the due time of an occurrence: stored for the schedule's next occurrence, computed for any other.
 
-    After a failed fire the stored due time is the time of the next try. Then the due time is computed, too.
+    After a failed fire, the stored due time is the time of the next try, so the due time is computed.
     """
     is_stored = nominal == schedule.next_run_at and not schedule.fire_failures
     return schedule.due_at if is_stored and schedule.due_at is not None else due_of(schedule, nominal)
@@ -120,13 +121,13 @@ class Missed:
     is_capped: bool
     """Whether the counting stopped early, so that the true number is at least `count`."""
     first: datetime
-    """The nominal time of the oldest."""
+    """The nominal time of the oldest missed occurrence."""
     last: datetime
-    """The nominal time of the newest occurrence that passed, fired or not."""
+    """The nominal time of the newest passed occurrence, which may have fired."""
 
 
 class Upstream(NamedTuple):
-    """A run of an upstream schedule, after whose end a run of the downstream schedule starts."""
+    """A run of an upstream schedule. After its end, a run of the downstream schedule starts."""
 
     run_uid: str
     """The uid of the run."""
@@ -135,7 +136,7 @@ class Upstream(NamedTuple):
 
 
 def missed_end(schedule: Schedule) -> tuple[datetime, Upstream] | None:
-    """Return when an upstream run last ended while the schedule was paused, and that run; None if none did.
+    """Return the end time of the last upstream run that ended during a pause, and this run; None without one.
 
     If the timing was changed since, the schedule may have another upstream now. Then the id of the upstream is None.
     """
@@ -161,8 +162,9 @@ class DueOccurrences(NamedTuple):
 def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | None = None) -> DueOccurrences:
     """Classify the occurrences from the schedule's stored next time (which must be due) up to now.
 
-    After a change of timing the stored time may be no occurrence of the new timing. The new timing counts from the
-    change on. `missed` replaces the policy of the schedule: it fires the oldest occurrence or all, however late.
+    After a change of timing, the stored time may be no occurrence of the new timing. Occurrences of the new timing
+    count from the change on. `missed` replaces the policy of the schedule: it fires the oldest occurrence or all,
+    however late.
     """
     stored = schedule.next_run_at
     if stored is None:
@@ -183,9 +185,9 @@ def classify_due(schedule: Schedule, now: datetime, *, missed: MissedPolicy | No
 
 
 def _last_due(schedule: Schedule, since: datetime, first: datetime, now: datetime) -> datetime:
-    """Return the newest occurrence after `since` that is due by now. `first` is the oldest of them.
+    """Return the newest occurrence after `since` that is due by now. `first` is the oldest such occurrence.
 
-    The search goes back from `now`. In a long excluded stretch it may take too many steps. Then a second search goes
+    The search goes back from `now`. In a long excluded range it may take too many steps. Then a second search goes
     forward from `first` as far as the steps reach, and the next fire handles the later occurrences.
     """
     timeline, last = schedule.timeline, first
@@ -260,10 +262,10 @@ def _is_fresh(schedule: Schedule, nominal: datetime, now: datetime) -> bool:
 def record_missed(
     builder: ChangeBuilder, missed: Missed, *, fired: Iterable[datetime], policy: str, upstream: Upstream | None = None
 ) -> None:
-    """Count missed occurrences and record them in one event. The occurrences in `fired` fire in their place.
+    """Count missed occurrences and record them in one event. The event also lists the occurrences that fire, `fired`.
 
-    For a downstream schedule, the ends of upstream runs that started nothing are counted, and `upstream` is the newest
-    of these runs.
+    A downstream schedule has no occurrences: it counts the upstream runs whose end started nothing. `upstream` is the
+    newest of these runs.
     """
     builder.set(missed_count=builder.schedule.missed_count + missed.count)
     builder.record(
@@ -288,7 +290,7 @@ def miss_end(builder: ChangeBuilder, end: tuple[datetime, Upstream], policy: str
 def miss_passed(
     builder: ChangeBuilder, timeline: Spec, *, kept: datetime, policy: str, until: datetime | None = None
 ) -> None:
-    """Count the occurrences of `timeline` from the stored one to `until` (default now) as missed, except `kept`."""
+    """Count as missed the occurrences of `timeline` from the stored time to `until` (default: now), except `kept`."""
     until = until or builder.now
     schedule = builder.schedule
     stored = schedule.next_run_at
@@ -369,7 +371,8 @@ def skip(
 def reason_not_to_start(schedule: Schedule, env: str | None) -> SkipReason | None:
     """Return why a process in the environment `env` starts no run of a schedule; None if it may start one.
 
-    Due occurrences and upstream ends both ask, before the overlap policy. A new condition on the schedule goes here.
+    It is called for due occurrences and for upstream ends, before the overlap policy decides. A new condition on the
+    schedule belongs here.
     """
     allowed = schedule.policies.environments
     return SkipReason.ENVIRONMENT if allowed and env not in allowed else None
@@ -407,7 +410,7 @@ def _record_excluded(builder: ChangeBuilder, since: datetime, until: datetime) -
 
 
 def record_skips(builder: ChangeBuilder, until: datetime) -> None:
-    """Record as skipped the occurrences up to an instant that somebody asked to skip. Keep the later requests."""
+    """Record each requested skip up to `until` as a skipped occurrence. Keep the skips of later occurrences."""
     left = []
     for asked in builder.schedule.parsed_skips:
         for at in asked.occurrences:
@@ -427,7 +430,7 @@ def set_skips(builder: ChangeBuilder, skips: Iterable[Skips]) -> None:
 
 
 def drop_skips(builder: ChangeBuilder, since: datetime, reason: str) -> None:
-    """Drop the skips on request whose instant is after `since` and is no occurrence any more, for a `reason`."""
+    """Drop skips on request after `since` if their instant is no occurrence any more. The event records `reason`."""
     schedule = builder.schedule
     spec = schedule.spec
     left = [

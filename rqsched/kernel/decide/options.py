@@ -40,7 +40,7 @@ EXECUTORS = ("rq", "external")
 MAX_DELAY = timedelta(days=1)
 """The longest jitter, and the longest spread."""
 MAX_COUNT = 2**53
-"""The maximum of a number for which nothing else sets a maximum. Every JSON parser reads it exactly."""
+"""The maximum of numbers that have no other maximum. Every JSON parser reads it exactly."""
 MAX_TIMEOUT = 30 * 86_400
 """The longest timeout in seconds: 30 days."""
 MAX_PARALLEL = 10_000
@@ -93,14 +93,15 @@ class Option(NamedTuple):
     help: str
     """Its effect in one sentence, for `--help`, OpenAPI and the reference."""
     group: str
-    """The heading it is listed under."""
+    """The heading that the option is listed under."""
     default: Any = None
-    """The value of a schedule without the option. A null in a change over HTTP and `--unset` set this value, too."""
+    """The value of a schedule without the option. `--unset`, and null in a change over HTTP, set the option to this
+    value."""
     example: Any = None
     """A JSON value for the documentation."""
     check: Callable[[str, Any], Any] | None = None
-    """Returns the value to store, or raises a subclass of InvalidInputError. If it is None, the class that stores the
-    value checks it."""
+    """Returns the value to store, or raises a subclass of InvalidInputError. If there is no such function, the class
+    that stores the value checks it."""
     policy: str | None = None
     """The field of Policies that stores the value. None means the field of Definition or Notifications with the name of
     the option."""
@@ -117,7 +118,7 @@ class Option(NamedTuple):
     flags: tuple[str, ...] = ()
     """The flags of the commands. If it is empty, the commands take `--set NAME=VALUE`."""
     is_fixed: bool = False
-    """Whether it is set when the schedule is created and never changed."""
+    """Whether the value is set when the schedule is created, and can never change."""
 
 
 def help_of(option: Option | Part) -> str:

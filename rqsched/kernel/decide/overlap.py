@@ -35,9 +35,9 @@ class StartRequest(NamedTuple):
     occurrence_at: datetime
     """The nominal time; for a manual run the moment of the trigger."""
     overlap: OverlapPolicy | None = None
-    """The policy in place of the schedule's policy; None for the schedule's."""
+    """The policy that replaces the schedule's policy; None keeps the schedule's policy."""
     uid: str | None = None
-    """The uid drawn by the caller; None derives it from the run's number."""
+    """The uid that the caller generated; with None, the uid is derived from the run's number."""
     idempotency_key: str | None = None
     """The idempotency key of the trigger; None without a key."""
     backfill_uid: str | None = None
@@ -73,8 +73,8 @@ class OverlapDecision(NamedTuple):
     blocking: str | None = None
     """The uid of the oldest blocking run; None if no run blocks."""
     ends: str | None = None
-    """The status that the blocking runs get before the new run starts: `cancelled` or `terminated`; None leaves
-    them."""
+    """The status that the blocking runs get before the new run starts: `cancelled` or `terminated`; None if they
+    continue."""
 
 
 def refuse(
@@ -153,7 +153,7 @@ def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
 
 
 def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
-    """Add the run of a request as a waiting run in any case, as a backfill does under the policy `skip`."""
+    """Add the run of a request as a waiting run, whatever the policy is. Backfills use this under `skip`."""
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS)
     return StartResult("buffered", _add_run(builder, request, request.overlap or builder.schedule.policies.overlap))
@@ -164,7 +164,8 @@ def _begin(
 ) -> Run:
     """Make a waiting run pending: count its start, subtract it from `max_runs`, and set its lineage.
 
-    `ended` are the uids of the runs that ended in its favour, and `ends` is their status (`cancelled` or `terminated`).
+    `ended` are the uids of the runs that were ended so that this run can start, and `ends` is their status (`cancelled`
+    or `terminated`).
     """
     uid, number, remaining = waiting.uid, builder.schedule.run_count + 1, builder.schedule.remaining
     lineage = dumps(
@@ -201,12 +202,12 @@ def _begin(
 def drain(builder: ChangeBuilder) -> None:
     """Start the oldest waiting run if no run is ahead of it. End the schedule if it has nothing left to do.
 
-    A schedule that does not fire (paused or ended) starts only runs of backfills and runs that a person requested. A
-    deleted schedule that keeps its runs starts all of them.
+    A schedule that does not fire (paused or ended) starts only runs of backfills and retries on request. A deleted
+    schedule that keeps its runs starts all of them.
     """
     has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None
-    if run is not None and run.is_asked:  # the start of its first attempt was counted
+    if run is not None and run.is_asked:  # its start was counted with its first attempt
         again = builder.queue_run(run.uid)
         builder.record(audit.RUN_RETRY_STARTED, again, outcome="drained")
     elif run is not None:
@@ -220,7 +221,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     # If this decision has dropped the waiting runs, only the counts show this. The runs still have the status buffered.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
-    if not schedule.lets_waiting_start:  # requested runs do not wait for a resume
+    if not schedule.lets_waiting_start:  # retries on request do not wait for a resume
         live = [run for run in live if run.is_asked]
     if live and schedule.buffer_depth:
         return live[0]
@@ -231,7 +232,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
 
 
 def _add_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
-    """Add the schedule's next run as a waiting run, with the uid of the request or one derived from its number."""
+    """Add the schedule's next run as a waiting run. If the request has no uid, derive one from the run's number."""
     schedule, now = builder.schedule, builder.now
     definition, number = schedule.definition, schedule.run_number + 1
     uid = request.uid or derived_uid(now, schedule.uid, number)

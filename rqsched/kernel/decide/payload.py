@@ -41,7 +41,7 @@ def json_text(field: str, value: Any, limit: int) -> str:
     """Return a value as canonical JSON of at most `limit` characters; raises InvalidPayloadError.
 
     The limit counts characters before JSON escapes them. A value that is too long is refused before its JSON is built,
-    even if it is small in memory because it contains one list many times.
+    because even a value that is small in memory may have a huge JSON: it can contain one list many times.
     """
     least = _require_native(field, value, 0, limit)
     if least > limit:
@@ -57,7 +57,7 @@ def json_text(field: str, value: Any, limit: int) -> str:
 def _require_native(field: str, value: Any, depth: int, most: int) -> int:
     """Return the least number of characters that the JSON of a value has. The count stops when it exceeds `most`.
 
-    Raises InvalidPayloadError for a value that JSON does not have.
+    Raises InvalidPayloadError for a value that JSON cannot express.
     """
     if depth > MAX_DEPTH:
         raise InvalidPayloadError(field, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
@@ -87,7 +87,7 @@ def _require_list(field: str, value: list[Any], depth: int, most: int) -> int:
     least = 1
     for item in value:
         least += 1 + _require_native(field, item, depth + 1, most - least)
-        if least > most + 1:  # `least` counts one comma too many: the first item has none before it
+        if least > most + 1:  # `least` counts one comma too many, because none precedes the first item
             break
     return least
 

@@ -37,11 +37,11 @@ class OverlapPolicy(StrEnum):
     SKIP = "skip"
     """Start nothing; record the skip (default)."""
     BUFFER_ONE = "buffer_one"
-    """Keep one run waiting; skip further ones until it has started."""
+    """Keep one run waiting; skip further runs until the waiting run has started."""
     BUFFER_ALL = "buffer_all"
     """Keep every run waiting and start them one after another; `buffer_limit` caps the queue."""
     ALLOW_ALL = "allow_all"
-    """Start it regardless."""
+    """Start the new run beside the unfinished runs."""
     CANCEL_OTHER = "cancel_other"
     """Cancel the unfinished runs (cooperatively), then start."""
     TERMINATE_OTHER = "terminate_other"
@@ -59,7 +59,7 @@ class OverlapPolicy(StrEnum):
 
 
 KEEPS_ALL = frozenset({OverlapPolicy.BUFFER_ALL, OverlapPolicy.ALLOW_ALL})
-"""The policies under which each of several occurrences that fire together gets a run."""
+"""The policies under which every occurrence gets a run if several occurrences fire together."""
 
 
 _ALIASES = {
@@ -75,22 +75,23 @@ class MissedPolicy(StrEnum):
     """The reaction to occurrences whose time has passed without a fire."""
 
     FIRE_ONCE = "fire_once"
-    """Fire the oldest that is at most `fire_within` late, count the rest (default; Durable Workflow document)."""
+    """Fire the oldest that is at most `fire_within` late; count the others as missed (default; Durable Workflow
+    document)."""
     SKIP = "skip"
-    """Fire only the newest, and only when it is at most `fire_within` (60 s) late; count the rest."""
+    """Fire the newest if it is at most `fire_within` (60 s) late; count the others as missed."""
     ALL = "all"
-    """Fire the newest `missed_limit` of them, count the rest."""
+    """Fire the newest `missed_limit` of them; count the others as missed."""
 
 
 class OnResume(StrEnum):
     """How a resumed schedule continues."""
 
     NEXT = "next"
-    """At the next canonical occurrence after now (default)."""
+    """Continue at the next occurrence after now (default)."""
     ONCE = "once"
-    """Now, with the newest occurrence that passed during the pause; else as `next` (Waymark document)."""
+    """If occurrences passed during the pause, fire the newest now; otherwise as `next` (Waymark document)."""
     FROM_NOW = "from_now"
-    """One interval after now (Pipelit document); for a cron the same as `next`."""
+    """Continue one interval after now (Pipelit document); for a cron the same as `next`."""
 
     @classmethod
     def of(cls, value: OnResume | str) -> OnResume:
@@ -104,7 +105,8 @@ class Rerun(StrEnum):
     FAILED = "failed"
     """Occurrences whose run failed or was lost: the run gets one more attempt."""
     ALL = "all"
-    """Also occurrences whose history was pruned; they count as run, although it is not known whether they ran."""
+    """Also occurrences whose history was pruned. It is unknown whether they ran. Without `all`, a backfill assumes that
+    they did."""
 
     @classmethod
     def of(cls, value: Rerun | str) -> Rerun:
@@ -129,7 +131,7 @@ class FanOutPolicy(StrEnum):
     ALL_FAILED = "all_failed"
     """A target failed and none succeeded."""
     NEVER = "never"
-    """Never; only the run's counts show failed targets."""
+    """The run never fails because of its targets; its counts show the failed targets."""
 
     def fails(self, counts: Mapping[str, int]) -> bool:
         """Return whether a run has failed, given the number of its targets by status."""
@@ -158,10 +160,11 @@ ErrorsLike: TypeAlias = str | type[BaseException] | Sequence[str | type[BaseExce
 
 
 class ErrorTypes(NamedTuple):
-    """The names of the error of an attempt, which the entries of a policy are compared with."""
+    """The names of an attempt's error. The entries of a policy are compared with these names."""
 
     own: tuple[str, ...] = ()
-    """The names of its class: `ReadTimeout`, `requests.exceptions.ReadTimeout`; or the name from an external worker."""
+    """The names of its class, such as `ReadTimeout` and `requests.exceptions.ReadTimeout`, or the name that an external
+    worker reported."""
     inherited: tuple[str, ...] = ()
     """The names of its base classes."""
 
@@ -194,7 +197,7 @@ class RetryPolicy:
     cap: timedelta | None = None
     """The longest delay; None means 10 x base."""
     jitter: timedelta = timedelta(0)
-    """The maximum that is added to a delay. The part added is random, but always the same for a run and attempt."""
+    """The longest random addition to a delay. For one attempt of a run, the addition is always the same."""
     then: FailurePolicy | str | None = None
     """The effect on the schedule when the attempts of a run are used up: a FailurePolicy or its name.
 
@@ -207,11 +210,12 @@ class RetryPolicy:
 
     Give an error class, or the name of one, alone (`ReadTimeout`) or with its module
     (`requests.exceptions.ReadTimeout`; `requests.*` is a whole package). A base class such as `OSError` covers its
-    subclasses. `timeout` is an attempt beyond its timeout. For errors of external workers, give the name that the
-    worker reports.
+    subclasses. The name `timeout` stands for an attempt that exceeded its timeout. For errors of external workers, give
+    the name that the worker reports.
     """
     give_up_on: ErrorsLike = ()
-    """The errors that are never retried, even if `retry_on` covers them. `lost` is a process that vanished."""
+    """The errors that are never retried, even if `retry_on` covers them. The name `lost` stands for a process that
+    vanished."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; raises InvalidPolicyError."""
@@ -265,7 +269,7 @@ class Policies:
     spread: timedelta = timedelta(0)
     """Each fire is delayed by one fixed offset below this length. The offset is computed from the schedule."""
     missed_limit: int = DEFAULT_MISSED_LIMIT
-    """The most occurrences that one fire starts under `missed="all"`."""
+    """The most occurrences for which one fire starts runs under `missed="all"`."""
     fire_within: timedelta | None = None
     """An occurrence that is later than this does not fire and is counted as missed; None allows any age."""
     start_within: timedelta | None = None
@@ -273,15 +277,17 @@ class Policies:
     on_resume: OnResume = OnResume.NEXT
     """How `resume()` continues by default; the call may override it."""
     on_max_runs: str = "done"
-    """When `max_runs` is used up: `done`, or `delete` as the Durable Workflow document has it."""
+    """The effect when `max_runs` is used up: the schedule is `done`, or with `delete` deleted (Durable Workflow
+    document)."""
     max_successes: int | None = None
     """The schedule is done after this many successful runs (Pipelit's `total_repeats`); None is unlimited."""
     environments: tuple[str, ...] = ()
-    """Fire only where RQSCHED_ENVIRONMENT is one of these; empty is everywhere."""
+    """A fire starts runs only if RQSCHED_ENVIRONMENT of its process is one of these; if empty, in every process."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How failed attempts are repeated."""
     retry_spread: float = 0.0
-    """The largest random change of a retry's delay, as a fraction of it (Open Job Spec: 0.5); the cap still holds."""
+    """The largest random change of a retry's delay, as a fraction of the delay (Open Job Spec: 0.5); the cap still
+    holds."""
     final_errors: tuple[str, ...] = ()
     """Error types that are not retried (Open Job Spec); `auth.*` covers every type that begins with `auth.`."""
     dead_letter: bool = False
@@ -414,7 +420,7 @@ class Policies:
         return raw
 
     def dumps(self) -> str:
-        """Return the canonical JSON text of the schedule's row: only the values that differ from the defaults."""
+        """Return canonical JSON text for the schedule's row. It has only the values that differ from the defaults."""
         kept = _without(self._raw(), _DEFAULTS)
         return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
@@ -430,7 +436,7 @@ class Policies:
 
 @lru_cache(maxsize=4096)
 def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of `plain`, and the keys of the mutable ones, which a caller could change."""
+    """Return the values of `plain`, and the keys of the mutable values, which must be copied for each caller."""
     values = Policies.loads(text).plain()
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rqsched.errors import did_you_mean
 
 EVERY = "*"
-"""The key of the default quota. It applies to namespaces without a quota, and to values that a quota leaves out."""
+"""The key of the default quota. It applies to namespaces without a quota, and to limits that a quota leaves out."""
 RESOURCES = ("schedules", "bytes")
 """The limited resources: the fields of a Quota."""
 MOST = 2**53

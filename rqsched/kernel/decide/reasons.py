@@ -1,4 +1,4 @@
-"""Why something did not run or ended, in words: the recorded codes as phrases. Pure."""
+"""Phrases for the recorded codes that say why a run did not start, or why a schedule ended. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class _Reason(StrEnum):
 class SkipReason(_Reason):
     """Why an occurrence, a trigger or the end of an upstream run started no run.
 
-    To add a reason, add a line here. Return it from `reason_not_to_start` (`occurrences.py`) if it depends on the
-    schedule alone; otherwise call `skip` or `refuse` with it where the decision is made.
+    To add a reason, add a line here. If it depends only on the schedule, return it from `reason_not_to_start`
+    (`occurrences.py`); otherwise pass it to `skip` or `refuse` where the decision is made.
     """
 
     OVERLAP = "overlap_policy_skip", "an earlier run was unfinished"
@@ -68,7 +68,7 @@ ASKED = {
 _ENDS = {reason.value: reason.phrase for reason in EndReason}
 _SKIPS = {reason.value: reason.phrase for reason in SkipReason}
 NOTHING_FIRED = "nothing fired in time"
-"""Why occurrences were missed, unless more is known."""
+"""Why occurrences were missed, if nothing more is known."""
 _MISSES: dict[str, str] = {
     MissedPolicy.FIRE_ONCE: f"{NOTHING_FIRED}, and one run makes up for all",
     MissedPolicy.SKIP: f"{NOTHING_FIRED}, and what is late is left out",
@@ -77,7 +77,7 @@ _MISSES: dict[str, str] = {
 
 
 def end_in_words(reason: str) -> str:
-    """Return why a schedule ended as a phrase; a reason that a person typed stays as it is."""
+    """Return a phrase that says why a schedule ended. A reason that a person typed stays as it is."""
     return _ENDS.get(reason, reason)
 
 
@@ -87,7 +87,7 @@ def skip_in_words(reason: str) -> str:
 
 
 def miss_in_words(policy: str, *, has_fired: bool) -> str:
-    """Return why occurrences were missed as a phrase; `has_fired` says that others fired in their place.
+    """Return a phrase that says why occurrences were missed. `has_fired`: others fired in their place.
 
     For occurrences that were due at the moment of a pause or a deletion, the pause or the deletion is the reason.
     """

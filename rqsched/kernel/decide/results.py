@@ -43,10 +43,10 @@ def pages(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceData:
-    """How many rows a namespace has, or how many of its rows a deletion removed."""
+    """How many rows a namespace has, or how many of its rows a deletion has removed so far."""
 
     namespace: str
-    """Its name."""
+    """The name of the namespace."""
     is_frozen: bool
     """Whether the namespace is frozen. It must be frozen during its whole deletion."""
     executing: int
@@ -59,10 +59,10 @@ class NamespaceData:
 
 @dataclass(frozen=True, slots=True)
 class LimitDescription:
-    """A group of runs, and targets of runs, of any schedules. It limits how many of them run at once or start in a
-    window of time.
+    """A group of runs and targets. It limits how many of them run at once or start in a window of time.
 
-    A run that waits for its targets does not count as running. Its targets count.
+    The runs may belong to any schedules. A run that waits for its targets does not count as running, but its targets
+    do.
     """
 
     namespace: str
@@ -72,11 +72,11 @@ class LimitDescription:
     number: int | None
     """How many of the group's runs and targets may run at once; None is unlimited."""
     rate: str | None
-    """How many of the group's attempts may start in any window of that length, such as `100/min`; None is unlimited."""
+    """How many of the group's attempts may start in a window of time, such as `100/min`; None is unlimited."""
     started: int | None
-    """How many attempts started in the last such window; None without a rate."""
+    """How many attempts started in the last window of this length; None without a rate."""
     running: int
-    """How many run."""
+    """How many attempts run now."""
     starting: int
     """How many further attempts have a place and have not begun."""
     waiting: int
@@ -112,12 +112,13 @@ class BulkRow:
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """The result of one call of a bulk operation: either the count of its schedules or one chunk, and its progress."""
+    """The result of one call of a bulk operation. A call either counts the schedules or handles one chunk of them."""
 
     items: list[BulkRow]
     """The outcome of each schedule of the chunk, the oldest schedule first; empty for the count."""
     done: int
-    """How many schedules are done, including this chunk. It exceeds `matched` if schedules were added since."""
+    """How many schedules are done, including this chunk. It exceeds `matched` if schedules were added after the
+    count."""
     matched: int
     """How many schedules matched when they were counted."""
     next_cursor: str | None
@@ -187,12 +188,13 @@ class Why:
     since: datetime | None = None
     """When the cause of the answer began or was recorded; None without a recorded cause."""
     by: str | None = None
-    """The principal of the operation that caused the answer; None when it is not known or no operation did."""
+    """The principal of the operation that caused the answer; None if no operation caused the answer, or if the
+    principal is not known."""
     reason: str | None = None
     """The reason recorded with the cause, by a person or by rqsched; None when there is none."""
     event_sequence: int | None = None
-    """The sequence of the event that recorded the cause; None when no event did, or an event of an earlier schedule
-    with this id."""
+    """The sequence of the event that recorded the cause; None if no event recorded it, or if the event is of an earlier
+    schedule with this id."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-native values."""
@@ -221,13 +223,13 @@ class Answer(StrEnum):
     EXCLUDED = "excluded"
     """The `exclude` option of the schedule removes the occurrence."""
     FROZEN = "frozen"
-    """Everything or the namespace was, or is, frozen then, so the occurrence did not fire, or has not fired yet."""
+    """At that instant everything or the namespace was frozen, so the occurrence did not fire or has not fired yet."""
     PAUSED = "paused"
-    """The schedule was, or is, paused then."""
+    """The schedule was paused at that instant."""
     DEAD = "dead"
-    """The schedule was, or is, dead then: too many runs had failed."""
+    """The schedule was dead at that instant, because too many runs had failed."""
     DONE = "done"
-    """The schedule is done then: it has no run or no occurrence left."""
+    """The schedule was done at that instant: it had no run or no occurrence left."""
     DELETED = "deleted"
     """The schedule was deleted before that instant."""
     NOT_CREATED = "not_created"
@@ -249,13 +251,13 @@ class Synced:
     """The changes of a sync, as schedule ids."""
 
     created: list[str]
-    """New ones."""
+    """The schedules that the sync created."""
     updated: list[str]
-    """Existing ones whose declaration changed."""
+    """The existing schedules whose declaration changed."""
     unchanged: list[str]
-    """Existing ones whose declaration is the same."""
+    """The existing schedules whose declaration is the same."""
     removed: list[str]
-    """Deleted by `delete_removed`."""
+    """The schedules that `delete_removed` deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """The fires onto one queue."""
+    """The fires whose runs go to one queue."""
 
     queue: str
     """The name; `external` for runs of external workers, and `queue@connection` on a Redis of RQSCHED_CONNECTIONS."""
@@ -316,7 +318,7 @@ class Recovered:
     checked: int = 0
     """Rows compared."""
     links: int = 0
-    """Main links (the delayed job that fires a schedule) armed because none was live."""
+    """Main links that were armed because none was live. A main link is the delayed job that fires a schedule."""
     next_times: int = 0
     """Schedules without a next time that got one, or became `done`."""
     retimed: int = 0
@@ -326,15 +328,15 @@ class Recovered:
     retries: int = 0
     """Retry links armed."""
     lost: int = 0
-    """Runs without a sign of life, settled."""
+    """Runs that were settled because their process gave no sign of life."""
     blocked: int = 0
-    """Blocked runs that no worker took for too long, failed."""
+    """Blocked runs that failed because no worker took them for too long."""
     expired: int = 0
-    """Pending runs that were not started in time, ended."""
+    """Pending runs that ended because they were not started in time."""
     granted: int = 0
     """Runs that got a free place in their group, because no other process had given it to them."""
     drained: int = 0
-    """Waiting runs started because nothing was ahead of them."""
+    """Waiting runs that were started because no run was ahead of them."""
     backfills: int = 0
     """Interrupted backfills that were continued."""
     targets: int = 0

@@ -10,7 +10,7 @@ from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.when.duration import format_duration, parse_span
 
 YOUNG = timedelta(days=1)
-"""A run stays for this long after its end, whatever the retention, because its idempotency key is valid for as long."""
+"""A run stays at least this long after its end, because its idempotency key is valid for this long."""
 LONGEST_AGE = timedelta(days=36_600)
 """The greatest age."""
 MOST_RUNS = 2**53
@@ -30,7 +30,7 @@ class Retention:
     """
 
     age: timedelta | None = None
-    """Rows that ended longer ago are removed; None is no bound."""
+    """Rows that ended longer ago than this are removed; None is no bound."""
     runs: int | None = None
     """The number of newest runs that stay; None is no bound."""
 

@@ -1,8 +1,8 @@
 """Marks show that a server went back to an earlier state, for example by a restored backup.
 
-Each pass of reconcile writes a mark first to SQL and then to Redis. SQL has the newest mark. Redis has the newest mark
-and its predecessors. Redis never has a mark that SQL did not have before. SQL is at most one mark ahead of Redis, if a
-pass died between the two writes or is between them now.
+Each pass of reconcile writes a mark first to SQL and then to Redis. SQL stores only the newest mark. Redis stores the
+newest mark and its predecessors. Redis never has a mark that SQL did not have before. If a pass died between the two
+writes, or is between them now, SQL is one mark ahead of Redis.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def parse_mark(text: str) -> Mark:
 
 
 def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
-    """Compare SQL's mark with the marks of Redis (the newest first), which were read later; None if they agree.
+    """Compare SQL's mark with the marks of Redis, the newest first. Return None if they agree.
 
-    Other processes may make passes between the two reads. So a finding is valid only if SQL still has the mark when the
-    finding is recorded. A Redis without marks was flushed: that is no finding. A database without a mark is older than
-    all marks.
+    The caller reads SQL first. Other processes may make passes between the two reads, so a finding is valid only if SQL
+    still has the mark when the finding is recorded. If Redis has no marks, it was flushed, and there is no finding. A
+    database without a mark is older than all marks.
     """
     if not marks or mark == marks[0]:
         return None
@@ -74,8 +74,8 @@ def judge(mark: Mark | None, marks: Sequence[Mark]) -> WentBack | None:
 def _told_by_line(mark: Mark, marks: Sequence[Mark]) -> WentBack:
     """Search for SQL's mark among the predecessors of the newest mark in Redis, from parent to parent.
 
-    If it is not among them, another database wrote the newest mark. If a parent is missing, because Redis went back
-    before, the search cannot tell this. Then the answer is that SQL went back.
+    If SQL's mark is not among them, another database wrote the newest mark. If a parent is missing, because Redis went
+    back earlier, the search finds nothing. Then the answer is that SQL went back.
     """
     place, places = marks.index(mark), {one.uid: place for place, one in enumerate(marks)}
     places[""] = len(marks)

@@ -47,11 +47,11 @@ class Trigger(NamedTuple):
     uid: str
     """The uid for the run, generated before the first try of the transaction."""
     overlap: OverlapPolicy | None = None
-    """The policy in place of the schedule's policy; None for the schedule's."""
+    """The policy that replaces the schedule's policy; None keeps the schedule's policy."""
     is_forced: bool = False
     """Whether a paused schedule starts the run, too."""
     idempotency_key: str | None = None
-    """Triggers with the same key get the same run; with None each trigger gets its own."""
+    """Triggers with the same key get the same run; with None each trigger gets a new run."""
 
 
 def decide_trigger(
@@ -91,11 +91,12 @@ def decide_backfill(
     overlap: OverlapPolicy | None = None,
     context: CommandContext | None = None,
 ) -> tuple[Change, list[BackfillRow]]:
-    """Fire some past occurrences, and return a row for each. Stop at the occurrence for which no run is left.
+    """Fire some past occurrences, and return a row for each.
 
-    An occurrence has run on another day if all its nominal instants are among `stood_for`. The runs in `failed` are
-    retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` are assumed to have run,
-    because their runs may have been deleted.
+    If an occurrence cannot start, because `max_runs` is used up or the schedule is deleted, it is skipped, and later
+    occurrences get no row. An occurrence has run on another day if all its nominal instants are among `stood_for`. The
+    runs in `failed` are retried on request, which does not count for `max_runs`. Occurrences up to `pruned_to` are
+    assumed to have run, because their runs may have been deleted.
     """
     builder = ChangeBuilder(schedule, [*runs, *failed], now=now, context=context)
     policy = for_backfill(overlap or schedule.policies.overlap)
@@ -234,7 +235,7 @@ def decide_retry_on_request(
     require_retryable(schedule, run, failed_targets=failed_targets)
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
     if run.is_blocked:
-        # A new delivery of the same attempt, which has not begun.
+        # Count a new delivery of the same attempt, because the attempt has not begun.
         builder.queue_run(run.uid, delivery=run.delivery + 1)
         builder.record(audit.RUN_RETRY_REQUESTED, run, outcome="offered", previous_status=BLOCKED, reason=reason)
     else:
@@ -269,10 +270,10 @@ def _hint(run: Run) -> str:
 def attempt_again(
     builder: ChangeBuilder, run: Run, *, reason: str | None = None, overlap: OverlapPolicy | None = None
 ) -> Run:
-    """Start the next attempt of a run, or buffer it if other runs are unfinished and the overlap policy is not
-    `allow_all`.
+    """Start the next attempt of a run, or buffer the run.
 
-    `overlap` replaces the schedule's policy.
+    The run is buffered if other runs are unfinished and the overlap policy is not `allow_all`. `overlap` replaces the
+    schedule's policy.
     """
     is_backfill = run.kind is RunKind.BACKFILL
     own = overlap or builder.schedule.policies.overlap

@@ -27,8 +27,8 @@ def complete_if_over(builder: ChangeBuilder) -> None:
     """Set an active schedule done if its spec has no further occurrence and no run waits.
 
     If all further occurrences are excluded or skipped on request, the schedule stays active, and reconcile checks it
-    again. It also stays active if it comes after another schedule, if a calendar of its spec was deleted, and if only a
-    newer release knows its timing.
+    again. It also stays active if it has an upstream, if a calendar of its spec was deleted, or if only a newer release
+    knows its timing.
     """
     schedule = builder.schedule
     has_next = schedule.next_run_at is not None or schedule.awaiting_run_uid is not None
@@ -55,7 +55,7 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
     if builder.schedule.remaining != 0:
         return
     if builder.schedule.has_ended:
-        # The schedule ended earlier. Now the waiting runs of its backfills cannot start any more, either.
+        # The schedule ended earlier. Now the waiting runs of its backfills cannot start either.
         if dropped := builder.drop_buffer():
             builder.record(
                 audit.COMPLETED, reason=EndReason.MAX_RUNS.value, completed_at=builder.now, dropped_buffered=dropped
@@ -69,7 +69,8 @@ def end_if_exhausted(builder: ChangeBuilder) -> None:
 def delete(builder: ChangeBuilder, reason: str | None) -> None:
     """Delete a schedule softly: its row stays. Runs that execute continue; buffered and retrying runs are cancelled.
 
-    With the policy `keep_runs` these runs stay. If `on_max_runs` deletes the schedule, retrying runs stay, too.
+    With the policy `keep_runs` no run is cancelled. If `on_max_runs` deletes the schedule, only buffered runs are
+    cancelled.
     """
     is_owners = reason != EndReason.MAX_RUNS
     keeps = is_owners and builder.schedule.policies.keeps_runs

@@ -1,4 +1,4 @@
-"""The decisions of reconcile about a schedule after a crash, or after new timezone rules. Pure.
+"""The decisions of reconcile about a schedule, after a crash or after the timezone rules changed. Pure.
 
 The caller has locked the row of the schedule and read it under the lock. If there is nothing to repair, the Change is
 empty.
@@ -32,7 +32,7 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     counts_from = [schedule.evaluated_to, schedule.timing_changed_at]
-    if awaited is not None and awaited.ended_at is not None:  # the process that ended it did not know the timing
+    if awaited is not None and awaited.ended_at is not None:  # the process that ended the run did not know the timing
         counts_from.append(awaited.ended_at)
     builder.plan(next_occurrence(schedule, max(counts_from)))
     if builder.schedule.next_run_at is None:
@@ -47,7 +47,7 @@ def _look_further(builder: ChangeBuilder, since: datetime) -> None:
     """Record once a day which instants were excluded until now, so that the next search for a time starts later.
 
     Each search is limited in years and in steps. If all searches started at the last fire, none might reach the end of
-    a long excluded stretch.
+    a long excluded range.
     """
     schedule, span = builder.schedule, builder.now - since
     if schedule.spec.is_from_completion or not schedule.spec.exclude:
@@ -79,7 +79,7 @@ def decide_retime(schedule: Schedule, *, now: datetime, tzdata: str) -> Change:
 
 
 def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> Change:
-    """Start the oldest waiting run if no run is ahead of it. A process that died has not started it."""
+    """Start the oldest waiting run if no run is ahead of it. The process that had to start it has died."""
     builder = ChangeBuilder(schedule, runs, now=now)
     drain(builder)
     return builder.build()

@@ -45,11 +45,11 @@ from rqsched.kernel.decide.reasons import EndReason
 from rqsched.kernel.decide.schedule_endings import complete, die
 
 MAX_ERROR = 8_192
-"""Characters of an error that are kept as the error of a run or a target."""
+"""The maximum length of the stored error of a run or a target, in characters."""
 MAX_ATTEMPT_ERROR = 600
-"""Characters of an error that are kept in the list of attempts."""
+"""The maximum length of an error in the list of attempts, in characters."""
 MAX_ATTEMPTS_KEPT = 50
-"""The newest attempts of a run that are listed."""
+"""How many attempts of a run are listed; only the newest are kept."""
 
 
 class AttemptOutcome(StrEnum):
@@ -60,7 +60,7 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
     """It raised, took too long or could not be imported."""
     LOST = "lost"
-    """Its process vanished; the retry policy applies as to a failure."""
+    """Its process vanished; the retry policy treats this like a failure."""
     CANCELLED = "cancelled"
     """Cancelled on request; not repeated."""
     TERMINATED = "terminated"
@@ -102,7 +102,8 @@ def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: dateti
     """Return whether the end of an attempt changes only its run and the counters of its schedule.
 
     This holds only as long as no other process changes the schedule. Returns True only for a success, and only if the
-    schedule has no waiting run and no downstream schedule, and is not due: a fire may change a schedule that is due.
+    schedule has no waiting run and no downstream schedule, and is not due, because a fire may change a schedule that is
+    due.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now
@@ -122,7 +123,7 @@ def decide_settle(
     """End one attempt: record its outcome, count it, decide a retry, and start the run that waits for this run.
 
     A `from_completion` schedule also gets its next time. `runs` are the schedule's open runs, and `run` is one of them.
-    The caller has checked that the attempt is still the current one of the run.
+    The caller has checked that the attempt is still the current attempt of the run.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
     if attempt_result.outcome is AttemptOutcome.DISPATCHED:
@@ -218,7 +219,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         last_outcome=RunStatus.SUCCEEDED.value,
     )
     span = schedule.expect_success_within
-    if span is not None and run.kind is not RunKind.BACKFILL:  # no success of the present
+    if span is not None and run.kind is not RunKind.BACKFILL:  # a backfill says nothing about the present
         overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
@@ -317,7 +318,7 @@ def is_withdrawn(schedule: Schedule) -> bool:
 
 
 def cut_error(error: str, limit: int = MAX_ERROR) -> str:
-    """Cut the middle out of a long error: its first line says what was raised, and its end says where.
+    """Cut the middle out of a long error, because its first line says what was raised, and its end says where.
 
     Characters that no database stores are escaped.
     """

@@ -27,7 +27,7 @@ class Traceparent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> Traceparent | None:
-    """Read a header; None if it is not valid. The standard requires that such a header is ignored.
+    """Read a header; None if it is not valid. The standard requires that an invalid header is ignored.
 
     Fields that a later version of the standard appends are dropped.
     """

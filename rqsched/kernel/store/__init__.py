@@ -1,1 +1,1 @@
-"""SQL: all tables and migrations, and functions that are each a step of a transaction; features have `store.py`."""
+"""SQL: all tables and migrations, and functions that are steps of a transaction. Features have `store.py`."""

@@ -1,10 +1,9 @@
 """The caller's transaction: our writes that an application commits with its own, and the callbacks after the commit.
 
-We write into the transaction. We never end it, change a setting of its connection, or repeat anything in it. After a
-rollback the callbacks are dropped. After the loss of the connection they are called, because the transaction may have
-been committed. On a Session they wait for the event `after_commit`. On a Connection, SQLAlchemy's event `commit` comes
-before COMMIT is sent. So there they wait for the next transaction of the Connection or its return to the pool,
-whichever is first.
+We write into the transaction. We never end it, repeat it, or change a setting of its connection. After a rollback the
+callbacks are dropped. If the connection is lost, they are called, because the transaction may have been committed. The
+callbacks of a Session are called at its event `after_commit`. SQLAlchemy's event `commit` of a Connection comes before
+COMMIT is sent. So the callbacks of a Connection are called when it begins its next transaction or returns to the pool.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class CallerTransaction(Protocol):
         """Lend the connection of the transaction."""
 
     def when_over(self, connection: Connection, key: object, make: Callable[[], F]) -> F:
-        """Return the callback after the commit with this `key`; if none waits yet, add the result of `make`."""
+        """Return the callback that waits under `key` for the commit. If none waits, add the result of `make`."""
 
 
 SessionLike: TypeAlias = (
     "Session | scoped_session[Any] | Connection | AsyncSession | AsyncConnection | CallerTransaction"
 )
-"""The values of `session=`; an AsyncScheduler takes the asynchronous ones, a Scheduler the others."""
+"""The values of `session=`; an AsyncScheduler takes the asynchronous types, a Scheduler the other types."""
 ConnectionLike: TypeAlias = "Connection | AsyncConnection"
 """The values of `connection=` besides the name of a Redis."""
 
@@ -87,13 +86,13 @@ class WritingOptions(CommonOptions, total=False):
     """The options of a schedule, among which `connection` may also be the caller's own transaction."""
 
     connection: str | ConnectionLike | None
-    """A name: the named Redis of its runs. A SQLAlchemy Connection: the transaction in which this is written."""
+    """The name of the Redis of its runs, or a SQLAlchemy Connection, in whose transaction the schedule is written."""
 
 
 def caller_transaction(connection: object = None, session: object = None) -> CallerTransaction | None:
     """Return the caller's transaction, given as a connection or a session; None if neither is given.
 
-    Raises InvalidTypeError if both are given, or something else.
+    Raises InvalidTypeError if both are given, or if the value has another type.
     """
     if connection is not None and session is not None:
         raise InvalidTypeError("session", "and connection were both given; give the one that holds your transaction")
@@ -167,9 +166,10 @@ def _in_savepoint(connection: Connection, database_id: str, work: Callable[[Conn
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Make the first statement a write: SQLite may refuse a later write to a transaction that began with a read.
+    """Make the first statement a write, because SQLite may refuse a write in a transaction that began with a read.
 
-    The write changes no row. Afterwards a transaction must be open, or each statement would be committed by itself.
+    The write changes no row. Afterwards a transaction must be open; otherwise each statement would be committed by
+    itself.
     """
     connection.execute(sa.update(database_metadata).where(sa.false()).values(value=""))
     if not cast("Any", connection.connection.driver_connection).in_transaction:
@@ -191,7 +191,7 @@ def _autocommit() -> InvalidTypeError:
 
 
 def _raise_translated(error: DBAPIError) -> None:
-    """Raise rqsched's error for a driver's error; do nothing if there is none for it."""
+    """Raise rqsched's error for a driver's error; do nothing if rqsched has none."""
     reason, state = reason_of(error), sqlstate_of(error)
     if state == _NO_TRANSACTION:
         raise _autocommit() from error
@@ -220,7 +220,7 @@ class _OfConnection:
 
 
 class _OfSession:
-    """The transaction of an ORM Session, also of one that `scoped_session` finds."""
+    """The transaction of an ORM Session, which may come from a `scoped_session`."""
 
     def __init__(self, session: Session | scoped_session[Any]) -> None:
         # A listener on a scoped_session would get the events of every session that it ever makes.
@@ -243,7 +243,7 @@ def _waiting(connection: Connection) -> Waiting:
     for name, notice in (("begin", _at_begin), ("rollback", _at_rollback)):
         if not sa.event.contains(connection, name, notice):
             sa.event.listen(connection, name, notice)
-    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool: an engine may replace its pool at any time
+    if not sa.event.contains(Pool, "checkin", _at_checkin):  # of every pool, because an engine may replace its pool
         sa.event.listen(Pool, "checkin", _at_checkin)
     waiting = connection.info.get(_KEY)
     if waiting is None:
@@ -259,19 +259,19 @@ def _at_session_commit(session: Session) -> None:
 
 
 def _at_begin(connection: Connection) -> None:
-    """Call the callbacks that wait for the transaction before this one: it is over."""
+    """Call the callbacks that wait for the previous transaction, because it is over."""
     if _KEY in connection.info:
         connection.info[_KEY].call()
 
 
 def _at_rollback(connection: Connection) -> None:
-    """Forget the waiting callbacks, because the writes are undone. Keep them if the connection was lost: see above."""
+    """Forget the waiting callbacks, because the writes are undone. If the connection was lost, keep the callbacks."""
     if not connection.invalidated:
         connection.info.get(_KEY, {}).clear()
 
 
 def _at_checkin(_: object, entry: ConnectionPoolEntry) -> None:
-    """Call the waiting callbacks: a transaction that did not commit has been rolled back by now."""
+    """Call the waiting callbacks. After a rollback none is left, so the transaction was committed or lost."""
     waiting = entry.info.pop(_KEY, None)
     if waiting is not None:
         waiting.call()

@@ -1,4 +1,4 @@
-"""Reads under the lock for decisions, writes of Changes, and the purge of a schedule.
+"""Lock and read rows for decisions, write Changes, and purge schedules.
 
 Only this module writes Changes to SQL. Every function works inside the caller's transaction (`Database.transact`). Lock
 order: schedules by uid, then runs by uid. Transactions that keep this order never deadlock.
@@ -131,18 +131,19 @@ _LOCK_FREE = _FIND.with_for_update(key_share=True, skip_locked=True)
 
 
 def lock_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
-    """Lock and read, by id, the not-deleted schedules of these identities."""
+    """Lock and read the schedules with these ids that are not deleted; return them by id."""
     return _named(connection, _lock_named(dialect_of(connection)), namespace, schedule_ids)
 
 
 def find_all_named(connection: Connection, namespace: str, schedule_ids: Sequence[str]) -> dict[str, Schedule]:
-    """Read, by id, the not-deleted schedules of these identities without locking them."""
+    """Read the schedules with these ids that are not deleted, without locking them; return them by id."""
     return _named(connection, _find_named(dialect_of(connection)), namespace, schedule_ids)
 
 
 @lru_cache(maxsize=2)
 def _find_named(dialect: Dialect) -> sa.Select[Any]:
-    # After a wait for a row's lock PostgreSQL checks this condition again. IS_LIVE leaves out rows deleted meanwhile.
+    # After a wait for a row's lock PostgreSQL checks this condition again. So IS_LIVE leaves out rows that were deleted
+    # during the wait.
     return SELECT_SCHEDULES.where(is_named(dialect), IS_LIVE).order_by(schedules.c.uid)
 
 
@@ -161,8 +162,9 @@ def _named(
 def is_named(dialect: Dialect) -> sa.ColumnElement[bool]:
     """Return the condition that a schedule of the namespace `named_in` is not deleted and has one of the ids `among`.
 
-    Each id is looked up by the index. For one list of ids PostgreSQL might read all rows of the namespace and compare
-    each with every id, because it expects few rows: it has no statistics, or made the plan without the ids.
+    Each id is looked up by the index. PostgreSQL expects few rows if it has no statistics, or if it made the plan
+    without the ids. With one list of ids, it might then read all rows of the namespace and compare each row with every
+    id.
     """
     named_in = sa.bindparam("named_in", type_=schedules.c.namespace.type)
     if not dialect.has_statistics:
@@ -177,7 +179,7 @@ def given_names(connection: Connection, namespace: str, schedule_ids: Sequence[s
 
 
 def find_named(connection: Connection, namespace: str, schedule_id: str) -> Schedule | None:
-    """Read the not-deleted schedule of this identity without locking it."""
+    """Read the schedule with this id, if it is not deleted, without locking it."""
     row = connection.execute(_FIND_NAMED, {"named_in": namespace, "named": schedule_id}).first()
     return None if row is None else to_schedule(connection, row)
 
@@ -198,13 +200,13 @@ def find_all(connection: Connection, uids: Sequence[str]) -> list[Schedule]:
 def open_runs(
     connection: Connection, locked: Sequence[Schedule], *, with_backfill: bool = False
 ) -> dict[str, list[Run]]:
-    """Read the runs a decision about these locked schedules must see.
+    """Read the runs that a decision about these locked schedules must see.
 
     For each schedule these are:
 
-    - its unfinished runs; the backfilled ones only `with_backfill`, because no live decision depends on them
+    - its unfinished live runs; `with_backfill` also its unfinished backfilled runs, on which no live decision depends
     - its first waiting (buffered) live run and its first waiting backfilled run
-    - the first waiting live run that an operator asked for, if the schedule lets no waiting run start
+    - the first waiting live run whose retry a person requested, if the schedule lets no other waiting run start
 
     This set of runs changes only under the lock of the schedule. So the runs themselves need no lock, unless the
     decision ends some of them: see `lock_open_runs`.
@@ -267,7 +269,7 @@ def open_runs_for_start(
 def lock_open_runs(
     connection: Connection, found: Mapping[str, Sequence[Run]], *, skip_locked: bool = False
 ) -> dict[str, list[Run]]:
-    """Lock the unfinished runs that `open_runs` read, by schedule uid, and read them again: a decision will end some.
+    """Lock the unfinished runs that `open_runs` found, and read them again, because a decision will end some.
 
     With `skip_locked` a schedule is left out if another transaction has locked one of its runs. The whole schedule is
     left out, and not only the run, because a decision without the run would take the schedule for idle.
@@ -385,7 +387,7 @@ _FIND_WITH_SCHEDULE = SELECT_RUNS_WITH_SCHEDULES.where(runs.c.uid == sa.bindpara
 
 
 def find_run_by_number(connection: Connection, schedule_uid: str, number: int) -> Run | None:
-    """Read the run `number` of a locked schedule. Until the lock ends, others change only pending and running runs."""
+    """Read the run `number` of a locked schedule. The lock lets others change only pending and running runs."""
     row = connection.execute(_FIND_RUN_BY_NUMBER, {"of_schedule": schedule_uid, "number": number}).first()
     return None if row is None else to_run(row)
 
@@ -435,7 +437,7 @@ def read_pruned_to(connection: Connection, schedule_uid: str) -> datetime | None
 
 
 def nominals_run(connection: Connection, schedule: Schedule, since: datetime, until: datetime) -> frozenset[datetime]:
-    """Return a schedule's nominal instants in [since, until) that have a run, also if the run is on another day."""
+    """Return a schedule's nominal instants in [since, until) that have a run, even if the run was on another day."""
     statement = sa.select(runs.c.occurrence_at, runs.c.nominals).where(
         runs.c.schedule_uid == schedule.uid,
         IS_OCCURRENCE,
@@ -449,7 +451,7 @@ def nominals_run(connection: Connection, schedule: Schedule, since: datetime, un
 
 
 def failed_occurrences(connection: Connection, schedule_uid: str, since: datetime, until: datetime) -> list[Run]:
-    """Read a schedule's failed and lost runs of occurrences in [since, until). Under its lock they stay failed."""
+    """Read a locked schedule's failed and lost runs of occurrences in [since, until). The lock keeps them failed."""
     statement = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule_uid,
         IS_OCCURRENCE,
@@ -469,7 +471,7 @@ def existing(connection: Connection, uids: Sequence[str]) -> set[str]:
 
 
 def pending_runs(connection: Connection, schedule_uid: str) -> list[Run]:
-    """Read the runs of a schedule that wait on a queue."""
+    """Read pending runs of a schedule, at most 100."""
     statement = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule_uid, IS_OPEN, runs.c.status == constant(RunStatus.PENDING)
     )
@@ -513,7 +515,8 @@ def _write_schedules(connection: Connection, changes: Sequence[Change]) -> None:
 def _write_runs(connection: Connection, changes: Sequence[Change]) -> None:
     new = [run for change in changes for run in change.new_runs]
     if new:
-        # Skip a duplicate key: it would fail every later fire of the schedule, too. Under the lock there is none.
+        # Skip a duplicate key, because the error would fail every later fire of the schedule, too. While the schedule
+        # is locked, no other process adds such a key.
         columns = {name: values for name, values in run_columns(new).items() if values.count(None) < len(values)}
         insert_rows(connection, runs, columns, or_ignore=True)
     pairs = [pair for change in changes for pair in change.changed_runs]
@@ -552,7 +555,7 @@ def purge_schedule(connection: Connection, uid: str) -> None:
 
 
 def next_deliveries(connection: Connection, dead: Sequence[Run]) -> list[Run]:
-    """Give pending runs whose delivery is dead the next delivery number; returns the runs that are still pending.
+    """Give the next delivery number to pending runs whose job is dead; returns the runs that are still pending.
 
     A run that another transaction has locked is left out, because a worker is claiming it or the process with the lock
     stalls.
@@ -585,8 +588,8 @@ def read_idle(connection: Connection, uid: str) -> tuple[Schedule, str] | None:
 def write_one(connection: Connection, change: Change, *, version: str | None = None) -> bool:
     """Write a Change that only updates a schedule, starts a run and records events; returns False for any other Change.
 
-    The caller has locked the schedule, or gives the `version` of its row that it has read. Nothing is written, and
-    False is returned, if the row has another version now or another transaction has locked it.
+    The caller has locked the schedule, or gives the `version` of its row that it has read. If the row has another
+    version now, or if another transaction has locked it, nothing is written and False is returned.
     """
     before = change.before
     if before is None or not is_one_of_each(change):
@@ -641,7 +644,8 @@ def note_followed(dialect: Dialect) -> sa.Update:
 
     Takes one index lookup for each new schedule, or a single lookup if no schedule has an upstream.
     """
-    # The minimum is the first entry of the index. To look for any entry, a planner without statistics reads the table.
+    # Ask for the minimum, because it is the first entry of the index. For EXISTS, a planner without statistics would
+    # read the whole table.
     first = sa.select(sa.func.min(schedules.c.namespace)).where(COMES_AFTER).correlate(None).scalar_subquery()
     new = sa.select(schedules.c.uid).where(schedules.c.followed_at.is_(None), is_followed())
     found = dialect.of_each(new.correlate_except(schedules), schedules.c.uid)
@@ -653,7 +657,7 @@ def is_followed(
     namespace: sa.ColumnElement[str] = schedules.c.namespace,
     schedule_id: sa.ColumnElement[str] = schedules.c.schedule_id,
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a schedule comes after this id, whether or not a schedule has the id now."""
+    """Return the condition that a schedule has this id as its upstream, whether or not the upstream exists now."""
     other = schedules.alias()
     is_after = other.c.upstream_id == schedule_id, other.c.upstream_id.is_not(None)
     is_live = other.c.status != constant(ScheduleStatus.DELETED)
@@ -674,13 +678,13 @@ def _write_one(of_schedule: _Names, of_run: _Names, events: int, *, is_as_read: 
 
 
 def _recorded(written: sa.CTE, of_run: _Names, events: int) -> sa.Insert:
-    """Return a statement that inserts events and a run if the schedule's row is `written`, and then returns a row."""
+    """Return a statement that inserts events and a run if `written` has a row. It then returns a row."""
     events_of = [_bound(f"e{place}", audit_events, audit_events.c.keys()) for place in range(events)]
     *others, recorded = (_if_written(sa.insert(audit_events), values, written) for values in events_of)
     # Do not use one INSERT with several VALUES: SQLAlchemy would compile it again each time.
     recorded = recorded.add_cte(*(one.cte(f"event_{at}") for at, one in enumerate(others)))
     if of_run:
-        # As in `_write_runs`: skip a duplicate key. For the current version of the schedule's row there is none.
+        # Skip a duplicate key, as `_write_runs` does. If the row still has its version, there is no such key.
         start = POSTGRES.insert(runs).on_conflict_do_nothing()
         recorded = recorded.add_cte(_if_written(start, _bound("r", runs, of_run), written).cte("started"))
     return recorded.returning(audit_events.c.sequence)
@@ -693,7 +697,7 @@ def _if_written(insert: sa.Insert, values: dict[str, sa.BindParameter[Any]], sch
 
 
 class Sees(NamedTuple):
-    """More columns for `end_alone` to return, with their values from before the end."""
+    """Further columns that `end_alone` returns, with the values that they had before the end."""
 
     columns: tuple[sa.Label[Any], ...] = ()
     """The columns, with distinct names. They are built once, when the process starts."""

@@ -1,8 +1,8 @@
 """Claims in SQL: one process or one external worker takes a pending run, and keeps it alive by heartbeats.
 
-A claim is one conditional update. It stores a token that the claimer draws, and every later write of the attempt
-requires this token. Every function works inside the caller's transaction. The ends of claimed runs are in `changes`,
-the claims of targets in `features/fan_out/store.py`.
+A claim is one conditional update. It stores a token that the claimer has generated, and every later write of the
+attempt requires this token. Every function works inside the caller's transaction. `changes` writes the ends of claimed
+runs, and `features/fan_out/store.py` claims targets.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def start_run(
     The claim is one conditional update that does not lock the schedule. After a lost answer it may be repeated with the
     same `start["token"]`, and then returns the same run.
 
-    `started_at` identifies the attempt, so it is later than the start of the attempt before, whatever the clocks say.
-    It is also never before `granted_at`, the time at which the run got a place in its group (option `limit`), because
-    the rate of the group depends on this order. The clock of the process that granted the place may be ahead.
+    `started_at` identifies the attempt, so it is always later than the start of the previous attempt, even if a clock
+    is wrong. It is also never before `granted_at`, the time at which the run got a place in its group (option `limit`),
+    because the rate of the group depends on this order. The clock of the process that granted the place may be ahead.
 
     `alone` (PostgreSQL) are conditions for a claim without BEGIN and COMMIT. This claim waits for no lock. It skips a
     run that another transaction has locked or that does not meet the conditions.
@@ -201,7 +201,7 @@ def read_heartbeat(connection: Connection, run_uid: str) -> int | None:
 def rehearse(connection: Connection, uid: str, start: Mapping[str, Any], alone: Conditions | None) -> None:
     """Execute the reads and locks of a claim, a heartbeat and an end, so that the statements are compiled.
 
-    No run may have the `uid`. The writes of an end are not among the statements, see `write`.
+    No run may have the `uid`. The statements that write an end are not executed here.
     """
     lock_run(connection, uid)
     start_run(connection, uid, 1, 1, start)
@@ -226,7 +226,7 @@ def lock_waiting_external(
     Returns the uid of each run, with the group that must grant the run a place first, or None if it needs no place.
 
     The queues are tried in the given order. On each queue the run with the highest priority comes first, then the
-    oldest. A run without a queue waits on `default_queue`. A run that may not start any more is left to reconcile.
+    oldest. A run without a queue waits on `default_queue`. A run that is too late to start is left to reconcile.
     """
     queue = sa.func.coalesce(runs.c.queue, default_queue)
     order = sa.case({name: place for place, name in enumerate(dict.fromkeys(queues))}, value=queue)
@@ -247,7 +247,7 @@ def start_external(
 ) -> list[tuple[Run, Schedule]]:
     """Write the start of locked runs; returns them in the order of the uids, each with its schedule.
 
-    Each run's start is later than the start of the attempt before, whatever the clocks say.
+    The start of each run is always later than the start of its previous attempt, even if a clock is wrong.
     """
     if not uids:
         return []
@@ -276,7 +276,8 @@ def lock_external(connection: Connection, uids: Sequence[str], *, worker_id: str
     is_named = dialect_of(connection).one_of(runs.c.uid, uids)
     is_mine = (runs.c.worker == worker_id) | runs.c.worker.is_(None)
     mine = sa.select(runs.c.uid).where(is_named, _IS_ACTIVE, is_mine, _is_in(namespace))
-    # All code locks runs in this order, so two heartbeats, or a heartbeat and a fire that cancels, never deadlock.
+    # All code locks runs in this order. So two heartbeats never deadlock, and a heartbeat and a fire that cancels runs
+    # never do.
     locked = mine.order_by(runs.c.uid).with_for_update(key_share=True, of=runs)
     return list(connection.execute(locked).scalars())
 

@@ -1,7 +1,7 @@
 """Engines and transactions: the differences of SQLite and PostgreSQL, and the failures that are retried.
 
-A transaction is a function of a connection. After a transient failure the whole function is called again and reads the
-state again. It must therefore decide again, and never replay an old decision.
+A transaction is a function of a connection. After a transient failure the whole function is called again. It must
+therefore read the state and decide again, and never replay an old decision.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from rqsched.kernel.store.server_identity import IdentityReader, ServerIdentity,
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
-"""Any error of the database that is not translated into one of rqsched's."""
+"""Any error of the database that is not translated into an error of rqsched."""
 ConstraintError = IntegrityError
 """A constraint refused a row. Usually another transaction wrote the same unique key first."""
 UNREACHABLE = (OperationalError, PoolTimeoutError)
 """The errors raised while the database does not answer."""
 FAILURES = (BackendUnavailableError, DatabaseLimitError, SchemaError, SQLAlchemyError)
-"""The errors of reads and transactions that the database causes, not the caller."""
+"""The errors of reads and transactions that the database causes, and not the caller."""
 _BUSY_TIMEOUT_MS = 15_000
 _CONFLICTS = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available."""
@@ -74,7 +74,7 @@ _REFUSALS = (
     "Name or service not known",  # psycopg before 3.2.13 repeats the message of the system: Linux, then macOS
     "nodename nor servname provided",
 )
-"""Parts of errors of libpq and psycopg that mean that the same URL will be refused again."""
+"""Parts of messages of libpq and psycopg. They mean that the same URL will be refused again."""
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SQLITE_OUTAGES = (
     *_SQLITE_LOCKED,
@@ -97,7 +97,7 @@ class Patience(NamedTuple):
     total: timedelta = timedelta(seconds=10)
     """After this time no more attempts are made."""
     first: timedelta = timedelta(milliseconds=20)
-    """The first wait; each later one is twice as long."""
+    """The first wait; each later wait is twice as long as the one before."""
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
@@ -218,7 +218,7 @@ def _passes_with_help(error: BaseException) -> bool:
 
 @lru_cache(maxsize=32)
 def _retrying(patience: Patience, may_pass: Callable[[BaseException], bool]) -> tenacity.Retrying:
-    """Return the retry loop of a patience; it keeps no state between two uses."""
+    """Return the retry loop of a patience. The loop keeps no state between two uses."""
     return patience.retrying(may_pass)
 
 
@@ -232,7 +232,7 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 
 def reason_of(error: SQLAlchemyError) -> str:
-    """Return the first line of the driver's message. The line has no password: drivers name only host and user."""
+    """Return the first line of the driver's message. It has no password, because drivers name only host and user."""
     text = str(getattr(error, "orig", None) or error).strip()
     first = text.partition("\n")[0].rstrip(" .:") or type(error).__name__
     return " ".join(first.split())
@@ -363,7 +363,7 @@ class Database:
         self.dialect: Dialect = dialect_of(self._engine)
         """The differences between SQLite and PostgreSQL."""
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
-        """Whether a statement without BEGIN and COMMIT is faster than a transaction. It is not on SQLite, and not if
+        """Whether a statement without BEGIN and COMMIT is faster than a transaction. It is not faster on SQLite, or if
         each transaction must first set the limits of our sessions."""
         self.refuses_writes: bool | None = None if self.dialect.has_server else False
         """Whether the database refused writes when it was last written to or asked; None before that."""
@@ -375,7 +375,7 @@ class Database:
         """The identity of the server that the newest connection has reached; None before the first connection, and on
         SQLite."""
         self.on_identity: list[Callable[[ServerIdentity], object]] = []
-        """Called with the identity of each new connection's server."""
+        """Functions that are called with the identity of each new connection's server."""
         self.recorded: Callable[[], ServerIdentity | None] = lambda: None
         """Returns the server that Redis has recorded for the control queue, or None if it is not known. Called for each
         new connection if the URL names several hosts."""
@@ -429,8 +429,8 @@ class Database:
     def _on_checkout(self, raw: Any, entry: ConnectionPoolEntry, *_: object) -> None:
         """Make the pool replace a connection that is lost, or that leads to another server than the newest connection.
 
-        Otherwise SQLAlchemy would set the isolation level of a lost connection. It does not translate the error that
-        psycopg raises then.
+        Otherwise SQLAlchemy would set the isolation level of a lost connection, and would not translate the error that
+        psycopg then raises.
         """
         if raw.closed:
             raise sa.exc.DisconnectionError
@@ -470,8 +470,8 @@ class Database:
         If the server `takes_single_statements`, run `alone` first and return its result unless that is None. Each
         statement of `alone` is its own transaction. `alone` is repeated on transient failures, too.
 
-        Raises DatabaseUnavailableError if the failures last longer than the patience. The commit may have been made
-        then. Raises DatabaseLimitError if the server stopped a statement that took too long or too much.
+        Raises DatabaseUnavailableError if the failures last longer than the patience. In this case the commit may have
+        happened. Raises DatabaseLimitError if the server stopped a statement that took too long or too much.
         """
         if alone is not None and self.takes_single_statements:
             done = self.transact_alone(alone, patience=patience)
@@ -649,7 +649,7 @@ class Database:
                 raise
 
     def now(self, host: datetime) -> datetime:
-        """Read the database's clock, or return `host`, the host's time, for SQLite, which has no clock."""
+        """Read the database's clock. SQLite has no clock, so return `host`, the time of the host."""
         if not self.dialect.has_server:
             return host
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
@@ -687,7 +687,7 @@ class Database:
         self.read(lambda connection: connection.execute(sa.text("SELECT 1")), patience=patience)
 
     def encoding(self) -> str | None:
-        """Return the server's name for its encoding of texts; None for SQLite, which stores every text."""
+        """Return the name of the server's text encoding; None for SQLite, which stores every text."""
         if not self.dialect.has_server:
             return None
         return str(self.read(lambda connection: connection.exec_driver_sql("SHOW server_encoding").scalar_one()))
@@ -716,8 +716,8 @@ class Database:
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _LARGE_BLOCK = 1 << 16
-"""The size of a block whose allocation makes malloc sort the memory that the closed connections freed. In a child this
-sorting would copy the memory, a quarter of what a work horse (RQ's process for one job) copies."""
+"""The allocation of a block of this size makes malloc sort the memory that the closed connections freed. If a child did
+the sorting, the child would copy this memory: a quarter of all that a work horse (RQ's process for one job) copies."""
 
 
 def _close_sqlite_before_fork() -> None:

@@ -87,15 +87,15 @@ class Dialect(ABC):
 
     @abstractmethod
     def one_of(self, column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
-        """Compare with a list of any length through one bound value, so that one prepared statement serves all."""
+        """Compare a column with a list. The list is one bound value, so one statement serves lists of any length."""
 
     @abstractmethod
     def found_by(self, column: sa.ColumnElement[Any], query: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """Compare with the texts that a query finds. The query runs once, even if it locks the rows it finds."""
+        """Compare a column with the texts that a query finds. The query runs once, even if it locks the rows."""
 
     @abstractmethod
     def among(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Compare with a long list, bound as `among`, by a join."""
+        """Compare a column with a long list, bound as `among`, by a join."""
 
     @abstractmethod
     def of_each(self, statement: sa.Select[Any], column: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -107,11 +107,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def of_ranges(self, statement: sa.Select[Any], uid: sa.Column[Any], number: sa.Column[Any]) -> sa.Select[Any]:
-        """Return a SELECT that looks up each range of a list (`given_ranges`) of ranges of numbers by an index."""
+        """Return a SELECT that looks up each range of numbers of `given_ranges` by an index."""
 
     @abstractmethod
     def given_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-        """Return the values that `of_ranges` binds. A range is a uid, the number before its first, and its last."""
+        """Return the values that `of_ranges` binds. A range is a uid, its first number minus 1, and its last number."""
 
     @abstractmethod
     def seconds(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -151,7 +151,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def has_member(self, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-        """Return the condition that a JSON object has a member."""
+        """Return the condition that a JSON object has the member `name` with this `value`."""
 
 
 class _Sqlite(Dialect):
@@ -330,7 +330,7 @@ class _Postgres(Dialect):
 
 
 def _is_likely(find: Any, column: sa.Column[str], name: str, value: Any) -> sa.ColumnElement[bool]:
-    """Skip most rows without parsing them. Canonical JSON always writes a member with a text in the same way."""
+    """Skip most rows without parsing them. Canonical JSON always writes a member with a text value in the same way."""
     found: sa.ColumnElement[int] = find(column, dumps({name: value})[1:-1])
     return found > 0 if isinstance(value, str) else sa.true()
 
@@ -340,7 +340,7 @@ _DIALECTS: dict[str, Dialect] = {one.name: one for one in (SQLITE, POSTGRES)}
 
 
 def dialect_of(connection: Connection | Engine) -> Dialect:
-    """Return the dialect of the database that a connection or an engine is for."""
+    """Return the dialect of a connection's or an engine's database."""
     return _DIALECTS[connection.dialect.name]
 
 

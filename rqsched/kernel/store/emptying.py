@@ -1,4 +1,4 @@
-"""The database of an application's tests: tests begin and end with empty tables, and may drop the tables."""
+"""Empty or drop the tables in the database of an application's tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def values_of_empty(connection: Connection) -> Kept:
 
 
 def empty(connection: Connection, kept: Kept) -> None:
-    """Delete all rows of our tables, and keep only these named values."""
+    """Delete all rows of our tables except these named values."""
     for table in reversed(metadata.sorted_tables):
         connection.execute(table.delete())
     if kept:

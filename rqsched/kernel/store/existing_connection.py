@@ -1,4 +1,4 @@
-"""SQLAlchemy over an existing psycopg connection of another owner, such as Django. We only execute statements.
+"""Use SQLAlchemy on a psycopg connection that another library, such as Django, owns. We only execute statements.
 
 The owner begins transactions, ends them, and closes the connection. We get the current connection anew for each use and
 do not keep it, so no connection crosses a fork.
@@ -24,11 +24,11 @@ class ExistingConnectionDialect(psycopg_dialect):
     supports_statement_cache = True
 
     def on_connect(self) -> Any:
-        """Register nothing at the connection, because we did not open it."""
+        """Change nothing in the connection, because we did not open it."""
         return None
 
     def _leave(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the owner of the connection does this."""
+        """Do nothing, because the owner of the connection does this."""
 
     do_begin = do_commit = do_rollback = do_close = do_terminate = _leave
 

@@ -1,6 +1,6 @@
-"""Idempotency keys: for each key, the schedule that a create made and the digest of its request, kept for a day.
+"""Idempotency keys of creates. A row has the created schedule and the digest of the request, for one day.
 
-Every function works inside the create's transaction.
+Every function works inside the transaction of the create.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rqsched.kernel.store.tables import idempotency_keys as table
 KEPT = timedelta(days=1)
 """How long a key returns its first result. After that time the key counts as new."""
 _PRUNED_AT_ONCE = 100
-"""The most expired keys one create deletes."""
+"""The most expired keys that one create deletes."""
 
 
 class Key(NamedTuple):
-    """An idempotency key, and the request it came with."""
+    """An idempotency key, and the digest of its request."""
 
     namespace: str
-    """Keys of different namespaces are different keys."""
+    """The namespace of the key. Equal texts in different namespaces are different keys."""
     text: str
     """The key as the caller sent it."""
     digest: str
@@ -62,7 +62,7 @@ def answer_of(connection: Connection, namespace: str, text: str, schedule_uid: s
 
 
 def hold(connection: Connection, key: Key, schedule_uid: str, now: datetime, answer: str | None = None) -> None:
-    """Record which schedule a key made, and the answer to its create; deletes some expired keys."""
+    """Record the schedule that a create with the key made, and the answer to the create. Delete some expired keys."""
     old = sa.select(table.c.namespace, table.c.key).where(table.c.created_at <= now - KEPT).limit(_PRUNED_AT_ONCE)
     for row in connection.execute(old).all():
         connection.execute(sa.delete(table).where(table.c.namespace == row.namespace, table.c.key == row.key))

@@ -1,7 +1,7 @@
 """The state of each instance of a state machine, as the application reports it. No state machine library is needed.
 
-A state is the text of the ids of the active states, outermost first, separated by blanks. For a flat machine it is one
-word. An instance entered its state when this text last changed.
+A state is stored as a text: the ids of the active states, outermost first, separated by blanks. For a flat machine it
+is one word. An instance entered its state when this text last changed.
 
 Every function works inside the caller's transaction.
 """
@@ -20,7 +20,7 @@ from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import machine_states as table
 
 KEPT_AS = "__rqsched_machine__"
-"""The attribute of a decorated class that holds its machine; it has a `name`."""
+"""The attribute of a decorated class that holds its machine. The machine has a `name`."""
 
 
 def name_of(cls: type) -> str:

@@ -1,6 +1,7 @@
 """Named values about the whole database, such as its id and the tzdata version of the computed next times.
 
-Other named values are about one namespace. Web processes also share some values for hours, under their own prefix.
+Other named values are about one namespace. Web processes also share some values here for hours, under names with a
+prefix.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from rqsched.kernel.store.tables import database_metadata, namespace_metadata
 DATABASE_ID = "database_id"
 """The name of the database's id, which no other database has."""
 TAKEN_OVER = "taken_over"
-"""The name of the record that this database's server took over: from which server, and when."""
+"""The name of the record that this database's server took over from another server. It says from which, and when."""
 MARK = "mark"
 """The name of a control queue's newest mark (see `of_queue`). Marks show whether SQL or Redis lost newer writes."""
 WENT_BACK = "went_back"
-"""The prefix of the name of a finding that SQL or Redis went back to an older state. The side (`WentBack`) follows."""
+"""The prefix of the name of a finding that SQL or Redis went back to an older state. A `WentBack` value follows it."""
 SESSION_KEY = "session_key"
-"""The name of the random value that signs the dashboard's sessions. It is never shown. A copy gets another value."""
+"""The name of the random value that signs the dashboard's sessions. It is never shown. A copy of the database gets
+another value."""
 FREEZE = "hold"
 """The name of the freeze of everything, or of a namespace. While it has a value, no claim begins an attempt there."""
 _THAWED = "released"
-"""The name of the freezes that were thawed last. They are still shown, and are never copied back from Redis."""
+"""The name of the list of the newest thawed freezes. They are still shown, and are never copied back from Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
 """The most characters of a name, as the table has it."""
 MOST_THAWED = 100
 """How many thawed freezes are kept."""
 _ALTERED = "altered"
-"""The name of the last changes of things that are not schedules."""
+"""The name of the list of the newest changes of things that are not schedules."""
 MOST_ALTERED = 100
 """How many such changes are kept."""
 
@@ -77,7 +79,7 @@ def claim_value(connection: Connection, name: str, value: str, namespace: str | 
 
 
 def set_freeze(connection: Connection, freeze: Freeze) -> None:
-    """Store a freeze of everything or of its namespace, unless a freeze is stored there or this one was thawed."""
+    """Store a freeze. Do nothing if another freeze is stored in its place, or if this freeze was thawed."""
     if freeze.uid not in _lock_thawed(connection, freeze.namespace):
         claim_value(connection, FREEZE, freeze.to_text(), freeze.namespace)
 
@@ -104,7 +106,7 @@ def find_lasting(connection: Connection) -> dict[str, str]:
 
 
 def find_freezes(connection: Connection, *namespaces: str | None) -> list[Freeze]:
-    """Return the freezes of namespaces (None: of everything), current and thawed ones, the newest first."""
+    """Return the current and the thawed freezes of namespaces (None: of everything), the newest first."""
     found = list[Freeze]()
     for namespace in namespaces:
         lasting = find_value(connection, FREEZE, namespace)
@@ -118,7 +120,7 @@ def record_altered(
 ) -> None:
     """Record that somebody altered something of a namespace, or something that all namespaces share (None).
 
-    Transactions that alter something there wait for each other. `clock` is read after the wait.
+    Transactions that record a change in the same namespace wait for each other. `clock` is read after the wait.
     """
     claim_value(connection, _ALTERED, "[]", namespace)
     known = _read_altered(lock_value(connection, _ALTERED, namespace))
@@ -145,7 +147,7 @@ def is_namespace_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bo
 
 
 def is_frozen(namespace: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Return the condition that everything is frozen, or the namespace is."""
+    """Return the condition that everything or the namespace is frozen."""
     everything = database_metadata.c.name == sa.literal_column(f"'{FREEZE}'", sa.Text)
     return sa.exists(sa.select(1).where(everything)) | is_namespace_frozen(namespace)
 
@@ -174,8 +176,8 @@ def set_value(connection: Connection, name: str, value: str, namespace: str | No
 def lock_of(connection: Connection, what: str, namespace: str) -> None:
     """Lock something of a namespace, by name, until the transaction ends.
 
-    The lock writes a row. So a transaction fails, and does not read stale rows, if its snapshot is older than the write
-    of another transaction. On SQLite only one transaction writes at a time anyway.
+    The lock writes a row. If another transaction has written the row after this transaction's snapshot, this
+    transaction fails instead of reading stale rows. On SQLite only one transaction writes at a time anyway.
     """
     if not dialect_of(connection).has_one_writer:
         digest = blake2b(namespace.encode(), digest_size=24).hexdigest()
@@ -219,13 +221,13 @@ _FREE = database_metadata.alias("free")
 
 
 def of_queue(name: str, control_queue: str) -> str:
-    """Return the name of a value of one control queue, because each queue has its own marks in its Redis."""
+    """Return the name of a value that belongs to one control queue. Each control queue has its own marks."""
     full = f"{name}:{control_queue}"
     return full if len(full) <= _LONGEST else f"{name}:{blake2b(control_queue.encode(), digest_size=16).hexdigest()}"
 
 
 def find_mark(connection: Connection, control_queue: str) -> tuple[str | None, dict[WentBack, str]]:
-    """Return the newest mark (None before the first), and the findings about SQL and Redis that went back, by side."""
+    """Return the newest mark (None before the first), and the findings that SQL or Redis went back, by kind."""
     names = {of_queue(f"{WENT_BACK}:{which.value}", control_queue): which for which in WentBack}
     mark, statement = of_queue(MARK, control_queue), sa.select(database_metadata.c.name, database_metadata.c.value)
     rows = connection.execute(statement.where(database_metadata.c.name.in_([mark, *names])))

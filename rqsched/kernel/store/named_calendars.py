@@ -22,7 +22,7 @@ from rqsched.when.calendars import Calendar
 SHARED = "*"
 """The namespace in the row of a calendar that all namespaces share. No namespace has this name."""
 NAMING = '"calendars":['
-"""The text by which a spec names calendars: canonical JSON writes the key exactly so."""
+"""The text that a spec contains if it names calendars. Canonical JSON always writes the key in this way."""
 CALENDAR_COLUMNS = [column for column in calendars.c if column.name not in {"is_planned", "changes"}]
 """The columns from which `to_calendar` reads a calendar."""
 _MOST_KNOWN = 512
@@ -52,7 +52,7 @@ def with_contents(connection: Connection, found: list[Schedule]) -> list[Schedul
 
 
 def named(connection: Connection, namespace: str, names: Iterable[str], *, locks: bool = False) -> tuple[Calendar, ...]:
-    """Return the calendars with these names that exist for a namespace, by name.
+    """Return the calendars with these names that exist for a namespace, sorted by name.
 
     With `locks` no other transaction changes or deletes them until this one ends.
     """
@@ -67,7 +67,7 @@ def named(connection: Connection, namespace: str, names: Iterable[str], *, locks
 def require(
     connection: Connection, namespace: str, names: Collection[str], *, locks: bool = False
 ) -> tuple[Calendar, ...]:
-    """Return these calendars as `named` does; raises UnknownCalendarError for the first that is missing."""
+    """Return these calendars as `named` does; raises UnknownCalendarError for the first missing calendar."""
     found = named(connection, namespace, names, locks=locks)
     if len(found) < len(names):
         missing = next(name for name in names if name not in {one.name for one in found})
@@ -83,7 +83,7 @@ def _of(known: Mapping[tuple[str, str], Calendar], namespace: str, names: Iterab
 
 
 def _find(connection: Connection, namespaces: Iterable[str], names: Iterable[str]) -> dict[tuple[str, str], Calendar]:
-    """Read calendars by namespace and name: the uids of their last changes, and contents that are not cached."""
+    """Read calendars, and return them by namespace and name. Contents are read only if they are not cached."""
     key = calendars.c.namespace, calendars.c.name, calendars.c.edit
     found = connection.execute(_select(key, namespaces, names)).all()
     read = {(row.namespace, row.name): _known.get(row.edit) for row in found}

@@ -1,4 +1,5 @@
-"""Connections to PostgreSQL that limit every wait: of this process for an answer, and of other processes for its locks.
+"""Connections to PostgreSQL that limit how long this process waits for an answer, and how long others wait for its
+locks.
 
 Each of our sessions has time limits, so the server ends the transactions of a stalled process. If the server falls
 silent, this module notices: it closes a connection after `ANSWER_SECONDS` without an answer, and the transaction is
@@ -37,18 +38,18 @@ T = TypeVar("T")
 Examine = Callable[["BoundedConnection"], ServerIdentity]
 """Returns the identity of the server that a new connection reached; raises OperationalError to refuse the server."""
 _Open = Callable[..., "BoundedConnection"]
-"""Opens a connection for SQLAlchemy's event `do_connect`. `kind` is the class of the connection, if not the usual."""
+"""Opens a connection for SQLAlchemy's event `do_connect`. `kind` replaces the usual class of the connection."""
 
 CONNECT_SECONDS = 3
 """How many seconds a connection to one address of the server may take to open; the URL may set another limit."""
 ANSWER_SECONDS = 10.0
 """After this many seconds without a byte from the server a connection is closed. Every time limit of the server is
-shorter, so a server that is alive always answers before."""
+shorter, so a server that is alive always answers in time."""
 _ASK_SECONDS = 2.0
 """How many seconds the server may take to answer an empty query, which needs no lock and no work.
 
-Processes may wait for each other in a row: a process that executes for a process that fires, or a work horse (the
-process that RQ forks for a job) for its worker. The first may lose `ANSWER_SECONDS`, each other one only this time: at
+Processes may wait for each other in a row. For example, a work horse (the process that RQ forks for a job) waits for
+its worker. The first process may lose `ANSWER_SECONDS`, and each other process only this time, so that they lose at
 most 15 s in all.
 """
 _REFUSED = "startup parameter"
@@ -110,7 +111,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError("".join(reasons) or "the server has ended the connection")
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """Wait as psycopg does, but for each part of the answer at most `answer_seconds`."""
+        """Wait as psycopg does, but at most `answer_seconds` for each part of the answer."""
         seconds = math.inf if self.answer_seconds is None else self.answer_seconds
         return super().wait(self._bounded(gen, seconds), *args, **options)
 
@@ -131,7 +132,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters that cannot be encoded as JSON does, so that a JSON text keeps its meaning."""
+    """Use JSON escapes for characters that cannot be encoded, so that a JSON text keeps its meaning."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
@@ -209,8 +210,8 @@ def make_engine(
     """Return an engine of `BoundedConnection`s. It opens no connection before its first use.
 
     `examine` is called with each new connection. `newest` returns the newest server that is known. It is called only if
-    the URL names several hosts. Then a connection to a server on an earlier timeline is replaced by a connection to a
-    host on a later timeline.
+    the URL names several hosts. If a connection has reached a server on an earlier timeline than `newest`, it is
+    replaced by a connection to a host on a later timeline.
 
     A pooler in transaction mode (`pools_transactions`) gives each transaction its own session. So the first statement
     of each transaction sets the time limits. No statement is prepared, because the next transaction would look for it

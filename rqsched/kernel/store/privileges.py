@@ -1,7 +1,7 @@
-"""Privileges: what the user of the database may do with each table of rqsched, and which GRANT is missing (PostgreSQL).
+"""Find the privileges that the user of the database lacks for the tables of rqsched (PostgreSQL).
 
-The system catalogs answer for every table at once, whatever the language of the server's messages is. SQLite has files
-instead of users, so no privilege is ever missing there.
+One query of the system catalogs covers every table, and does not depend on the language of the server's messages.
+SQLite has files instead of users, so no privilege is ever missing there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ WHERE pg_catalog.pg_table_is_visible(found.oid) AND pg_catalog.row_security_acti
 def find_missing(connection: Connection, *, is_read_only: bool = False) -> list[str]:
     """Return the privileges that the user lacks, each as a GRANT names it, such as `UPDATE, DELETE ON rqsched_runs`.
 
-    A privilege for every column counts as one for the table. With `is_read_only`, only the privileges that reads need.
+    A privilege for every column counts as a privilege for the table. With `is_read_only`, return only the privileges
+    for reads.
     """
     if not dialect_of(connection).has_server:
         return []

@@ -35,7 +35,7 @@ def those_that_differ(
 
 
 def record(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Record the names and defaults a process registered; the newest registration wins."""
+    """Record the workflows that a process registered; the newest registration wins."""
     for row in rows:
         statement = dialect_of(connection).insert(workflows).values(**row)
         changes = {name: value for name, value in row.items() if name != "name"}
@@ -43,7 +43,7 @@ def record(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def find(connection: Connection, name: str) -> Mapping[str, Any] | None:
-    """Return a registered workflow by the columns of its row; None when no process registered the name."""
+    """Return the row of a registered workflow, by column; None if no process registered the name."""
     row = connection.execute(sa.select(workflows).where(workflows.c.name == name)).mappings().first()
     return None if row is None else dict(row)
 

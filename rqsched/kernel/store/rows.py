@@ -1,9 +1,9 @@
 """How state is stored in rows: the order of the columns, and how a batch of fires writes many rows in one statement.
 
 Only this module knows the order of the columns. Many rows are passed as columns. If a column has the same value in all
-rows, this value is sent once. In a batch of fires this is true of most columns. PostgreSQL gets each other column as
-one array. SQLite gets the other columns of many new rows as one JSON document. It gets few new rows, and all changed
-rows, one by one through one prepared statement.
+rows, this value is sent once. In a batch of fires this is true of most columns. PostgreSQL gets each of the other
+columns as one array. SQLite gets the other columns of many new rows as one JSON document. If the new rows are few, or
+if rows are changed, SQLite gets them one by one through one prepared statement.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _RUN_KIND_AT = _RUN.index("kind")
 _RUN_UPSTREAM_AT = _RUN.index("upstream_run_uid")
 _MANUAL, _AFTER = RunKind.MANUAL.value, RunKind.AFTER.value
 SCHEDULE_COLUMNS = [schedules.c[name] for name in (*DEFINITION, *_SCHEDULE)]
-"""The columns `to_schedule` reads, in its order."""
+"""The columns that `to_schedule` reads, in its order."""
 RUN_COLUMNS = [runs.c[name] for name in _RUN]
-"""The columns `to_run` reads, in its order."""
+"""The columns that `to_run` reads, in its order."""
 ROW_VERSION: sa.ColumnElement[str] = sa.literal_column(f"{schedules.fullname}.xmin::text", sa.Text)
 """The version of a schedule's row: the transaction that wrote it. Locks do not change the version (PostgreSQL)."""
 SELECT_SCHEDULES = sa.select(*SCHEDULE_COLUMNS)
@@ -62,7 +62,7 @@ SELECT_RUNS = sa.select(*RUN_COLUMNS)
 SELECT_RUNS_WITH_SCHEDULES = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS).join_from(
     runs, schedules, schedules.c.uid == runs.c.schedule_uid
 )
-"""Built once: naming a hundred columns takes longer than the rest of a short query."""
+"""It is built once, because naming a hundred columns takes longer than the rest of a short query."""
 _WORDS = {"status", "kind"}
 """Columns that store an enum member as text."""
 _BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}", "lineage": "{}"}
@@ -251,9 +251,10 @@ DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 times."""
 _SEPARATOR = "\x1f"
 _MANY = 100
-"""From this number of rows on SQLite gets a document. For fewer rows, parsing its new statement costs more time."""
+"""SQLite gets this number of rows or more as a document. For fewer rows, this would take longer, because SQLite must
+parse another statement."""
 _NUL = "\\u0000"
-"""The JSON escape of NUL: SQLite cuts off a value of a document there."""
+"""The JSON escape of NUL. SQLite would cut off a value of a document at this escape."""
 
 
 def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or_ignore: bool = False) -> None:
@@ -274,7 +275,7 @@ def insert_rows(connection: Connection, table: sa.Table, columns: Columns, *, or
 
 
 def _insert_documents(connection: Connection, table: sa.Table, columns: Columns, or_ignore: bool) -> None:
-    """Insert rows on SQLite, with the values that differ in JSON documents.
+    """Insert rows on SQLite. The values that differ between rows are passed in JSON documents.
 
     Otherwise half of the time would go to binding sixty values for each row.
 
@@ -298,7 +299,7 @@ def _insert_each(connection: Connection, table: sa.Table, columns: Columns, or_i
 
 
 def update_rows(connection: Connection, table: sa.Table, columns: Columns) -> None:
-    """Update rows, each named by its `uid`; of two rows with one uid the later one wins."""
+    """Update rows, each named by its `uid`. If two rows have the same uid, the later one wins."""
     count = _count(columns)
     if count > 1 and dialect_of(connection).takes_arrays:
         shared, own = _split(_latest(columns, count), apart="uid")
@@ -327,7 +328,7 @@ def _latest(columns: Columns, count: int) -> Columns:
 
 
 def _parts(columns: Columns, count: int) -> Iterator[Columns]:
-    """Yield rows in statements of at most about DOCUMENT_CHARACTERS; a longer row is a statement of its own."""
+    """Yield the rows in parts of at most about DOCUMENT_CHARACTERS. A longer row is a part of its own."""
     texts = [values for values in columns.values() if any(type(value) is str for value in values)]
     if sum(len(value) for values in texts for value in values if value) <= DOCUMENT_CHARACTERS:
         yield columns
@@ -343,7 +344,7 @@ def _parts(columns: Columns, count: int) -> Iterator[Columns]:
 
 
 def _split(columns: Columns, apart: str | None = None) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """Return the columns with one value for all rows, as that value, and the other columns (at least one column)."""
+    """Separate columns with one value in all rows (returned as this value) from the other columns (at least one)."""
     shared: dict[str, Any] = {}
     own: dict[str, Sequence[Any]] = {}
     apart = apart or next(iter(columns))
@@ -365,7 +366,7 @@ def _array(values: Sequence[Any], texts: dict[datetime, str]) -> str:
     """Write values as the text of an array of PostgreSQL."""
     try:
         joined = _SEPARATOR.join(values)
-    except TypeError:  # not texts, or not all of them
+    except TypeError:  # some values are not texts
         joined = None
     if joined is None or joined.count(_SEPARATOR) != len(values) - 1:
         return "{" + ",".join(_element(value, texts) for value in values) + "}"

@@ -1,6 +1,6 @@
 """The schema: create the tables of this version, or upgrade them, even if many processes do so at once.
 
-For a process whose schema is current this costs two short queries; it never loads alembic.
+If the schema is current, this takes two short queries and does not load alembic.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ UTF8 = "UTF8"
 
 
 class SchemaStatus(NamedTuple):
-    """The revision of a database, and the one that this version of rqsched needs."""
+    """The revision of a database, and the revision that this version of rqsched needs."""
 
     current: str | None
     """The database's revision; None before the first upgrade."""
     head: str
-    """The revision this code was written for."""
+    """The revision that this code was written for."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this code and the database fit: the schema is this code's or, in a rolling deploy, one step newer.
+        """Whether this code can use the database: its schema is at this code's revision, or one newer (in a rolling
+        deploy).
 
-        A migration only adds columns and tables that the release before does not know. A later migration removes unused
-        ones.
+        A migration only adds columns and tables that the release before does not know. A later migration removes the
+        columns and tables that are unused.
         """
         return self.current is not None and int(self.current) in {int(self.head), int(self.head) + 1}
 
@@ -113,8 +114,8 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def _current(connection: Connection) -> str | None:
-    # Ask first: on PostgreSQL a query of a missing table would end the transaction. Use plain SQL of each database:
-    # every command asks this, and building statements took most of the time.
+    # Ask first, because on PostgreSQL a query of a missing table would end the transaction. Use plain SQL, because
+    # every command asks this, and building a statement would take most of the time.
     if not connection.exec_driver_sql(dialect_of(connection).count_of_tables(VERSION_TABLE)).scalar_one():
         return None
     return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar_one_or_none()  # noqa: S608
@@ -135,7 +136,7 @@ def _require_upgradable(current: str) -> None:
 
 
 def _require_utf8(connection: Connection) -> None:
-    """Raise SchemaError for an empty database that cannot store every text. With tables, only doctor reports this."""
+    """Raise SchemaError for a new database that cannot store every text. With tables, only `doctor` reports this."""
     if not dialect_of(connection).has_server:
         return
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
@@ -147,7 +148,7 @@ def _require_utf8(connection: Connection) -> None:
 
 
 def _has_matching_tables(connection: Connection) -> bool:
-    """Return True when all tables match, False when there are none; raises SchemaError for anything between."""
+    """Return True if all tables exist and match, False if none exists; raises SchemaError in any other case."""
     inspector = sa.inspect(connection)
     existing = [table for table in metadata.sorted_tables if inspector.has_table(table.name)]
     if not existing:

@@ -24,7 +24,7 @@ QUERIES = (
     f"SELECT NULL, {_DATABASE}, NULL",
     "SELECT NULL, NULL, NULL",
 )
-"""Each query reads less than the query before, for roles that may not read everything."""
+"""Each query reads less than the query before it, for roles that may not read everything."""
 _UNREADABLE = ("0A", "42", "55")
 """The first two characters of the SQLSTATE when a part is not supported (0A), is not permitted or does not exist (42),
 or cannot be read in the server's state (55)."""
@@ -48,7 +48,7 @@ class ServerIdentity(NamedTuple):
         return all(OPEN in {mine, theirs} or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def is_before(self, other: ServerIdentity) -> bool:
-        """Return whether this is the same database on an earlier timeline than another."""
+        """Return whether both are the same database, and this identity has the earlier timeline."""
         is_known = OPEN not in {*self, *other}
         return is_known and self[:2] == other[:2] and int(self.timeline) < int(other.timeline)
 

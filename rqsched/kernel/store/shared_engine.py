@@ -1,6 +1,6 @@
-"""A database reached through an application's engine, on our own connections.
+"""Open our own connections to the database of an application's engine.
 
-We open connections the way the engine does (its URL, credentials, creator and connect events), but take none out of its
+We open connections as the engine does (with its URL, credentials, creator and connect events), but take none from its
 pool. An application's transaction holds one pooled connection while we need another. If all threads waited for a second
 connection, the pool would deadlock. We set our options only on our own connections.
 """

@@ -1,7 +1,7 @@
 """The tables, with the constraints and indexes that make the invariants true on SQLite and PostgreSQL alike.
 
-Columns have the names of the fields in `kernel.decide.model`. JSON is canonical text on both databases, because it is
-copied far more often than read. The same bytes come back. Instants are aware UTC at microsecond precision.
+Columns have the names of the fields in `kernel.decide.model`. JSON is stored as canonical text on both databases,
+because it is copied far more often than read. Instants are aware UTC at microsecond precision.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _had_place(table: sa.Table, *keeps: sa.ColumnElement[bool]) -> sa.ColumnElem
 
 
 def of_schedule(column: sa.Column[str], table: sa.Table) -> sa.ScalarSelect[str]:
-    """Read a column of the schedule of each row of a table. This is no join: a join could begin with all schedules."""
-    # Correlate it explicitly: inside another subquery, SQLAlchemy would else read all rows of the table beside it.
+    """Read a column of each row's schedule. This is not a join, because a join could begin with all schedules."""
+    # Correlate it explicitly. Inside another subquery, SQLAlchemy would otherwise read all rows of the table.
     return sa.select(column).where(schedules.c.uid == table.c.schedule_uid).correlate(table).scalar_subquery()
 
 
@@ -269,7 +269,7 @@ schedules = sa.Table(
     sa.Column("missed_run_uid", Uid),
     _text("moves"),
     _is_one_of("status", ScheduleStatus),
-    # I4: only an active schedule has a next time, and never a nominal time without the instant it is due.
+    # I4: Only an active schedule has a next time. A nominal time always has the instant at which it is due.
     sa.CheckConstraint("due_at IS NULL OR status = 'active'", name="only_active_is_due"),
     sa.CheckConstraint("(due_at IS NULL) = (next_run_at IS NULL)", name="due_with_next"),
 )
@@ -277,7 +277,7 @@ schedules = sa.Table(
 IS_LIVE = schedules.c.status != constant(ScheduleStatus.DELETED)
 """The condition of a partial index, like other conditions below.
 
-A query that wants the index repeats the whole condition: SQLite does not know that `= 'a'` implies `IN ('a', 'b')`.
+To use the index, a query repeats the whole condition: SQLite does not know that `= 'a'` implies `IN ('a', 'b')`.
 """
 IS_ACTIVE = schedules.c.status == constant(ScheduleStatus.ACTIVE)
 HAS_WAITING = (schedules.c.buffer_depth > sa.text("0")) | (schedules.c.backfill_waiting > sa.text("0"))
@@ -408,10 +408,10 @@ IS_LIMITED = runs.c.limit_group.is_not(None) & runs.c.ended_at.is_(None)
 with this condition instead of a smaller index that names a status."""
 
 IS_IN_LINE = _is_in_line(runs)
-"""Whether `Run.is_in_line`."""
+"""The condition of `Run.is_in_line`."""
 HAD_PLACE = _had_place(runs, runs.c.dispatched_at.is_(None))
-"""Whether `Run.takes_place`, or the run was passed over in its line. These few runs have their own index. Without it, a
-plan without fresh statistics would search all unfinished runs."""
+"""Whether a run takes a place (`Run.takes_place`), or was passed over in its line. These few runs have their own index.
+Otherwise a plan without fresh statistics would search all unfinished runs."""
 HAS_JOB = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None) | runs.c.passed_at.is_not(None)
 """Whether a pending run has a job, because it is not in line."""
 MAY_START = runs.c.limit_group.is_(None) | runs.c.granted_at.is_not(None)
@@ -468,7 +468,8 @@ hours = sa.Table(
 )
 """How many runs of a schedule ended in an hour or a day, by outcome. The rows are kept when the runs are pruned."""
 
-# Not a column of the schedule: a write to the schedule's row changes the version that `end_alone` compares.
+# This is not a column of the schedule, because a write to the schedule's row changes the version that `end_alone`
+# compares.
 counted = sa.Table(
     "rqsched_counted",
     metadata,
@@ -500,8 +501,8 @@ audit_events = sa.Table(
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
 IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
-"""Whether an event records who requested it, or why. The event of a fire has neither. Canonical JSON writes the key
-exactly so."""
+"""Whether an event records who requested it, or why. The event of a fire has neither. Canonical JSON always writes the
+key in this way."""
 PartialIndex(
     "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
     where=IS_ASKED,
@@ -662,8 +663,8 @@ upstream_ends = sa.Table(
     sa.Column("upstream_id", Name),
     sqlite_with_rowid=False,
 )
-"""Ends of upstream runs, one row for each downstream: whether the downstream still has to react to the end, and how it
-did."""
+"""Ends of upstream runs, with one row for each downstream. A row says whether the downstream still has to react to the
+end, or how it reacted."""
 IS_OWED = upstream_ends.c.due_at.is_not(None)
 PartialIndex("ix_rqsched_upstream_ends_owed", upstream_ends.c.schedule_uid, upstream_ends.c.due_at, where=IS_OWED)
 sa.Index("ix_rqsched_upstream_ends_schedule_uid", upstream_ends.c.schedule_uid, upstream_ends.c.ended_at)
@@ -695,8 +696,8 @@ limits = sa.Table(
     sa.Column("rate_number", sa.Integer),
     sa.Column("rate_seconds", sa.Integer),
 )
-"""How many runs of a group may run at once, and how many may start in `rate_seconds`; NULL is no limit. The
-runs say which of them have a place. A grant of places locks the row of the group."""
+"""How many runs of a group may run at once, and how many may start in `rate_seconds`; NULL is no limit. The rows of
+runs show which runs have a place. A grant of places locks the row of the group."""
 
 limit_starts = sa.Table(
     "rqsched_limit_starts",
@@ -715,7 +716,7 @@ database_metadata = sa.Table(
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
-"""Named values about the database: its id, the tzdata version next times were computed with."""
+"""Named values about the database, such as its id, and the tzdata version with which next times were computed."""
 
 namespace_metadata = sa.Table(
     "rqsched_namespace_facts",
@@ -736,7 +737,7 @@ calendars = sa.Table(
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("edit", Uid, nullable=False),
     _text("exclude", "[]"),
-    # The time of the first change with which not every schedule has been planned yet.
+    # The time of the first change that some schedules are not planned with yet.
     sa.Column("since", Instant, nullable=False),
     sa.Column("is_planned", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("reaches", sa.String(10)),

@@ -1,8 +1,8 @@
 """The migrations: one file for each revision under `versions/`. `schema_version` runs them, and stores the revision in
 the table `rqsched_alembic_version`.
 
-A revision is written by hand and does not import `tables`, because it must keep the schema of its time. After adding
-one, set HEAD; a contract test compares the migrated schema with `tables` on every database.
+A revision is written by hand and does not import `tables`, because it must keep the schema of its time. If you add a
+revision, set HEAD. A contract test compares the migrated schema with `tables` on every database.
 """
 
 FIRST = "0005"

@@ -1,4 +1,4 @@
-"""The code that alembic runs around the migrations: it takes the open connection it is given, and its transaction."""
+"""The code that alembic runs around the migrations. It uses the given open connection and its transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rqsched.kernel.store.tables import metadata
 
 
 def _is_ours(name: str | None, kind: str, parents: object) -> bool:
-    """Leave tables of the application alone when differences are looked for."""
+    """Return whether a table is ours. Comparisons of schemas ignore the application's tables."""
     del parents
     return kind != "table" or name in metadata.tables
 

@@ -1,7 +1,7 @@
 """The tables of the first release, 0.1.
 
-Frozen from the release on: what `tables` says later reaches a database through a later revision. Builds before the
-release made the tables in five revisions, 0001 to 0005, of which this is the last; the others cannot be upgraded.
+This revision never changes after the release. Later changes of `tables` need a later revision. Builds before the
+release made the tables in five revisions, 0001 to 0005. A database at 0001 to 0004 cannot be upgraded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop every table, and what is in it."""
+    """Drop every table with its rows."""
     op.drop_table("rqsched_upstream_ends")
     op.drop_table("rqsched_limit_starts")
     op.drop_table("rqsched_limits")
@@ -644,7 +644,7 @@ def _create_limits() -> None:
         sa.Column("number", sa.Integer),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("changes", sa.Text, server_default="[]", nullable=False),
-        # How many attempts start in so many seconds.
+        # At most `rate_number` attempts start in any `rate_seconds`.
         sa.Column("rate_number", sa.Integer),
         sa.Column("rate_seconds", sa.Integer),
         sa.PrimaryKeyConstraint("limit_group", name=op.f("pk_rqsched_limits")),
@@ -683,7 +683,7 @@ def _create_upstream_ends() -> None:
 
 
 def _index_places(table: str, runs: str) -> None:
-    """Index the lines and places of limits; `runs` is the condition that a row runs, and so has a place."""
+    """Index the lines and places of limits. `runs` is the condition that a row is running, and so has a place."""
     key, is_limited = ["limit_group", "status"], "limit_group IS NOT NULL"
     pending = "status = 'pending' AND (granted_at IS NOT NULL OR passed_at IS NOT NULL)"
     is_in_line = f"{is_limited} AND status = 'pending' AND granted_at IS NULL AND passed_at IS NULL"
