@@ -101,7 +101,7 @@ class Calendars(Group):
     """The calendars of a client; see `rqsched.types.Calendars`."""
 
     def list(self) -> Sequence[Calendar]:
-        """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
+        """Return the calendars that schedules of the namespace may name, with shared calendars, sorted by name."""
         return self._client.send(get(path_of("calendars"), responses.calendars))
 
     def get(self, name: str, *, shared: bool | None = None) -> Calendar:
@@ -109,7 +109,8 @@ class Calendars(Group):
 
         Args:
             name: The name that schedules give in `exclude`.
-            shared: True finds only a calendar that all namespaces share, False only one of the namespace.
+            shared: True finds only a calendar that all namespaces share, False only a calendar of the
+                namespace.
         """
         return self._client.send(get(path_of("calendars", name), responses.calendar, sent({"shared": shared})))
 
@@ -122,7 +123,7 @@ class Calendars(Group):
 
         Args:
             name: The name that schedules give in `exclude`.
-            shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
+            shared: Delete the calendar that all namespaces share; over HTTP the token must see all namespaces.
             revision: Refuse to delete another revision.
             reason: Why; recorded with the caller.
         """
@@ -148,7 +149,7 @@ class Limits(Group):
     """The limits of a client; see `rqsched.types.Limits`."""
 
     def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[LimitDescription]:
-        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs.
+        """Read a page of a namespace's groups, sorted by name, with the numbers of their running and waiting runs.
 
         Args:
             limit: The size of a page; large items make shorter ones.
@@ -174,13 +175,13 @@ class Limits(Group):
         """Change how many runs of a group may run at once, or start in a window of time, or both. Return the group.
 
         Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
-        continue. If more runs run than a lowered number allows, no run begins until fewer run. The group records the
-        caller and the reason. Raises LimitNotFoundError.
+        continue. If more runs are running than the new number allows, no run begins until enough of them have ended.
+        The group records the caller and the reason. Raises LimitNotFoundError.
 
         Args:
             name: The name of the group, as in `limit` of a schedule.
             number: How many runs may run at once.
-            rate: How many attempts may start in any window of a length, such as `100/min`.
+            rate: How many attempts may start in any window of time, such as `100/min`.
             unset: `number` or `rate`, to remove that limit.
             reason: Why; recorded with the caller.
         """
@@ -207,7 +208,7 @@ class Namespaces(Group):
     """The namespaces of a client; see `rqsched.types.Namespaces`."""
 
     def usage(self) -> Usage:
-        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS."""
+        """Count a namespace's schedules and the bytes of their declarations. Also return its quota (RQSCHED_QUOTAS)."""
         return self._client.send(get(path_of("usage"), responses.usage))
 
 
@@ -231,17 +232,17 @@ class Operations(Sender):
         return self.send(get(path_of("load"), responses.one(Load), sent({"hours": hours})))
 
     def freeze(self, reason: str | None = None, *, everything: bool = False) -> Freeze:
-        """Let nothing begin from now on in a namespace, or in any (`everything`), until `thaw`. Idempotent.
+        """Let nothing begin in a namespace, or in all namespaces (`everything`), until `thaw`. Idempotent.
 
-        No fire, first attempt, retry, backfill or claim of an external worker begins, also of schedules that are
-        created meanwhile, and a start by hand raises FrozenError. Attempts that have begun continue, and so do their
-        targets; no overdue notification is made. Schedules can be changed meanwhile.
+        No fire, first attempt, retry, backfill or claim of an external worker begins, and a start by hand raises
+        FrozenError. This includes schedules that are created meanwhile. Attempts that have begun continue, and their
+        targets, too. No notification about an overdue schedule is made. Schedules can be changed.
 
         SQL stores the freeze of a namespace: fires and claims see it at once, even without Redis. Other processes
         refuse a start by hand within a second, or within 15 s if Redis does not answer. A freeze of everything is
-        stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once; processes that
-        learn it from a server that was down follow within 15 s. Raises DatabaseUnavailableError: for everything, only
-        when neither answers.
+        stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once. If one of the two
+        was down, processes that read only that one follow within 15 s. Raises DatabaseUnavailableError if SQL does not
+        answer; for everything, only if Redis does not answer, either.
 
         Args:
             reason: Shown with the freeze.
@@ -258,7 +259,7 @@ class Operations(Sender):
         )
 
     def frozen(self) -> Sequence[Freeze]:
-        """Return the current freezes: by whom, why and since when; that of everything first, then the newest.
+        """Return the current freezes: first the freeze of everything, then the newest. Each has who, why and when.
 
         Over HTTP, it leaves out the freezes of namespaces that the token does not see.
 
@@ -269,11 +270,11 @@ class Operations(Sender):
     def freezes(self, *, everything: bool = False) -> Sequence[Freeze]:
         """Return the current and past freezes of a namespace, or of `everything`, the newest first.
 
-        Each says when, by whom and why it began and ended. SQL stores the last 100 of each. A restored backup lacks the
-        thaws that were made after the backup.
+        Each says when, by whom and why it began and ended. SQL stores the last 100 freezes of each namespace and of
+        everything. A restored backup lacks the thaws that were made after the backup.
 
         Args:
-            everything: The freezes of everything, instead of those of one namespace.
+            everything: The freezes of everything, instead of the freezes of one namespace.
         """
         return self.send(get(path_of("freeze", "history"), responses.freezes, sent({"everything": everything})))
 
@@ -311,18 +312,20 @@ class Operations(Sender):
         cancel_pending: bool = False,
         reason: str | None = None,
     ) -> Thawed:
-        """Let a namespace, or `everything`, begin again. Paused schedules stay paused, and frozen namespaces frozen.
+        """End the freeze of a namespace or of `everything`. Paused schedules and frozen namespaces stay as they are.
 
-        Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
+        Due schedules fire by their own `missed` policy. The argument `missed` replaces it for all, however late they
+        are:
 
         - `one`: the oldest occurrence fires; the others are recorded as missed;
-        - `all`: the newest fire, up to its `missed_limit`; as `one` if `overlap` would not let each of them run;
-        - `none`: none fires; all are recorded as missed. With `since`, those before that instant fire by the policy
-          all the same: after a restore, only later ones may have run already.
+        - `all`: the newest occurrences fire, up to the schedule's `missed_limit`. If `overlap` would not let each of
+          them run, `all` is the same as `one`;
+        - `none`: no occurrence fires; all are recorded as missed. With `since`, occurrences before that instant still
+          fire by the policy, because after a restore only later occurrences may have run already.
 
-        With `cancel_pending`, every run that waits for an attempt to begin is cancelled. Both happen before anything
-        can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
-        Due occurrences and waiting runs begin within 20 s. Without a freeze nothing is done. Raises
+        With `cancel_pending`, every run that waits for an attempt to begin is cancelled. All this is written before
+        anything can begin, in one transaction per schedule. If the thaw is interrupted, the freeze continues: call
+        `thaw` again. Due occurrences and waiting runs begin within 20 s. If there is no freeze, nothing is done. Raises
         InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
 
         Args:

@@ -81,7 +81,7 @@ _PARTS = {
 def parts_of(surface: str) -> list[ModuleType]:
     """Import the modules that features add to a surface: `http` has their routers, `page` their pages.
 
-    Modules of commands are not among them: `rqsched.cli.app` has their names and imports each at its first use.
+    Modules of commands are not included, because `rqsched.cli.app` has their names and imports each at its first use.
     """
     return [import_module(f"rqsched.{name}") for name in _PARTS[surface]]
 

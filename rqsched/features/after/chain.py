@@ -1,9 +1,9 @@
 """Following: start a run of a downstream schedule when a run of its upstream schedule ends.
 
 The transaction that ends the upstream's run also writes a row for each downstream schedule (`features/after/store.py`).
-Until this row has an outcome, the end is owed to the downstream schedule. To follow an end means to give it its
-outcome: usually a run of the downstream schedule. The process that wrote the row does so at once. If that process dies
-or fails, the next pass of reconcile follows the end.
+An end is owed to a downstream schedule until this row has an outcome. To follow an end means to write its outcome:
+usually, a run of the downstream schedule is started. The process that wrote the row follows the end at once. If that
+process dies or fails, the next pass of reconcile follows the end.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class After(Feature):
         If a start fails, the error is logged, and a later pass of reconcile starts the run.
         """
         committed, parts = [one for one in changes if owes(one)], self._parts
-        # An empty Change may repeat a commit whose answer or process was lost. Its ends may still be owed.
+        # After an empty Change, look for owed ends, too. An earlier commit may have written them, but its answer was
+        # lost or its process died.
         ended = {one.after.uid for one in committed if ended_runs(one) or one.drops_retries or one.before is one.after}
         resumed = [one.after.uid for one in committed if one.owed_again is not None]
         if not (ended or resumed) or parts.freezes.is_all_frozen:
@@ -105,13 +106,13 @@ class After(Feature):
             told = "the downstream schedules of %d schedules start their runs later: %s"
             _log.warning(told, len(ended), error, extra={"action": "follow_failed"})
 
-    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - owed ends have their due times
-        """Follow the ends that the processes that wrote them could not follow."""
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass handles all ends that are due
+        """Follow the ends that are still owed because a process died or failed."""
         return [Section(Stage.RUNS, unless_all_frozen(self._parts, start_owed(self._parts)))]
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Follow the ends owed to several schedules in one transaction. If that fails, use one for each schedule.
+    """Follow the ends owed to several schedules in one transaction. If that fails, use one transaction for each.
 
     A schedule that another process has locked comes last, in a separate transaction. With `skip_locked` it is left to a
     pass of reconcile. So a schedule that is locked, or fails, does not delay the others.
@@ -137,7 +138,7 @@ UNFOLLOWED = "schedule %s comes after another schedule, and cannot start its run
 
 
 def follow_one(parts: Parts, uid: str, *, skip_locked: bool = False) -> bool:
-    """Give each due end that is owed to a schedule its outcome. Return whether there was such an end.
+    """Follow each due end that is owed to a schedule. Return whether there was such an end.
 
     If this fails, the error is recorded and raised. The ends are tried again later, without a limit of tries.
     """
@@ -165,7 +166,7 @@ def _put_off(parts: Parts, uid: str, error: str, connection: Connection) -> None
 
 def _follow_some(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> tuple[int, list[Change]]:
     """Follow the oldest due ends that are owed to these schedules, in one transaction; see `_follow`."""
-    # In the process that ended the upstream's run, this span is that of the run's attempt.
+    # In the process that ended the upstream's run, this is the span of the run's attempt.
     span = None if parts.tracing is None else parts.tracing.traceparent
     asked = None if span is None else CommandContext(traceparent=span)
     decide = partial(decide_after, env=parts.settings.environment, asked=asked)
@@ -181,7 +182,7 @@ def start_owed(parts: Parts) -> Iterator[Recovered]:
 
 
 def follow_frozen(parts: Parts, uid: str, thaw: Thaw, asked: CommandContext) -> Change | None:
-    """Follow all ends owed to a schedule as one end, at a thaw. Return the Change, or None without such ends."""
+    """At a thaw, follow all ends owed to a schedule as one end. Return the Change, or None without such ends."""
     decide = partial(decide_after, env=parts.settings.environment, asked=asked, thaw=thaw)
     _, written = _follow(parts, [uid], decide, is_frozen=True)
     return written[0] if written else None

@@ -32,14 +32,14 @@ from rqsched.kernel.decide.reasons import SkipReason
 TOGETHER = 50
 """The most downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
-"""The most characters that are stored of the error of a failed try to give an end its outcome."""
+"""The most characters that are stored of the error of a failed try to follow an end."""
 
 
 class Followed(StrEnum):
     """The outcome of an upstream end for a downstream schedule."""
 
     STARTED = "started"
-    """The end created a run. The run may wait for the run ahead of it."""
+    """The end created a run. The run may wait for an earlier run of its schedule."""
     SKIPPED = "skipped"
     """The end started no run. An event of the downstream schedule has the reason."""
     MISSED = "missed"
@@ -63,13 +63,14 @@ class UpstreamEnd:
     ended_at: datetime
     """When the run ended."""
     due_at: datetime | None
-    """When the end is due for its outcome; None if it has its outcome."""
+    """When the end is to be followed; None if it has its outcome."""
     tries: int = 0
-    """How many tries to give the end its outcome have failed."""
+    """How many tries to follow the end have failed."""
     error: str | None = None
     """The error of the last failed try; None without a failed try."""
     followed: str | None = None
-    """The outcome, a `Followed`; None while the end has none. After a pause an end may be due again with `missed`."""
+    """The outcome, a `Followed`; None while the end has none. It stays `missed` while a resume makes the end due
+    again."""
     followed_at: datetime | None = None
     """When the end got its outcome; None while it waits."""
     upstream_id: str | None = None
@@ -82,7 +83,7 @@ class UpstreamEnd:
 
 
 class Thaw(NamedTuple):
-    """The end of a freeze."""
+    """The options of a thaw for the ends that came during the freeze."""
 
     missed: MissedPolicy | None = None
     """The policy for the ends that came during the freeze; None means the policy of each schedule."""
@@ -126,7 +127,7 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Give each end that is owed to a schedule its outcome. Return the outcomes by the uid of the run that ended.
+    """Decide the outcome of each end that is owed to a schedule. Return the outcomes by the uid of the ended run, too.
 
     Each end starts a run if the overlap policy allows it. A paused schedule stores the newest end for its resume. After
     a freeze (`thaw`), all ends that came during the freeze count as one. `runs` are the schedule's open runs.
@@ -207,14 +208,15 @@ def _miss(
 
 
 def next_try_at(end: UpstreamEnd, now: datetime) -> datetime:
-    """Return when a failed end is tried again. There is no limit of tries."""
+    """Return when an end is tried again after a failed try. There is no limit of tries."""
     return now + backoff(FIRE_BACKOFF, end.tries + 1, interval=timedelta(seconds=1))
 
 
 def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) -> None:
     """Check that none of these schedules comes after itself. Raises UpstreamError, which names the cycle.
 
-    `upstreams` has the upstream's id of each of these schedules and of each schedule upstream of them.
+    `upstreams` maps the id of each of these schedules, and of each schedule upstream of them, to the id of its
+    upstream.
     """
     in_none = set[str]()
     for first in schedule_ids:

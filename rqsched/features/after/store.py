@@ -107,7 +107,7 @@ def _record(connection: Connection, upstream: Schedule, ended: Iterable[Run]) ->
 
 
 def _on(text: str) -> str | None:
-    """Return which ends count for a downstream schedule, from its spec as JSON; None if it has times of its own.
+    """Return which ends count for a downstream schedule, from its spec as JSON; None if the spec has its own times.
 
     If the spec cannot be read (a newer release wrote it), every end counts. So an unreadable spec never prevents the
     end of an upstream's run. The end is owed, and the error is reported later, for the downstream schedule.
@@ -130,7 +130,7 @@ def owed_to(connection: Connection, upstream_uids: Sequence[str]) -> list[str]:
 
 
 def read_owed(connection: Connection, schedule_uid: str, now: datetime | None, limit: int) -> list[UpstreamEnd]:
-    """Read the ends that are owed to a locked schedule, oldest first: those due by `now`, or all if it is None."""
+    """Read the ends that are owed to a locked schedule and due by `now` (None: all of them), oldest first."""
     mine = [upstream_ends.c.schedule_uid == schedule_uid, IS_OWED]
     if now is not None:
         mine.append(upstream_ends.c.due_at <= now)
@@ -162,7 +162,7 @@ def run_after(connection: Connection, end: UpstreamEnd) -> Run | None:
 
 
 class Linked(NamedTuple):
-    """An upstream or downstream schedule of a run, with its own run."""
+    """A schedule upstream or downstream of a run, with the schedule's own run."""
 
     schedule_id: str
     """The schedule's id."""
@@ -214,7 +214,7 @@ def forget(connection: Connection, schedule_uid: str) -> None:
 
 
 def put_off(connection: Connection, ends: Iterable[tuple[UpstreamEnd, datetime]], error: str) -> None:
-    """Write why ends could not get their outcome, and when each is tried again."""
+    """Record why ends could not be followed, and when each is tried again."""
     for end, due_at in ends:
         is_it = upstream_ends.c.run_uid == end.run_uid, upstream_ends.c.schedule_uid == end.schedule_uid
         moved = sa.update(upstream_ends).where(*is_it, IS_OWED)
@@ -259,9 +259,9 @@ def gone(connection: Connection, namespace: str | None, limit: int) -> list[Sche
 def late(
     connection: Connection, namespace: str | None, before: datetime, limit: int
 ) -> list[tuple[Schedule, str | None]]:
-    """Read the schedules with owed ends from before an instant, ordered by their oldest such end.
+    """Read the schedules with owed ends from before an instant, sorted by the oldest of these ends.
 
-    Each is returned with the last error of that end, or None.
+    Each schedule is returned with the last error of that end, or None.
     """
     mine = [] if namespace is None else [schedules.c.namespace == namespace]
     columns = *SELECT_SLIM_SCHEDULES.selected_columns, upstream_ends.c.error

@@ -1,4 +1,4 @@
-"""Upstreams: check that they exist and form no cycle, and mark their rows, because other schedules come after them.
+"""Upstreams: check that they exist and form no cycle, and mark their rows as upstreams.
 
 The caller's operation has locked the upstreams that it names, and has locked the namespace against other changes of
 upstreams (`operations.lock_declared`).

@@ -1,4 +1,4 @@
-"""`scheduler.backfills` lists and stops the backfills of all schedules. A schedule's handle starts one."""
+"""`scheduler.backfills` lists and stops the backfills of all schedules. The handle of a schedule starts a backfill."""
 
 from __future__ import annotations
 

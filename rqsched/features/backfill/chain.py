@@ -1,4 +1,4 @@
-"""Backfills: fire the occurrences of a past range on request, in chunks of one transaction each.
+"""Backfills: fire the occurrences of a past range on request, in chunks. Each chunk is one transaction.
 
 The row of a backfill in `rqsched_backfills` holds its cursor and progress. The transaction that writes the runs of a
 chunk also moves the cursor. So a process that continues after a crash starts where the last commit ended, and no
@@ -59,14 +59,14 @@ of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a dispatcher tha
 Pause = Callable[[], object]
 """A function that is called between two chunks, while no row is locked."""
 _CONTINUING = threading.BoundedSemaphore(2)
-"""The most backfills that this process continues at once in the background; further ones wait."""
+"""The most backfills that this process continues at once in the background; further backfills wait."""
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
 """The occurrences of one chunk of a dry run."""
 
 
 class Backfills(Feature):
-    """Backfills."""
+    """Continue interrupted backfills in each pass of reconcile."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -91,7 +91,7 @@ class BackfillRange(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None without both."""
     rerun: Rerun | None = None
-    """Which occurrences with a run are run again; None means that none is."""
+    """Which occurrences that already have a run are run again; None means none of them."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:
@@ -264,7 +264,7 @@ def _stood_for(connection: Connection, schedule: Schedule, start_at: datetime, e
 
 
 def _pruned_to(connection: Connection, schedule: Schedule, rerun: str | None) -> datetime | None:
-    """Return the newest pruned occurrence. Up to it, occurrences are assumed to have run.
+    """Return the newest pruned occurrence. All occurrences up to this one are assumed to have run.
 
     Return None if no history was pruned, or if such occurrences are to run again.
     """
@@ -378,7 +378,10 @@ def resume(
 
 
 def resume_backfills(runtime: Runtime, pause: Pause) -> Iterator[Recovered]:
-    """Continue backfills whose process died. Each chunk is one step of the pass; between steps due schedules fire."""
+    """Continue backfills whose process died.
+
+    Each chunk is a step of the pass; between two steps, due schedules fire.
+    """
     before = runtime.now() - runtime.settings.repair_grace
     for uids in pages_unfrozen(runtime, partial(backfills.interrupted, before=before)):
         for uid in uids:

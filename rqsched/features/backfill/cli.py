@@ -1,4 +1,4 @@
-"""The command `backfill`: fire a past range; show a row for each occurrence and the counts of outcomes."""
+"""The command `backfill`: fire the occurrences of a past range, and show a row for each and the counts of outcomes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A schedule's backfill is started at `/schedules/{schedule_id}/backfill/`; `/backfills/` has those of all schedules.
+"""`/schedules/{schedule_id}/backfill/` starts a backfill, and `/backfills/` lists the backfills of all schedules.
 
-A small backfill completes within its request; a large one continues after the response and can be polled. Its row in
-SQL owns the progress: when this process ends, reconcile continues it.
+A small backfill completes within its request. A large backfill continues after the response and can be polled. Its
+progress is stored in SQL, so reconcile continues it after this process has ended.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ router = routes(OPERATIONS, "backfills")
 def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: BackfillRequest, request: Request) -> Response:
     """Fire the occurrences of [start, end) that have passed and have no run yet.
 
-    Up to 500 complete within the request (200, with a row each); more continue after the response (202, see Location).
-    A dry run counts all of them, and has rows for the first 500.
+    If there are at most 500, all fire within the request, and the response is 200 with a row for each. If there are
+    more, the response is 202, and the backfill continues after it (see Location). A dry run counts all occurrences, and
+    has rows for the first 500.
     """
     overlap = None if body.overlap is None else OverlapPolicy.of(body.overlap)
     rerun = None if body.rerun is None else Rerun.of(body.rerun)

@@ -44,9 +44,9 @@ class Backfill:
     attempted: int = 0
     """The number of occurrences processed so far."""
     started: int = 0
-    """Runs made pending."""
+    """The number of runs that were started."""
     buffered: int = 0
-    """The number of runs that were added as waiting for another run."""
+    """The number of runs that were created to wait for another run."""
     skipped: int = 0
     """The number of occurrences that started no run."""
     already_run: int = 0
@@ -56,7 +56,7 @@ class Backfill:
     context: str | None = None
     """The CommandContext as JSON; None if none was given."""
     rerun: str | None = None
-    """A `Rerun`: which occurrences with a run are run again; None means that none is."""
+    """A `Rerun`: which occurrences that already have a run are run again; None means none of them."""
 
     @property
     def is_done(self) -> bool:
@@ -92,10 +92,13 @@ def page(
     limit: int,
     cursor: str | None,
 ) -> Page[Backfill]:
-    """Read a page of a namespace's backfills, newest first, in the order of their uids, which begin with the time."""
+    """Read a page of a namespace's backfills, newest first.
+
+    Their uids give the order, because uids begin with the time.
+    """
     statement, of = sa.select(*_COLUMNS), ("backfills", namespace, schedule_id)
     if schedule_id is not None:
-        # If only one schedule had this id, deleted ones included, an index has the order of its backfills.
+        # If only one schedule ever had this id (deleted schedules count), an index has its backfills in order.
         of_id, of_schedule = incarnations(namespace, schedule_id), backfills.c.schedule_uid
         uids = connection.execute(of_id.limit(2)).scalars().all()
         statement = statement.where(of_schedule == uids[0] if len(uids) == 1 else of_schedule.in_(of_id))

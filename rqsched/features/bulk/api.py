@@ -1,13 +1,13 @@
-"""One operation on the many schedules that match a filter, each in a separate transaction, in chunks.
+"""Apply one operation to all schedules that match a filter, in chunks, each schedule in a separate transaction.
 
-The caller drives the chunks. The schedules are counted first. Each chunk then does the next of them, in the order in
-which they were created, and returns a cursor for the chunk after it. The cursor holds all that the next chunk must
-know, so nothing is stored between chunks. It is accepted only with the operation, filters and parameters of the count.
+The schedules are counted first. Each chunk then changes the next schedules, in the order of their creation, and returns
+a cursor. The caller starts the next chunk with this cursor, so nothing is stored between chunks. A cursor is accepted
+only with the operation, filters and parameters of the count.
 
-A chunk may be sent again when its answer is lost. Its triggers find the runs that they started. Its other schedules do
-not match any more, or are already as the operation leaves them, with three exceptions. A schedule that somebody resumed
-meanwhile is paused again (and the other way round). `skip_next` counts from now: once a skipped occurrence has passed,
-it skips one more. A trigger that the overlap policy skipped is tried again, and may start a run.
+If the answer of a chunk is lost, the caller may send the chunk again. A repeated trigger finds the run that it started.
+The other operations change nothing the second time. There are three exceptions. A schedule that somebody has resumed
+meanwhile is paused again, and the reverse. `skip_next` counts from now: for each skipped occurrence that has passed, it
+skips one more. A trigger that the overlap policy skipped is tried again, and may start a run.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from rqsched.kernel.queries.schedules import Filters, Position, place_of
 from rqsched.when.timeline import require_utc
 
 DEFAULT_BOUND = 500
-"""The most schedules of one bulk operation, unless the caller raises it."""
+"""The most schedules of one bulk operation, unless the caller raises the bound."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
-"""The operations of `scheduler.bulk`, and the status that each applies to by default."""
+"""The operations of `scheduler.bulk`, each with the status of the schedules to which it applies by default."""
 CHUNK = 100
 """The most schedules that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
 CHUNK_TIME = timedelta(seconds=2)
@@ -72,19 +72,20 @@ class Bulk(NamedTuple):
     note: str | None = None
     """A note for the next operator, left by pause and resume."""
     on_resume: OnResume | None = None
-    """Where a resume, or a pause with `until`, continues; None means the policy of each schedule."""
+    """Where schedules continue after a resume or after a pause with `until`; None means the policy of each schedule."""
     until: datetime | None = None
     """When a pause ends by itself; None if a person has to end it."""
     overlap: OverlapPolicy | None = None
     """The overlap policy of a trigger; None means the policy of each schedule."""
     idempotency_key: str | None = None
-    """With the same key, a repeated trigger starts no second run of a schedule. None means a key of the operation."""
+    """With the same key, a repeated trigger starts no second run of a schedule. None means a key of this bulk
+    operation."""
     context: CommandContext | None = None
     """The caller, for the audit events."""
     force: bool = False
     """Whether a trigger starts runs of paused schedules, too."""
     skips: int = 1
-    """How many of the next occurrences of each `skip_next` skips."""
+    """How many of its next occurrences each schedule skips after `skip_next`."""
 
     @classmethod
     def of(
@@ -100,7 +101,7 @@ class Bulk(NamedTuple):
         count: int = 1,
         context: CommandContext | None = None,
     ) -> Bulk:
-        """Return an operation on all schedules that match, from the given parameters."""
+        """Return a bulk operation with the given parameters."""
         if operation not in OPERATIONS:
             raise InvalidInputError("operation", f"{operation!r} is not one of {', '.join(OPERATIONS)}")
         return cls(
@@ -218,7 +219,7 @@ def identity_of(bulk: Bulk, filters: Filters, *, dry_run: bool) -> str:
 
 
 def _counted(filters: Filters, end_at: datetime) -> Filters:
-    """Return the filters without the schedules that are created from `end_at` on."""
+    """Return the filters, restricted to schedules that were created before `end_at`."""
     return replace(filters, created_until=min(end_at, filters.created_until or end_at))
 
 
@@ -236,7 +237,7 @@ def count_matching(runtime: Runtime, filters: Filters, of: object) -> BulkProgre
 def do_chunk(
     runtime: Runtime, bulk: Bulk, filters: Filters, cursor: str, *, of: object, dry_run: bool = False
 ) -> BulkProgress:
-    """Do the operation to the next schedules that match, at most `CHUNK` of them and for about `CHUNK_TIME`.
+    """Apply the operation to the next schedules that match: to at most `CHUNK`, and for about `CHUNK_TIME`.
 
     Raises InvalidLimitError for the cursor of an operation other than `of`.
     """
@@ -262,22 +263,22 @@ def do_chunk(
 
 
 class BulkOperations(Group):
-    """The operations on every schedule that `list` shows with the same filters, in chunks.
+    """Operations on all schedules that `scheduler.list` returns for the same filters, in chunks.
 
     >>> for progress in scheduler.bulk.pause(labels={"team": "billing"}, reason="the bank is away"):
     ...     print(f"{progress.done} of {progress.matched}")
     0 of 0
 
-    The first step of the iteration is the count, with nothing done. Each other step does one chunk: at most a hundred
-    schedules in about two seconds, each schedule in a separate transaction; in a dry run at most 500. Schedules that
-    are created after the count are left out. A schedule that refuses, or that changed meanwhile, has a row with the
-    outcome `skipped`. InvalidLimitError is raised, with nothing done, when more than `bound` are counted.
+    The first step of the iteration only counts. If it counts more than `bound` schedules, it raises InvalidLimitError.
+    Each other step does one chunk: at most a hundred schedules in about two seconds, each schedule in a separate
+    transaction. In a dry run, a chunk has at most 500 schedules. Schedules that are created after the count are left
+    out. If a schedule refuses the operation or has changed meanwhile, its row has the outcome `skipped`.
 
-    Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as `cursor`:
-    the next chunk is done at once. Other filters or parameters are refused. A cursor may be passed again after a
-    failure: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is paused again,
-    `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap policy
-    skipped may start a run now.
+    Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as `cursor`.
+    Then the first step does the next chunk. Other filters or parameters are refused. After a failure, the same cursor
+    may be passed again: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is
+    paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap
+    policy skipped may start a run now.
     """
 
     def pause(
@@ -364,7 +365,7 @@ def begin(
     bound: int = DEFAULT_BOUND,
     cursor: str | None = None,
 ) -> Iterator[BulkProgress]:
-    """Begin a bulk operation, or go on with one at its cursor; see `BulkOperations`. The filters are ListFilters."""
+    """Begin a bulk operation, or continue one at its cursor; see `BulkOperations`. The filters are ListFilters."""
     bulk.require(runtime.now())
     if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
         raise InvalidLimitError("bound", "must be a whole number from 1 on")

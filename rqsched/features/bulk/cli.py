@@ -1,4 +1,4 @@
-"""The commands `bulk ...`: one operation on every schedule that matches, a row each, and the counts of outcomes."""
+"""The commands `bulk ...`: apply one operation to every schedule that matches, and show the outcome of each."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def skip(
 def _do(
     session: Session, operation: Callable[..., Iterator[BulkProgress]], chosen: Chosen, **arguments_of_it: Any
 ) -> None:
-    """Do it, a chunk at a time, and show the outcomes; exit code 4 when one was skipped, 130 after Ctrl-C."""
+    """Do the operation chunk by chunk, and show the outcomes.
+
+    The exit code is 4 if a schedule was skipped, and 130 after Ctrl-C.
+    """
     page_token, dry_run = arguments.given_text("--page-token", chosen.page_token), chosen.dry_run
     chunks = operation(
         dry_run=dry_run,
@@ -120,7 +123,8 @@ def _drive(
 ) -> tuple[list[BulkRow], str | None, BaseException | None]:
     """Do the chunks until the last one, Ctrl-C or an error; returns the rows, the cursor of the next chunk, the error.
 
-    A second Ctrl-C is such an error: it ends the command at once. Raises the error of a command that cannot go on.
+    A second Ctrl-C is such an error: it ends the command at once. If there is no cursor to go on with, the error is
+    raised.
     """
     rows, stops, failed = list[BulkRow](), list[int](), None
     before = signal.getsignal(signal.SIGINT)

@@ -29,12 +29,12 @@ BulkOperation = Annotated[Literal["pause", "resume", "trigger", "skip-next"], Pa
 def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> Response:
     """Pause, resume, trigger or skip the next occurrences of every schedule that matches, one chunk for each request.
 
-    The first request, without `cursor`, only counts the schedules; more than `bound` is 422. Then send the same body
-    with the `next_cursor` of each response as `cursor`, until it is null: each request handles some schedules, each in
-    a separate transaction. If its filters or parameters differ from those of the first request, it is 422. Send a
-    request again when its response is lost: triggers find the runs that they started. But a schedule that somebody
-    resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence that has passed, and a
-    trigger that the overlap policy skipped may start a run now.
+    The first request, without `cursor`, only counts the schedules. If more than `bound` match, the response is 422.
+    Then send the same body with the `next_cursor` of each response as `cursor`, until it is null: each request handles
+    some schedules, each in a separate transaction. If the filters or parameters differ from the first request, the
+    response is 422. If a response is lost, send the request again: triggers find the runs that they started. But a
+    schedule that somebody resumed meanwhile is paused again, `skip-next` skips one more for each skipped occurrence
+    that has passed, and a trigger that the overlap policy skipped may start a run now.
     """
     asked = Bulk.of(
         operation.replace("-", "_"),

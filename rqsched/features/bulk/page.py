@@ -1,7 +1,7 @@
 """Actions on several schedules: on schedules that the viewer chose, or on all that match the list's filters.
 
-An action on all that match runs in chunks. Its page shows the progress, and its form does the next chunk. The form
-holds the cursor and the outcomes so far; the server stores nothing.
+An action on all that match runs in chunks. Its page shows the progress, and the form on the page starts the next chunk.
+The form holds the cursor and the outcomes so far; the server stores nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rqsched.kernel.queries.schedules import Filters
 MOST_CHOSEN = 500
 """The most schedules that a viewer may choose one by one."""
 _NAMED = 10
-"""The most schedules that the question names."""
+"""The most schedules that the question before the action names."""
 _SKIPPED = 50
 """The most skipped schedules that are named with their reason. The others are only counted."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
-"""The fields of a question that each chunk needs again."""
+"""The fields with the viewer's choices, which each chunk needs again."""
 
 
 def ask(visit: Visit) -> Response:
-    """Ask about the chosen schedules, or about all that match. After the confirmation, do the action."""
+    """Ask the viewer to confirm an action on the chosen schedules, or on all that match. Then do the action."""
     action = actions.named(visit.form.get("action", ""))
     require_role(visit.principal, action.role)
     if action.name == "backfill":

@@ -1,4 +1,4 @@
-"""The calendars of applications and commands: `scheduler.calendars`."""
+"""`scheduler.calendars`: read and change calendars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_USERS = 1_000
 
 
 class Calendars(Group):
-    """Named exclusions that many schedules use: of a namespace, or shared by all.
+    """Named exclusions that many schedules use. A calendar belongs to one namespace, or all namespaces share it.
 
     >>> calendar = scheduler.calendars.set("holidays", ["2026-12-25/2026-12-26", "2027-01-01"])
     >>> scheduler.create("report", "invoice-sync", Cron("0 6 * * *"), exclude=["holidays", "Sat, Sun"]).schedule_id
@@ -45,11 +45,11 @@ class Calendars(Group):
         """Create a calendar, or replace what it holds; idempotent.
 
         `exclude` are dates, ranges of dates and weekly windows, at most 5 000, in the form of the option `exclude`;
-        each schedule reads them in its own time zone. Every schedule that names the calendar is planned again before
-        this returns; if this process dies meanwhile, the rest are by their next fire. Occurrences that are due already
-        keep their fire. `reaches` is the last day that the calendar covers: doctor warns before it. With `revision`,
-        only that revision is replaced; 0 only creates. Raises CalendarChangedError, InvalidSpecError and
-        InvalidIdError.
+        each schedule reads them in its own time zone. Before this returns, every schedule that names the calendar gets
+        a new next time. If this process dies meanwhile, the other schedules get theirs before they fire next.
+        Occurrences that are due already still fire. `reaches` is the last day that the calendar covers: doctor warns
+        before that day. With `revision`, only this revision is replaced; 0 means that the calendar must not exist.
+        Raises CalendarChangedError, InvalidSpecError and InvalidIdError.
         """
         of = self._of(namespace, shared=shared)
         require_note(description, "description")
@@ -65,7 +65,7 @@ class Calendars(Group):
 
         Args:
             name: The name that schedules give in `exclude`.
-            shared: True finds only a calendar that all namespaces share, False only one of the namespace.
+            shared: True finds only a calendar that all namespaces share, False only a calendar of the namespace.
             namespace: The namespace; default that of the scheduler.
         """
         where = self._of(namespace, shared=False)
@@ -93,7 +93,7 @@ class Calendars(Group):
         return found
 
     def list(self, *, namespace: str | None = None) -> builtins.list[Calendar]:
-        """Return the calendars that schedules of the namespace may name, by name: its own and the shared ones."""
+        """Return the calendars that schedules of the namespace may name, with shared calendars, sorted by name."""
         where = self._of(namespace, shared=False)
         found: builtins.list[Calendar] = self.runtime.database.read(
             lambda connection: store.find_all(connection, where, 2 * chain.MAX_CALENDARS)
@@ -115,7 +115,7 @@ class Calendars(Group):
 
         Args:
             name: The name that schedules give in `exclude`.
-            shared: Delete the one that all namespaces share; over HTTP the token must see all of them.
+            shared: Delete the calendar that all namespaces share; over HTTP the token must see all namespaces.
             namespace: The namespace; default that of the scheduler.
             revision: Refuse to delete another revision.
             context: The caller, for the log.
@@ -128,16 +128,19 @@ class Calendars(Group):
     def used_by(
         self, calendar: Calendar, *, namespaces: Collection[str] | None = None
     ) -> builtins.list[tuple[str, str]]:
-        """Return the namespace and id of each schedule that names it, except deleted ones; the first thousand.
+        """Return the namespace and id of each schedule that names a calendar; at most a thousand.
 
-        `namespaces` restricts the schedules; None is all.
+        Deleted schedules are left out. `namespaces` restricts the schedules; None means all namespaces.
         """
         find = partial(store.users, namespace=calendar.namespace, name=calendar.name, limit=MAX_USERS, among=namespaces)
         found: builtins.list[tuple[str, str]] = self.runtime.database.read(find)
         return found
 
     def history(self, calendar: Calendar) -> builtins.list[dict[str, Any]]:
-        """Return its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
+        """Return the last 50 changes of a calendar, the newest first.
+
+        Each has `revision`, `at`, `by`, `reason`, `added` and `removed`.
+        """
         found: builtins.list[dict[str, Any]] = self.runtime.database.read(
             lambda connection: store.changes_of(connection, calendar.namespace, calendar.name)
         )

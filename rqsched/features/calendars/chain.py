@@ -1,12 +1,12 @@
-"""Change calendars, and plan the schedules that name a changed calendar again.
+"""Change calendars, and after a change plan the schedules that name the calendar again.
 
 To plan a schedule means to compute its next time. The change of a calendar is one transaction. After it, the schedules
-are planned in batches. Planning may take long, so nothing is locked meanwhile, and a plan is written only if its
+are planned in batches. Planning may take long, so nothing is locked meanwhile, and a plan is written only if the
 schedule has not changed since it was read.
 
 If a process dies after the change of a calendar, a schedule still does not fire on an excluded day. Each fire and each
-operation compares the calendars with those of the schedule's last plan, and first plans the schedule again if they
-differ. A pass of reconcile plans the schedules that are left.
+operation compares the calendars with the calendars of the schedule's last plan. If they differ, it first plans the
+schedule again. A pass of reconcile plans the schedules that are left.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def delete_calendar(
 
 
 def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
-    """Plan the schedules of changed calendars again, if the process of the change has died before it planned all."""
+    """Plan schedules again if a process changed their calendar and died before it had planned them."""
     before = runtime.now() - runtime.settings.repair_grace
     for calendar in runtime.database.read(partial(calendars.unplanned, before=before)):
         for batch in plan_again(runtime, calendar):
@@ -252,11 +252,11 @@ def apply_changed_calendars(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def plan_again(runtime: Runtime, calendar: Calendar, before: Calendar | None = None) -> Iterator[Planned]:
-    """Plan every schedule again that names a calendar and was planned before its change, one transaction per batch.
+    """Plan again every schedule that names a calendar and was planned before the calendar's change, batch by batch.
 
-    `before` is the calendar before its change, if known. If all schedules are planned, this is recorded in the
-    calendar. If a schedule could not be planned, or is of a newer release, nothing is recorded, and passes of reconcile
-    try again.
+    Each batch is one transaction. `before` is the calendar before its change, if known. If all schedules are planned,
+    this is recorded in the calendar. If a schedule could not be planned, or is of a newer release, nothing is recorded,
+    and passes of reconcile try again.
     """
     was = () if before is None else (before,)
     is_whole = True
@@ -283,7 +283,7 @@ def _page(runtime: Runtime, calendar: Calendar, after: str | None) -> tuple[list
 
 
 def _left(runtime: Runtime, calendar: Calendar) -> bool:
-    """Return whether schedules are left to plan. Schedules of a newer release are left to processes of that release."""
+    """Return whether some schedules are still unplanned, such as schedules of a newer release."""
     uids, cursor = _page(runtime, calendar, None)
     while not uids and cursor is not None:
         uids, cursor = _page(runtime, calendar, cursor)

@@ -1,4 +1,7 @@
-"""Calendars of the namespace, and shared ones, which only a principal that sees every namespace may change."""
+"""`/calendars/`: calendars of the namespace, and shared calendars.
+
+Only a principal that sees every namespace may change a shared calendar.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +67,14 @@ class CalendarRequest(
 
 
 class CalendarResponse(Schema):
-    """A calendar as it is."""
+    """A calendar."""
 
     name: str
     """Its name."""
     shared: bool
     """Whether schedules of every namespace may name it."""
     namespace: str | None
-    """The namespace it belongs to; null for a shared one."""
+    """The namespace of the calendar; null for a shared calendar."""
     revision: int
     """Grows by one with every change."""
     exclude: list[str]
@@ -94,7 +97,7 @@ class CalendarsResponse(Schema):
     """The calendars that schedules of a namespace may name."""
 
     items: list[CalendarResponse]
-    """By name; at most 1000."""
+    """The calendars, sorted by name; at most 1000."""
 
 
 class CalendarUser(Schema):
@@ -110,7 +113,7 @@ class CalendarUse(CalendarResponse):
     """A calendar with its users and its history."""
 
     used_by: list[CalendarUser]
-    """The schedules that name it, of the namespaces that the caller sees; at most 1000."""
+    """The schedules that name the calendar, in namespaces that the caller sees; at most 1000."""
     history: list[dict[str, Any]]
     """Its newest 50 changes, the newest first: `revision`, `at`, `by`, `reason`, `added` and `removed`."""
 

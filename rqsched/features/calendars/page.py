@@ -29,9 +29,9 @@ class Day(NamedTuple):
     date: date
     """The date."""
     is_out: bool
-    """Whether it is excluded whole."""
+    """Whether the whole day is excluded."""
     is_part: bool
-    """Whether a part of it is."""
+    """Whether a part of the day is excluded."""
 
 
 def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
@@ -86,7 +86,7 @@ def change(visit: Visit) -> Response:
 
 
 def delete(visit: Visit) -> Response:
-    """Delete a calendar that nothing names."""
+    """Delete a calendar that no schedule names."""
     found = _found(visit)
     try:
         _require_may_change(visit, found)
@@ -105,7 +105,7 @@ def _found(visit: Visit, name: str | None = None) -> Calendar:
 
 
 def _users(visit: Visit, calendar: Calendar) -> list[tuple[str, str]]:
-    """Return the schedules that name it, of the namespaces that the viewer sees."""
+    """Return the schedules that name a calendar, in namespaces that the viewer sees."""
     return visit.scheduler.calendars.used_by(calendar, namespaces=visit.principal.namespaces)
 
 
@@ -119,7 +119,7 @@ def _require_may_change(visit: Visit, calendar: Calendar) -> None:
 
 
 def _months(calendar: Calendar, year: int) -> list[list[Day]]:
-    """Return the days of each month of a year, on a clock that never changes."""
+    """Return the days of each month of a year, in UTC, which has no clock changes."""
     first, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     out: dict[date, timedelta] = {}
     if calendar.exclude:

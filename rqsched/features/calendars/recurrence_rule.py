@@ -1,7 +1,7 @@
-"""Recurrence rules of whole days (RRULE of RFC 5545): the days that a rule names within a range, in counted steps.
+"""Recurrence rules of whole days (RRULE of RFC 5545): find the days of a rule within a range, in counted steps.
 
-A rule without COUNT is entered where the range begins, however early its first day lies. Each examined day, and each
-period, is a step, so that a rule that never matches is bounded like any other.
+A rule without COUNT is evaluated only from the start of the range on, even if its first day is much earlier. Each
+period and each examined day is a step, so a limit of steps also stops a rule that never matches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = (
 MAX_VALUES = 1_000
 """The most values of one part of a rule."""
 Step = Callable[[], object]
-"""Called for each step; raises when there are too many."""
+"""Called for each step; raises when there are too many steps."""
 
 
 class _Weekday(NamedTuple):
@@ -31,16 +31,17 @@ class _Weekday(NamedTuple):
     number: int
     """Monday is 0."""
     nth: int
-    """Its position in a month or a year, from the end if negative; 0 is every one."""
+    """Its position in a month or a year, from the end if negative; 0 means every such day."""
 
 
 class RecurrenceRule:
     """The days of one RRULE of an event of whole days."""
 
     def __init__(self, rule: Mapping[str, Any], first: date) -> None:
-        """Read a rule, each part a list or a single value, of an event whose first day is given.
+        """Read the rule of an event whose first day is `first`.
 
-        Raises ValueError for a part or a value that RFC 5545 does not have.
+        Each part of the rule is a list or a single value. Raises ValueError for a part or a value that RFC 5545 does
+        not have.
         """
         parts = {str(name).upper(): value if isinstance(value, list) else [value] for name, value in rule.items()}
         for name, values in parts.items():
@@ -57,10 +58,10 @@ class RecurrenceRule:
             raise ValueError(f"INTERVAL {self._interval} is not positive")
         count = _number(parts, "COUNT", 0)
         self.count = max(count, 0) or None
-        """The most days that it names; None for any number."""
+        """The most days of the rule; None sets no limit."""
         until = parts.get("UNTIL", [None])[0]
         self.until: date | None = until.date() if isinstance(until, datetime) else until
-        """The last day that it may name; None for a rule without an end."""
+        """The last day that the rule may have; None for a rule without an end."""
         self._week_start = _WEEKDAYS.index(str(parts.get("WKST", ["MO"])[0]).upper())
         self._months, self._month_days = _numbers(parts, "BYMONTH"), _numbers(parts, "BYMONTHDAY")
         self._year_days, self._weeks = _numbers(parts, "BYYEARDAY"), _numbers(parts, "BYWEEKNO")
@@ -109,7 +110,7 @@ class RecurrenceRule:
         return [found[place] for place in sorted(places) if 0 <= place < len(found)]
 
     def _period_of(self, day: date) -> int:
-        """Return the number of a period that begins before a day or contains it; at least the first, 0."""
+        """Return the number of a period that contains a day or begins before it. The first period is 0."""
         first = self._first
         since = {
             "YEARLY": day.year - first.year,
@@ -178,7 +179,7 @@ class RecurrenceRule:
         return (day.weekday() - self._week_start) % 7
 
     def _week_of(self, day: date) -> tuple[int, int]:
-        """Return the number of a day's week in the year that holds most of it, from its begin and from its end."""
+        """Return a day's week number, from the start and from the end of the year that has most of the week."""
         middle = min(day.toordinal() - self._into_week(day) + 3, date.max.toordinal())
         year = date.fromordinal(max(middle, 1)).year
         first = date(year, 1, 4).toordinal()
@@ -189,7 +190,7 @@ class RecurrenceRule:
 
 
 def _places(day: date, first: date, last: date) -> tuple[int, int]:
-    """Return the position of a day in a stretch, from its begin (1 is the first) and from its end (-1 is the last)."""
+    """Return the position of a day in a stretch: from the start (1 is the first), and from the end (-1 is the last)."""
     return (day - first).days + 1, (day - last).days - 1
 
 

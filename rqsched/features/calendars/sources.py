@@ -50,9 +50,9 @@ class LeftOut(NamedTuple):
     summary: str
     """The first 100 characters of its name in the file."""
     starts: str
-    """The date or instant of its begin, as in the file; empty without a begin."""
+    """The date or instant of its start, as in the file; empty without a start."""
     why: str
-    """`a time of day`, `cancelled`, `repeats within a day`, `no start`, or the error of reading or following it."""
+    """`a time of day`, `cancelled`, `repeats within a day`, `no start`, or why it cannot be read or followed."""
 
 
 class FoundDays(NamedTuple):
@@ -247,7 +247,7 @@ def _event_of(icalendar: Any, place: int, lines: Sequence[str], broken: str = ""
 
 
 def _without_zone(line: str) -> str:
-    """Return a line about whole days without its time zone. Some files add one, but a day has none (RFC 5545)."""
+    """Return a line about whole days without a time zone. Some files add one, but a whole day has none (RFC 5545)."""
     if not _DATES.match(line):
         return line
     head, _, value = line.rpartition(":")
@@ -302,7 +302,8 @@ class _Following:
         if core is not None:
             left_out = {*self._listed(core, "EXDATE")}
             changes = sorted(later)
-            # The days of the event itself, then of each event that replaces an occurrence and the later ones.
+            # First the days of the event itself, then the days of each event that replaces an occurrence and all later
+            # ones.
             lasts = [(core.span()[0], *core.span()), *((at, *instead[at].span()) for at in changes)]
             for start in self._starts_of(core, lasts):
                 if start not in left_out and start not in instead:
@@ -345,7 +346,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _later(day: date, by: timedelta) -> date:
-    """Return a day that is `by` later, clamped to the calendar of datetime."""
+    """Return a day that is `by` later, clamped to the dates that Python supports."""
     return date.fromordinal(min(max(day.toordinal() + by.days, 1), date.max.toordinal()))
 
 
@@ -356,7 +357,7 @@ def _day(value: Any) -> date:
 
 
 def _runs(spans: Iterable[tuple[date, date]]) -> list[tuple[date, date]]:
-    """Return sorted stretches of days; merge those that adjoin or overlap."""
+    """Return sorted stretches of days; stretches that adjoin or overlap are merged."""
     runs = list[tuple[date, date]]()
     for first, last in sorted(spans):
         if runs and first <= runs[-1][1] + _DAY:

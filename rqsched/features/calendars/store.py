@@ -35,7 +35,8 @@ def find(connection: Connection, namespace: str | None, name: str, *, locks: boo
 def find_twin(connection: Connection, namespace: str | None, name: str) -> Calendar | None:
     """Read a calendar with the same name that a schedule could mean, too.
 
-    For a calendar of a namespace this is the shared calendar, and for a shared calendar (None) that of any namespace.
+    For a calendar of a namespace this is the shared calendar, and for a shared calendar (None) a calendar of any
+    namespace.
     """
     of = calendars.c.namespace == SHARED if namespace is not None else calendars.c.namespace != SHARED
     row = connection.execute(sa.select(*CALENDAR_COLUMNS).where(calendars.c.name == name, of).limit(1)).first()
@@ -43,7 +44,7 @@ def find_twin(connection: Connection, namespace: str | None, name: str) -> Calen
 
 
 def find_all(connection: Connection, namespace: str | None, limit: int) -> list[Calendar]:
-    """Read the calendars that schedules of a namespace may name, or (None) all calendars, by name."""
+    """Read the calendars that schedules of a namespace may name, or all calendars (None), sorted by name."""
     statement = sa.select(*CALENDAR_COLUMNS).order_by(calendars.c.name, calendars.c.namespace).limit(limit)
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
@@ -51,7 +52,7 @@ def find_all(connection: Connection, namespace: str | None, limit: int) -> list[
 
 
 def ending(connection: Connection, namespace: str | None, until: date, limit: int) -> list[Calendar]:
-    """Read the calendars in use that cover no day after `until`: of a namespace and shared ones, or all (None)."""
+    """Read the used calendars that cover no day after `until`: of a namespace, with shared calendars, or all (None)."""
     statement = sa.select(*CALENDAR_COLUMNS).where(calendars.c.reaches <= until.isoformat())
     if namespace is not None:
         statement = statement.where(calendars.c.namespace.in_([namespace, SHARED]))
@@ -60,7 +61,7 @@ def ending(connection: Connection, namespace: str | None, until: date, limit: in
 
 
 def count(connection: Connection, namespace: str | None) -> int:
-    """Count the calendars of a namespace, or the shared ones (None)."""
+    """Count the calendars of a namespace, or the shared calendars (None)."""
     of = calendars.c.namespace == (namespace or SHARED)
     return connection.execute(sa.select(sa.func.count()).select_from(calendars).where(of)).scalar_one()
 
@@ -138,7 +139,7 @@ def set_planned(connection: Connection, calendar: Calendar) -> None:
 
 
 def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
-    """Read the calendars with a change up to an instant with which some schedule may not be planned yet."""
+    """Read the calendars that changed by an instant and with which some schedule may not be planned yet."""
     statement = sa.select(*CALENDAR_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
     return [to_calendar(row) for row in connection.execute(statement.order_by(calendars.c.name, calendars.c.namespace))]
 

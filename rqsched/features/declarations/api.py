@@ -32,7 +32,7 @@ class PlannedSync(NamedTuple):
     """The effect that a sync would have."""
 
     synced: Synced
-    """The outcome by schedule."""
+    """The ids of the schedules, by outcome."""
     changes: list[Change]
     """The Changes of the schedules that the sync would create or update, in the order of the declarations."""
 
@@ -46,7 +46,7 @@ def plan_sync(
     namespace: str | None = None,
     calendars: Sequence[Calendar] = (),
 ) -> PlannedSync:
-    """Decide the effect of a `sync` without writing anything; makes the same checks.
+    """Compute the effect of a `sync`, with the same checks, and write nothing.
 
     `calendars` replace the stored calendars of the same names.
     """
@@ -79,13 +79,13 @@ class Syncing:
         """Create or update a declared set; with `delete_removed`, delete schedules of earlier syncs that the set lacks.
 
         The default set is the declarations of this scheduler's decorators and of MachineScheduler. If `from_env` made
-        the scheduler, it includes the declarations of the modules in RQSCHED_IMPORTS; raises ConfigError if one of
+        the scheduler, the set includes the declarations of the modules in RQSCHED_IMPORTS; raises ConfigError if one of
         these modules cannot be imported.
 
-        The whole set is checked before anything is written. The quota must have room for the additions before the
-        deletions. A set may be written in parts: `keep` names the schedules of the other parts, which are not deleted.
-        `progress` is called with each id and its outcome after the commit, before Redis and subscribers are notified.
-        `dry_run` makes the same checks, returns the effect that the sync would have, and writes nothing.
+        The whole set is checked before anything is written. The quota must have room for the new schedules even before
+        others are deleted. A set may be written in parts: `keep` names the schedules of the other parts, which are not
+        deleted. `progress` is called with each id and its outcome after the commit, before Redis and subscribers are
+        notified. `dry_run` makes the same checks, returns the effect that the sync would have, and writes nothing.
         """
         if declarations is None:
             self.runtime.imports.require()

@@ -171,7 +171,7 @@ def _fields_changed(change: Change, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _fields(schedule: Schedule, settings: Settings) -> dict[tuple[str, ...], Any]:
-    """Return every field that a sync may change. Each value of an object is a field of its own."""
+    """Return every field that a sync may change. Each value in an object is a separate field."""
     definition = schedule.definition
     entry = schedule_file.entry_of(schedule, settings) | schedule_file.untold(definition, settings)
     told = entry | {"status": schedule.status.value, _DEFAULTS: loads(definition.defaults)}

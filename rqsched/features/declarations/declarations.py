@@ -18,7 +18,7 @@ from rqsched.workflows import Registry, make_workflow, registry
 F = TypeVar("F", bound=Callable[..., Any])
 _ROUTING = ("queue", "connection", "timeout")
 SYNC = "sync"
-"""The value of `managed_by` for schedules that a sync created; `delete_removed` deletes no others."""
+"""The value of `managed_by` for schedules that a sync created; `delete_removed` deletes no other schedules."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class Declaration:
     note: str | None = None
     """Free text that is stored with the schedule."""
     paused: bool | None = None
-    """True pauses the schedule, False resumes it. None leaves an existing one as it is, and makes a new one active."""
+    """True pauses the schedule, False resumes it. None leaves an existing schedule as it is, and makes a new schedule
+    active."""
 
 
 class DeclarationOptions(Options, total=False):
-    """The options of a declaring decorator: those of `Scheduler.create`, and these."""
+    """The options of a declaring decorator: the options of `Scheduler.create`, and two more."""
 
     note: str | None
     """Free text that is stored with the schedule."""
@@ -76,8 +77,8 @@ class Declarations:
     def on(self, when: When, schedule_id: str | None, name: str | None, options: Mapping[str, Any]) -> Callable[[F], F]:
         """Return the decorator that registers a workflow and declares its schedule.
 
-        Queue, connection and timeout become the workflow's defaults. All values are checked at the decorated function,
-        not at start-up; raises InvalidInputError.
+        Queue, connection and timeout become the workflow's defaults. All values are checked here and not at start-up,
+        so that an error points to the decorated function; raises InvalidInputError.
         """
         routing = {key: options[key] for key in _ROUTING if key in options}
         own = {key: options[key] for key in ("note", "paused") if key in options}
@@ -100,14 +101,15 @@ class Declarations:
 
 
 of_process = Declarations(registry)
-"""The declarations of all schedulers with the process's own database and settings. Each of them syncs all of these."""
+"""The declarations of all schedulers with the process's own database and settings. Each of these schedulers syncs all
+these declarations."""
 
 
 class Declaring:
     """The decorators of a scheduler: each registers a workflow and declares its schedule."""
 
     declarations: Declarations
-    """The schedules that they have declared."""
+    """The schedules that the decorators have declared."""
 
     def cron(
         self,

@@ -1,4 +1,4 @@
-"""`/sync/`: bring about a declared set of schedules."""
+"""`/sync/`: create, update and delete schedules so that they match a declared set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(route_class=StrictRoute, tags=["schedules"])
 
 @router.post("/sync/", response_model=SyncResponse, responses=PROBLEM.of(*DEFINITION, TooManyHeavyReadsError))
 def sync_schedules(call: AdminOrHeavy, body: SyncRequest) -> Response:
-    """Create or replace the definitions of a declared set; `delete_removed` deletes others of earlier syncs.
+    """Create or replace the definitions of a declared set; `delete_removed` deletes other schedules of earlier syncs.
 
     The whole set is checked before anything is written. If a sync is interrupted, the same request completes it.
     """

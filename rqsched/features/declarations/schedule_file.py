@@ -41,7 +41,7 @@ from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 _log = logging.getLogger(__name__)
 
 _CALLED_ELSEWHERE = {"every": "interval"}
-"""The keys whose names differ in Python and in flags of the command line."""
+"""Names in Python and in flags of the command line, with the key of the file if it has another name."""
 _INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
 _WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "after", "on", "spec", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
@@ -60,7 +60,7 @@ MOST_REPEATED = 1_000_000
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20
-"""The width of a YAML line. Lines are never wrapped, because then a small change could change many lines."""
+"""The width of a YAML line, so large that no line is wrapped. With wrapping, a small change could change many lines."""
 
 
 class Format(StrEnum):
@@ -183,7 +183,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _require_distinct(yaml: Any, top: Any) -> None:
-    """Require that no key is repeated in a mapping as written, which PyYAML does not check; raises ValueError."""
+    """Require that no mapping repeats a key, because PyYAML does not check this; raises ValueError."""
     waiting, seen = [top], set[int]()
     while waiting:
         node = waiting.pop()
@@ -365,10 +365,11 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
 
 
 def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return an entry in the form in which it is written: keys in order, and without values at their default.
+    """Return an entry in the form in which it is written: keys in order, and without values that equal the default.
 
-    The default that counts is rqsched's own, not one of the project's settings. Lengths may be given as timedelta or
-    seconds, instants as datetime. Raises InvalidInputError that names the key, as `declaration_of` does.
+    A default is rqsched's own; a retry field or a time zone is written also if the project's settings have another
+    default. Lengths may be given as timedelta or seconds, instants as datetime. Raises InvalidInputError that names the
+    key, as `declaration_of` does.
     """
     found = {name: _written(name, entry[name], settings) for name in _KEYS if name in entry}
     unknown = {name: entry[name] for name in entry if name not in _KEYS}
@@ -441,10 +442,10 @@ def text_of(
     remarks: Mapping[str, Sequence[str]] | None = None,
     calendars: Iterable[Calendar] = (),
 ) -> str:
-    """Return the text of a file with calendars and `tidied` entries, sorted by id, which `read` reads.
+    """Return the text of a file that `read` reads, with calendars and `tidied` entries, sorted by id.
 
-    `head` are comment lines for the top of the file, `remarks` comment lines for entries, by id. JSON has them in
-    `$comment`.
+    `head` are comment lines for the top of the file. `remarks` are comment lines for entries, by id. In JSON, both are
+    in `$comment`.
     """
     ordered = sorted(entries, key=lambda entry: str(entry["schedule_id"]))
     said = remarks or {}
@@ -468,7 +469,7 @@ def text_of(
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file atomically. If a file were half-written, a later sync could delete the schedules that it lacks.
+    """Replace a file atomically. With a half-written file, a later sync could delete schedules.
 
     Raises InvalidInputError if it cannot be written.
     """

@@ -46,8 +46,8 @@ def claim(
     """Claim up to `count` waiting external runs of these queues for a worker. Each attempt goes to only one worker.
 
     The queues are read in the given order. On each queue, runs with a higher priority come first, then older runs. The
-    worker must send its first heartbeat within `held_for` (None: the setting `ojs_visibility`). If the answer of the
-    database to a claim is lost, the claim is found again. While everything is frozen, no run is claimed.
+    worker must send its first heartbeat within `held_for` (None: the setting `ojs_visibility`). If the database's
+    answer to a claim is lost, the next try finds the claim. While everything is frozen, no run is claimed.
     """
     if runtime.freezes.look(with_sql=False):
         return []

@@ -31,7 +31,8 @@ from rqsched.kernel.store.database import Connection
 from rqsched.workflows import Workflow
 
 _LOST_AFTER = timedelta(seconds=60)
-"""How long a target may take to record its end before it counts as lost. The duration of an SQL outage is added."""
+"""How long after its deadline a target may record its end. After this time, plus `completion_outage`, it counts as
+lost."""
 LOST = "its process vanished: it neither ended nor ran out of time"
 """The error of a target whose deadline passed without a result."""
 
@@ -47,7 +48,7 @@ class FanOut(Feature):
         self._runtime = runtime
 
     def call(self, schedule: Schedule, run: Run, workflow: Workflow) -> Call | None:
-        """Call the function that names the targets of a run; the option `targets` or the workflow determines it."""
+        """Return a call of the function that names the run's targets; None if schedule and workflow have none."""
         targets = schedule.policies.targets or workflow.targets
         if targets is None:
             return None
@@ -56,7 +57,7 @@ class FanOut(Feature):
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - an end sees no state of targets
         """End runs whose last target ended before their workflow returned."""
         for before, after in chain.from_iterable(change.changed_runs for change in changes):
-            # If both are the same object, the Change repeats a commit whose answer or process was lost.
+            # If both are the same object, an earlier commit is followed again, because its answer or process was lost.
             if is_dispatched(after) and (before.dispatched_at is None or before is after):
                 try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 
@@ -72,7 +73,7 @@ class FanOut(Feature):
         return [Section(Stage.RUNS, repair_targets(self._runtime, is_full=begun.is_full))]
 
     def perform(self, job: OwnJobId) -> bool:
-        """Handle a target, or dispatch the next ones."""
+        """Handle a target, or dispatch the next targets of a run."""
         if isinstance(job, TargetJobId):
             execute(self._runtime, job)
         elif isinstance(job, BatchJobId):
@@ -90,7 +91,7 @@ class FanOut(Feature):
 
 
 def repair_targets(runtime: Runtime, *, is_full: bool) -> Iterator[Recovered]:
-    """Enqueue vanished jobs of fan-outs, fail targets whose process died, and end runs without open targets."""
+    """Enqueue lost jobs of fan-outs, fail targets whose process died, and end runs without open targets."""
     now = runtime.now()
     before = now if is_full else now - runtime.settings.repair_grace
     for end in (_end_lost, _end_blocked):
@@ -134,7 +135,7 @@ def _end_blocked(runtime: Runtime, connection: Connection) -> list[str]:
 
 
 def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
-    """Put the next targets of a run on the queue if it has `max_parallel`, else the job that puts them there."""
+    """Enqueue the next targets of a run with `max_parallel`; for another run, enqueue the job that dispatches them."""
     if first.max_parallel is not None:
         return fill(runtime, job.run_uid)
     return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())

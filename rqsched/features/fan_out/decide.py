@@ -57,7 +57,7 @@ def decide_failed(
 
 
 def decide_blocked(blocked_at: datetime | None, reason: str, *, now: datetime, timeout: timedelta) -> TargetEnd:
-    """Decide after a worker could not find the workflow of a target. This does not count as a failed attempt.
+    """Decide what follows if a worker could not find the workflow of a target. This is not a failed attempt.
 
     Like a blocked run, the target is offered again after a delay. If it has been blocked for `timeout`, it has failed.
     """

@@ -49,7 +49,7 @@ MAX_ID = 255
 PAGE = 500
 """The most targets that one transaction of a repair changes."""
 _CHUNK_BYTES = 1_048_576
-"""The length of all payloads at which a chunk ends, in characters, even if it has few targets."""
+"""The total length of payloads, in characters, at which a chunk ends even if it has few targets."""
 _END = object()
 
 Named: TypeAlias = tuple[str, str | None]
@@ -93,7 +93,7 @@ def iter_chunks(resolve: Callable[[], Any], size: int) -> Iterator[list[Named]]:
 
 
 def _each(resolve: Callable[[], Any]) -> Iterator[Any]:
-    """Yield the targets of a resolver. A child process that it forks ends when it yields a target, or returns."""
+    """Yield the targets of a resolver. A child process that the resolver forks ends before it can yield or return."""
     with ForkGuard():
         found = resolve()
         if isinstance(found, Mapping):

@@ -1,8 +1,8 @@
 """One target of a fan-out: claim it, handle it, record its end, and end its run after the last target.
 
-The process of the last target ends the run. No target locks the row of its run. Instead, after the end of a target is
-committed, its process reads whether other targets are open. If no target is open, it settles the run. If the process
-dies before that, reconcile settles the run.
+The process of the last target ends the run. No target locks the row of its run. Instead, each process commits the end
+of its target, and then reads whether other targets are open. If none is open, the process settles the run. If the
+process dies before that, reconcile settles the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RUNS_KEPT = 8
 
 
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:
-    """Handle one target from claim to recorded end; return None if it could not be claimed.
+    """Handle one target from its claim to its recorded end; return None if it could not be claimed.
 
     A failure is recorded first and then raised again, so that RQ and its exception handlers see it too. If this process
     lacks the target's workflow, the target is given back for another worker. Raises UnknownJobError if this database
@@ -121,7 +121,7 @@ def _handle_to_end(runtime: Runtime, claimed: ClaimedTarget, token: str, worker:
         _fail(runtime, target, token, f"timeout: {error}", TIMEOUT)
         raise JobTimeoutException(str(error)) from error
     except BaseException as error:
-        is_final = isinstance(error, NotExecutedError)  # it was refused before its code ran; a retry would be, too
+        is_final = isinstance(error, NotExecutedError)  # refused before it ran; a retry would be refused, too
         _fail(runtime, target, token, describe_error(error), types_of(error), is_final=is_final)
         raise
     _finish(runtime, target, token, lambda *_: TargetEnd(status))
@@ -235,7 +235,7 @@ def _finish(
     *,
     is_alone: bool = True,
 ) -> TargetEnd:
-    """Decide and record the end of an attempt, with the same retries during an outage of SQL as for a run; return it.
+    """Decide, record and return the end of an attempt. While SQL is down, retry this as for a run.
 
     With `is_alone`, try one autocommitted statement first. If it writes nothing, use a transaction.
     """

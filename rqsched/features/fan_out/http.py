@@ -1,4 +1,4 @@
-"""The targets of a run: its progress, and a page of them."""
+"""The targets of a run: their progress, and a page of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_targets_of_run(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Read the progress of the targets of any schedule's run, and a page of them, by the run's uid."""
+    """Read the progress of a run's targets, and a page of them. The run is named by its uid, of any schedule."""
     run = call.scheduler.runs.get(run_uid.upper(), namespace=call.namespace)
     return _targets(run, limit, cursor, status)
 

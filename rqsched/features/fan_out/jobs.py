@@ -34,7 +34,7 @@ class Parts(Protocol):
 
 
 def enqueue(parts: Parts, pending: Sequence[Target]) -> int:
-    """Put pending targets on their queues, except those that are there already. Return how many were put there.
+    """Put pending targets on their queues, unless they are there already. Return how many were added.
 
     Raises RedisError after short retries.
     """

@@ -1,4 +1,4 @@
-"""The progress of a run's targets, as plain values. The HTTP client imports them, too."""
+"""The progress of a run's targets, as plain values. The HTTP client imports this module, too."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ class Batch(NamedTuple):
     """The properties that the targets of one run share."""
 
     run_uid: str
-    """The uid of the run, or a new one for a fan-out started by hand."""
+    """The uid of the run, or a new uid for a fan-out started by hand."""
     workflow: str
     """The workflow that handles a target."""
     at: datetime
     """The run's occurrence."""
     timeout: int
-    """Seconds one target may take."""
+    """How many seconds one target may take."""
     schedule_uid: str | None = None
     """The schedule of the run; None for a fan-out started by hand."""
     queue: str | None = None
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
 
 
 class RunName(NamedTuple):
-    """The name of the run of targets in texts for people."""
+    """The names of a run, for texts that people read."""
 
     namespace: str
     """The namespace of its schedule."""
@@ -92,7 +92,7 @@ class Target(NamedTuple):
     workflow: str
     """The workflow that handles it."""
     timeout: int
-    """Seconds one attempt may take."""
+    """How many seconds one attempt may take."""
     queue: str | None
     """The queue of its job; None for the default one."""
     connection: str | None
@@ -198,7 +198,7 @@ def first_waiting(connection: Connection, run_uid: str) -> tuple[int, int | None
 def take_chunk(connection: Connection, job: BatchJobId, limit: int, now: datetime) -> tuple[list[Target], int | None]:
     """Make the next targets of a run pending; returns them and the number of the target after them.
 
-    Returns no targets if `job` does not name the first waiting target: another delivery of the job was first.
+    Returns no targets if `job` does not name the first waiting target, because another delivery of the job was first.
     """
     statement = sa.select(*TARGET_COLUMNS, targets.c.number).where(*_waits(job.run_uid), ~_has_ended_in_vain())
     ordered = statement.order_by(targets.c.number, targets.c.uid).limit(limit + 1).with_for_update()
@@ -236,7 +236,7 @@ def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[B
 
 
 def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, RunName]:
-    """Return the names of runs by uid, without the uids of fan-outs that were started by hand, which have no run."""
+    """Return the names of runs by uid. Fan-outs that were started by hand have no run and are left out."""
     columns = schedules.c.namespace, schedules.c.schedule_id, runs.c.occurrence_at, runs.c.attempt
     statement = sa.select(runs.c.uid, *columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
     found = statement.where(dialect_of(connection).one_of(runs.c.uid, sorted(set(run_uids))))
@@ -246,9 +246,10 @@ def names_of(connection: Connection, run_uids: Collection[str]) -> dict[str, Run
 def take_free(connection: Connection, run_uid: str, limit: int, now: datetime) -> list[Target]:
     """Make as many waiting targets of a run pending as its `max_parallel` allows.
 
-    The run's first target is locked (`lock_first`).
+    The caller has locked the run's first target (`lock_first`).
     """
-    # Use `max_parallel` of the first waiting target. Earlier targets may have been named before the schedule had it.
+    # Use `max_parallel` of the first waiting target. Earlier targets may have been named before the schedule had this
+    # option.
     first = first_waiting(connection, run_uid)
     if first is None or (most := first[1]) is None:
         return []
@@ -274,7 +275,8 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
         mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
-        # Test the group of each target: one attempt of a run may have named targets with a group, another without.
+        # Test each target, because one attempt of a run may have named targets with a group, and another targets
+        # without.
         needs_place = targets.c.limit_group.is_not(None)
         since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
         pending = sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value)
@@ -375,7 +377,7 @@ class TargetName(NamedTuple):
 
 
 def names_of_targets(connection: Connection, namespace: str, uids: Sequence[str]) -> dict[str, TargetName]:
-    """Return the names of the targets in a namespace, by uid."""
+    """Return the names of these targets by uid. Targets of other namespaces are left out."""
     columns = targets.c.target_id, targets.c.run_uid, schedules.c.schedule_id, targets.c.started_at
     statement = (
         sa.select(targets.c.uid, *columns)
@@ -412,7 +414,7 @@ class TargetFlow(NamedTuple):
 def newest_flow(
     connection: Connection, namespace: str | None, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
-    """Read the newest targets since `start`, at most `most`, and keep those of the namespace (None: of all).
+    """Read at most `most` of the newest targets since `start`. Return the targets of the namespace (None: of all).
 
     Also returns the time since which the result is complete.
     """
@@ -456,7 +458,7 @@ def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple
 def describe_page(
     connection: Connection, run_uid: str, *, status: str | None, after: int, limit: int
 ) -> list[TargetDescription]:
-    """Return a page of a run's targets after a number, in the order they were named."""
+    """Return a page of a run's targets whose number is above `after`, in the order they were named."""
     statement = sa.select(*(targets.c[name] for name in TargetDescription.__dataclass_fields__))
     found = statement.where(targets.c.run_uid == run_uid, targets.c.number > after)
     if status is not None:
@@ -473,7 +475,7 @@ class ClaimedTarget(NamedTuple):
     payload: str | None
     """The JSON of its payload; None without one."""
     started_at: datetime
-    """When the attempt began. It is later than the begin of the attempt before, even if clocks differ."""
+    """When the attempt began. It is later than the start of the previous attempt, even if clocks differ."""
     run: tuple[RunStatus, int] | None
     """The status and the attempt of its run; None when the fan-out was started by hand."""
 
@@ -481,7 +483,8 @@ class ClaimedTarget(NamedTuple):
 GIVEN_UP = "its run ended before it began"
 """The error of a target that had not begun when its run ended."""
 _IS_RUNNING = _is_open(TargetStatus.RUNNING)
-# These statements claim and end every target. They are built once, which takes a third of the time.
+# These statements claim and end every target. They are built only once, because building them for each target would
+# take three times as long.
 _CLAIM_OF = (
     sa.select(*TARGET_COLUMNS, targets.c.payload, targets.c.token, targets.c.started_at, targets.c.granted_at)
     .add_columns(runs.c.status, runs.c.attempt)
@@ -515,7 +518,8 @@ _LOCK = sa.select(_MINE.c.uid).where(_MINE.c.uid == sa.bindparam("of"))
 _IS_UNLOCKED = (
     targets.c.uid == _LOCK.with_for_update(key_share=True, skip_locked=True).correlate(None).scalar_subquery()
 )
-"""The claim that skips a locked row. If an autocommitted statement waited for a lock, its times would be too early."""
+"""The condition that the row is not locked. If an autocommitted statement waited for a lock, its times would be too
+early."""
 _CLAIM_UNCOUNTED = _CLAIM_RETURNING.where(~targets.c.is_rated, _IS_UNLOCKED)
 _ENDED_BY = ("status", "error", "retry_at", "blocked_at", "ended_at")
 _FINISH = (
@@ -620,10 +624,10 @@ def finish(
     """Record how an attempt ended, unless `token` does not hold the target any more.
 
     Returns whether the target may have been the last of its run, and the target that takes its place under
-    `max_parallel`. It was not the last if other targets wait for a process. Whether other targets run can be read only
-    after the commit. This is one statement on PostgreSQL, unless a place is filled, or the start of a blocked target is
-    removed from a rate. `is_alone` means that the statement is not in a transaction. Then None means that nothing was
-    written, for example because another transaction holds the target.
+    `max_parallel`. The target was not the last if other targets wait for a process. Whether other targets run can be
+    read only after the commit. This is one statement on PostgreSQL, unless a place is filled, or the start of a blocked
+    target is removed from a rate. `is_alone` means that the statement is not in a transaction. Then None means that
+    nothing was written, for example because another transaction holds the target.
     """
     new = {f"new_{name}": value for name, value in _end_values(end, now).items()}
     given = {"of": target.uid, "by": token, **new}
@@ -696,7 +700,7 @@ class EndStep:
     decide: Callable[[Connection, Target], TargetEnd]
     """Decides about a target: another attempt, or its end."""
     now: datetime
-    """The present."""
+    """The present time."""
     limit: int
     """The most targets of one transaction."""
 

@@ -1,1 +1,1 @@
-"""Freeze: nothing begins, in one namespace or in the whole installation, until somebody says so."""
+"""Freeze: let nothing begin, in one namespace or everywhere, until an operator ends the freeze."""

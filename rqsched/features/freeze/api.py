@@ -24,22 +24,22 @@ class Freezing:
         namespace: str | None = None,
         context: CommandContext | None = None,
     ) -> Freeze:
-        """Let nothing begin from now on in a namespace, or in any (`everything`), until `thaw`. Idempotent.
+        """Let nothing begin in a namespace, or in all namespaces (`everything`), until `thaw`. Idempotent.
 
         >>> scheduler.freeze("the tenant's database moves").namespace
         'default'
         >>> scheduler.freeze("restoring the database", everything=True).reason
         'restoring the database'
 
-        No fire, first attempt, retry, backfill or claim of an external worker begins, also of schedules that are
-        created meanwhile, and a start by hand raises FrozenError. Attempts that have begun continue, and so do their
-        targets; no overdue notification is made. Schedules can be changed meanwhile.
+        No fire, first attempt, retry, backfill or claim of an external worker begins, and a start by hand raises
+        FrozenError. This includes schedules that are created meanwhile. Attempts that have begun continue, and their
+        targets, too. No notification about an overdue schedule is made. Schedules can be changed.
 
         SQL stores the freeze of a namespace: fires and claims see it at once, even without Redis. Other processes
         refuse a start by hand within a second, or within 15 s if Redis does not answer. A freeze of everything is
-        stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once; processes that
-        learn it from a server that was down follow within 15 s. Raises DatabaseUnavailableError: for everything, only
-        when neither answers.
+        stored in Redis and in SQL, and either one is enough. Dispatchers and claims see it at once. If one of the two
+        was down, processes that read only that one follow within 15 s. Raises DatabaseUnavailableError if SQL does not
+        answer; for everything, only if Redis does not answer, either.
 
         Args:
             reason: Shown with the freeze.
@@ -53,7 +53,7 @@ class Freezing:
         return chain.freeze(self.runtime, self._scope(namespace, everything=everything), _context(reason, context))
 
     def frozen(self: Any) -> list[Freeze]:
-        """Return the current freezes: by whom, why and since when; that of everything first, then the newest.
+        """Return the current freezes: first the freeze of everything, then the newest. Each has who, why and when.
 
         Over HTTP, it leaves out the freezes of namespaces that the token does not see.
 
@@ -65,11 +65,11 @@ class Freezing:
     def freezes(self: Any, *, everything: bool = False, namespace: str | None = None) -> list[Freeze]:
         """Return the current and past freezes of a namespace, or of `everything`, the newest first.
 
-        Each says when, by whom and why it began and ended. SQL stores the last 100 of each. A restored backup lacks the
-        thaws that were made after the backup.
+        Each says when, by whom and why it began and ended. SQL stores the last 100 freezes of each namespace and of
+        everything. A restored backup lacks the thaws that were made after the backup.
 
         Args:
-            everything: The freezes of everything, instead of those of one namespace.
+            everything: The freezes of everything, instead of the freezes of one namespace.
             namespace: The namespace; default that of the scheduler.
         """
         where = self._scope(namespace, everything=everything)
@@ -113,18 +113,20 @@ class Freezing:
         reason: str | None = None,
         context: CommandContext | None = None,
     ) -> Thawed:
-        """Let a namespace, or `everything`, begin again. Paused schedules stay paused, and frozen namespaces frozen.
+        """End the freeze of a namespace or of `everything`. Paused schedules and frozen namespaces stay as they are.
 
-        Due schedules fire by their `missed` policy, or as `missed` says for all of them, however late:
+        Due schedules fire by their own `missed` policy. The argument `missed` replaces it for all, however late they
+        are:
 
         - `one`: the oldest occurrence fires; the others are recorded as missed;
-        - `all`: the newest fire, up to its `missed_limit`; as `one` if `overlap` would not let each of them run;
-        - `none`: none fires; all are recorded as missed. With `since`, those before that instant fire by the policy
-          all the same: after a restore, only later ones may have run already.
+        - `all`: the newest occurrences fire, up to the schedule's `missed_limit`. If `overlap` would not let each of
+          them run, `all` is the same as `one`;
+        - `none`: no occurrence fires; all are recorded as missed. With `since`, occurrences before that instant still
+          fire by the policy, because after a restore only later occurrences may have run already.
 
-        With `cancel_pending`, every run that waits for an attempt to begin is cancelled. Both happen before anything
-        can begin, in one transaction per schedule. After an interruption everything is still frozen: call `thaw` again.
-        Due occurrences and waiting runs begin within 20 s. Without a freeze nothing is done. Raises
+        With `cancel_pending`, every run that waits for an attempt to begin is cancelled. All this is written before
+        anything can begin, in one transaction per schedule. If the thaw is interrupted, the freeze continues: call
+        `thaw` again. Due occurrences and waiting runs begin within 20 s. If there is no freeze, nothing is done. Raises
         InvalidInputError, DatabaseUnavailableError, and for everything RedisUnavailableError.
 
         Args:

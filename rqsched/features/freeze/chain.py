@@ -141,8 +141,8 @@ def thaw(
     """End the freeze of a namespace, or of everything if it is None. Do nothing if there is no such freeze.
 
     Due schedules fire by their own policies, unless `missed` is given: `one` or `all` occurrences of each fire, or
-    `none`. With `none` and `since`, only occurrences from that instant on do not fire. With `cancels_waiting` every run
-    that waits for an attempt is cancelled. Both happen before the freeze ends, and the audit events record them.
+    `none`. With `none` and `since`, only occurrences before that instant fire. With `cancels_waiting` every run that
+    waits for an attempt is cancelled. Both happen before the freeze ends, and the audit events record them.
 
     Raises DatabaseUnavailableError if SQL does not answer, and for everything RedisUnavailableError if Redis does not
     answer. Then the freeze continues: repeat the call.
@@ -220,7 +220,7 @@ def _decided(
     asked: CommandContext | None = None,
     is_locked: bool = False,
 ) -> Iterator[Change | Exception]:
-    """Decide about due schedules, given their occurrences with runs and their open runs.
+    """Decide about due schedules, given their open runs and the occurrences that already have a run.
 
     If a decision raises, its error is yielded, and the other schedules are still decided. If the schedules are locked,
     the runs that a decision ends are locked, too, so that no worker claims such a run meanwhile.
@@ -301,7 +301,7 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
 
 
 def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """Handle all ends of upstream runs owed to a downstream schedule as one end, by its policy or the thaw's."""
+    """For each downstream schedule, handle all ends of upstream runs that it has not followed as one end."""
     thaw = Thaw(wanted.missed, wanted.is_missed)
     settled, cursor = list[_Settled](), None
     while True:

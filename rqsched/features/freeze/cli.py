@@ -1,4 +1,4 @@
-"""The commands `freeze` and `thaw`: stop every begin of work in a namespace or everywhere, and end the stop."""
+"""The commands `freeze` and `thaw`: let nothing begin in a namespace or everywhere, and end this."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Missed(StrEnum):
     ONE = "one"
     """The oldest occurrence."""
     ALL = "all"
-    """All, up to its `missed_limit`."""
+    """All occurrences, up to the schedule's `missed_limit`."""
     NONE = "none"
-    """None."""
+    """No occurrence."""
 
 
 ThawMissed = Annotated[

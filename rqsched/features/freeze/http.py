@@ -1,4 +1,4 @@
-"""Freeze and thaw a namespace, or everything for principals that see every namespace."""
+"""Freeze and thaw a namespace. Principals that see every namespace can also freeze and thaw everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hours: count the ended runs of schedules that have new runs, one schedule at a time."""
+"""Hours: count ended runs by hour, for schedules that have new runs, one schedule at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Hours(Feature):
         self._runtime = runtime
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Remove runs that start again from the hours in which they had ended."""
+        """If a run starts again, subtract it from the counts of the hour in which it had ended."""
         run_hours.take_out(connection, changes)
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
@@ -48,7 +48,7 @@ class Hours(Feature):
 
 
 def count_ended(runtime: Runtime) -> Iterator[Recovered]:
-    """Count the ended runs of schedules with new runs since the last pass. The next pass continues if there are many.
+    """Count the ended runs of schedules with new runs since the last pass. If there are many, the next pass continues.
 
     A run that cannot be counted now is counted with later runs of its schedule, or before it is pruned.
     """

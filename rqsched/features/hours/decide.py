@@ -48,7 +48,7 @@ class EndedRun(NamedTuple):
 
 
 A_DAY = 24
-"""The hours of a day in UTC."""
+"""The number of hours in a day in UTC."""
 
 
 class HourKey(NamedTuple):
@@ -71,9 +71,9 @@ class Tally:
     longest: timedelta = timedelta(0)
     """The longest duration. It stays even if its run is subtracted (`take_out`)."""
     waits: Counter[int] = field(default_factory=Counter)
-    """The number of first attempts of live runs by their delay after the due time, in buckets."""
+    """For each bucket, the number of live runs whose first attempt began with this delay after the due time."""
     durations: Counter[int] = field(default_factory=Counter)
-    """The number of runs by duration, from the start of the last attempt to the end, in buckets."""
+    """For each bucket, the number of runs with this duration, from the start of the last attempt to the end."""
 
     def add(self, other: Tally) -> None:
         """Add the counts of another tally."""
@@ -90,7 +90,7 @@ class Tally:
 
 
 def hour_of(at: datetime) -> int:
-    """Return the hour in which an instant lies, as `HourKey` has it."""
+    """Return the hour in which an instant lies, as in `HourKey.hour`."""
     return (at - _EPOCH) // HOUR
 
 
@@ -105,7 +105,7 @@ def bucket_of(span: timedelta) -> int:
 
 
 def tally(runs: Iterable[EndedRun]) -> dict[HourKey, Tally]:
-    """Count runs that have ended by their hours."""
+    """Count ended runs by hour, origin and outcome."""
     found: defaultdict[HourKey, Tally] = defaultdict(Tally)
     for run in runs:
         is_backfilled = run.kind == RunKind.BACKFILL
@@ -119,7 +119,7 @@ def _tally_of(run: EndedRun, *, is_backfilled: bool) -> Tally:
         return Tally(1)
     took = run.ended_at - run.started_at
     found = Tally(1, max(took, timedelta(0)), durations=Counter([bucket_of(took)]))
-    # Count only first attempts, because retries start later by design, and only live runs: backfilled runs are late.
+    # Count only first attempts of live runs, because retries and backfilled runs start late by design.
     if run.attempt == 1 and run.due_at is not None and not is_backfilled:
         found.waits[bucket_of(run.started_at - run.due_at)] += 1
     return found
@@ -139,10 +139,10 @@ def day_of(hour: int) -> int:
 
 
 def quantile(buckets: Mapping[int, int], share: float, longest: timedelta) -> float | None:
-    """Return a length in seconds that a share of the counted durations does not exceed; None if none is counted.
+    """Return the seconds that a share of the counted durations does not exceed; None if no duration is counted.
 
-    The length is the bound of a bucket, or `longest` (the longest duration) if that is less. It exceeds the exact
-    quantile by at most a quarter.
+    The result is the bound of a bucket, or `longest` (the longest duration) if that is less. It exceeds the exact
+    quantile by at most 26 %.
     """
     total = sum(buckets.values())
     if not total:

@@ -1,12 +1,12 @@
-"""Hours: the counts of ended runs by schedule and hour, so that a year of statistics is read without reading its runs.
+"""Hours: the counts of ended runs by schedule and hour. With them, statistics of a year are read without the runs.
 
 Only reconcile and pruning count runs. A read adds the runs that are not counted yet, so counting changes no displayed
-figure. The hours of a schedule contain all its ended runs up to the number in `counted`, except those in `uncounted`.
-Run numbers have no gap and are assigned under the schedule's lock, so a new run has a higher number than all visible
-runs. Two operations change a schedule's hours: counting, and removing an ended run that starts again (`take_out`). Both
-lock the schedule's row in `counted`.
+figure. The hours of a schedule contain all its ended runs up to the number in `counted`, except the runs in
+`uncounted`. Run numbers have no gap and are assigned under the schedule's lock, so a new run has a higher number than
+all visible runs. Two operations change a schedule's hours: counting, and removing an ended run that starts again
+(`take_out`). Both lock the schedule's row in `counted`.
 
-Lock order: the schedule before its row in `counted`. Counting locks the schedule only the first time.
+Lock order: first the schedule, then its row in `counted`. Counting locks the schedule only the first time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Counted(NamedTuple):
 def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool = False) -> Counted | None:
     """Count the next ended runs of a schedule, up to BATCH, even if earlier runs have not ended.
 
-    Open runs are passed over: their numbers are stored in one row each, and they are counted later. Returns None if the
+    Open runs are passed over: each of them gets a row in `uncounted`, and is counted later. Returns None if the
     schedule does not exist, or (with `skip_locked`) if another transaction holds a row that must be locked.
     """
     before = _lock(connection, schedule_uid, skip_locked=skip_locked)
@@ -57,8 +57,8 @@ def count_some(connection: Connection, schedule_uid: str, *, skip_locked: bool =
     following = connection.execute(_FOLLOWING.limit(BATCH), {"schedule_uid": schedule_uid, "after": before}).all()
     is_full = len(following) == BATCH
     ended = [EndedRun._make(row) for row in following if row.ended_at is not None]
-    # Counting stops at the last ended run, so that later open runs are not passed over. If the batch has no ended run,
-    # all its open runs are passed over.
+    # Counting stops at the last ended run, so that later open runs are not passed over. If a full batch has no ended
+    # run, all its open runs are passed over.
     number = ended[-1].number if ended else following[-1].number if is_full else before
     if not again and number == before:
         return Counted(0, before, False)
@@ -118,9 +118,9 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
 
 
 def take_out(connection: Connection, changes: Sequence[Change]) -> None:
-    """Remove runs from the hours that had ended and start again in these Changes of locked schedules.
+    """Subtract runs from the counts of their hours if these Changes of locked schedules start them again.
 
-    They are counted again after their next end.
+    The runs are counted again after their next end.
     """
     of_schedule: dict[str, list[Run]] = {}
     for before, after in (pair for change in changes for pair in change.changed_runs):
@@ -183,10 +183,10 @@ def _dump(buckets: Mapping[int, int]) -> str:
 
 
 class Milestones(NamedTuple):
-    """Schedules that are worth counting, found from some new runs."""
+    """Schedules with enough uncounted runs, found by examining some new runs."""
 
     schedule_uids: list[str]
-    """The schedules with enough uncounted runs."""
+    """The uids of the schedules."""
     runs: int
     """The number of runs that were examined."""
     last: str | None
@@ -194,9 +194,10 @@ class Milestones(NamedTuple):
 
 
 def milestones(connection: Connection, after: str, until: str, limit: int) -> Milestones:
-    """Find schedules to count from the runs that were created after a run: each LEAST-th run of a schedule is a hint.
+    """Find schedules with enough uncounted runs. Each LEAST-th run of a schedule is a hint.
 
-    If a hint is missed because its transaction was committed late, counting is delayed by LEAST runs.
+    The runs between the uids `after` and `until` are examined. If a hint is missed because its transaction was
+    committed late, the next hint comes LEAST runs later.
     """
     within = sa.select(runs.c.uid, runs.c.schedule_uid, runs.c.number).where(runs.c.uid > after, runs.c.uid < until)
     some = within.order_by(runs.c.uid).limit(limit).subquery()
@@ -229,7 +230,7 @@ def are_counted(connection: Connection, schedule_uid: str, numbers: Sequence[int
 def read(
     connection: Connection, schedule_uid: str, first: int, last: int, *, in_days: bool = False
 ) -> dict[HourKey, Tally]:
-    """Read the tallies of a schedule's hours from `first` to `last`, both included, with uncounted runs.
+    """Read the tallies of a schedule's hours from `first` to `last`, both included. Uncounted runs are added.
 
     With `in_days`, read the tallies of the days, in UTC, that begin in one of these hours. If the schedule is not
     counted yet, as in an upgraded database, only its newest runs are included (see MOST_UNCOUNTED).
@@ -245,7 +246,7 @@ def read(
 
 
 def durations(connection: Connection, schedule_uids: Sequence[str], since: int) -> dict[str, Counter[int]]:
-    """Return the durations, by bucket, of the live runs of some schedules that ended in the days from `since` on.
+    """Return for each schedule the durations, by bucket, of its live runs that ended in the days from `since` on.
 
     For a schedule without a counted run, the durations come from `read`.
     """
@@ -268,7 +269,7 @@ def durations(connection: Connection, schedule_uids: Sequence[str], since: int) 
 
 
 def counts(connection: Connection, schedule_uid: str, first: int, last: int) -> Counter[HourKey]:
-    """Count the live runs of a schedule that ended in the hours from `first` to `last`, as `read` does."""
+    """Count the live runs of a schedule that ended in the hours from `first` to `last`. Uncounted runs are added."""
     is_mine = hours.c.schedule_uid == schedule_uid, hours.c.width == 1, hours.c.is_backfilled.is_(sa.false())
     columns = hours.c.hour, hours.c.outcome, hours.c.count
     rows = connection.execute(sa.select(*columns).where(*is_mine, hours.c.hour >= first, hours.c.hour <= last))
@@ -301,8 +302,8 @@ _TAIL = (
 def forget(connection: Connection, schedule_uid: str, before: int) -> None:
     """Delete the hours of a schedule before an hour, and the days that end before it.
 
-    Hours of backfills are deleted only if the schedule has no run left. A backfilled run is counted in the hour of its
-    occurrence. So the hour may be old although the run still exists.
+    Hours of backfills are deleted only if no backfilled run of the schedule is left. A backfilled run is counted in the
+    hour of its occurrence. So the hour may be old although the run still exists.
     """
     is_over = hours.c.hour + hours.c.width <= before
     its_backfills = sa.select(backfills.c.uid).where(backfills.c.schedule_uid == schedule_uid)

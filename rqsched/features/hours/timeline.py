@@ -1,8 +1,8 @@
 """The runs of the timeline chart: how many runs of each status are in each column.
 
-For a short span, the rows of the runs are read, and a run covers the columns in which it ran. For a long span, or one
-with too many runs, the hours (`store`) are read, and a run is in the column of its end. Runs that are not counted in
-the hours yet are added from their rows.
+For a short span, the rows of the runs are read, and a run covers the columns in which it ran. For a long span, or a
+span with too many runs, the counts by hour (`store`) are read, and a run is in the column of its end. Runs that are not
+counted in the hours yet are added from their rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
-"""The most runs of all schedules that are read from their rows. If there are more, the hours are read."""
+"""The most runs, of all schedules together, that are read from their rows. If there are more, the counts by hour are
+read."""
 _BEFORE = 100
 """How many runs before a span are searched for runs that lasted into the span."""
 _PROBES = 16
@@ -36,7 +37,8 @@ class Columns(NamedTuple):
     start: int
     """The start of the first column, in seconds since 1970; a multiple of the step."""
     step: int
-    """The width of each column in seconds. Hours can be read if it is whole hours, days if it is whole days."""
+    """The width of each column in seconds. The counts by hour can be read if it is a multiple of an hour, the counts by
+    day if it is a multiple of a day."""
     number: int
     """The number of columns."""
 
@@ -70,13 +72,14 @@ class Lot(NamedTuple):
     last: int
     """The column in which the runs end; for runs that have not ended, the column of now."""
     since: int
-    """When the longest run began, in seconds since 1970. For a lot from hours it may be before the first column."""
+    """When the longest run began, in seconds since 1970. If the lot comes from counts by hour, this may be before the
+    first column."""
     runs: int
     """The number of runs."""
     number: int | None = None
-    """The number of the newest run; None if only its hour is known."""
+    """The number of the newest run; None if the lot comes from counts by hour."""
     run_uid: str | None = None
-    """The uid of the newest run; None if only its hour is known."""
+    """The uid of the newest run; None if the lot comes from counts by hour."""
 
 
 class Picture(NamedTuple):
@@ -93,8 +96,8 @@ def read(
 ) -> Picture:
     """Read the runs in the columns. `newest` has the number of each schedule's newest run, by uid of the schedule.
 
-    The rows of the runs are read. If `by_hours` is set, or if there are more than MOST_RUNS, the hours are read
-    instead.
+    The rows of the runs are read. If `by_hours` is set, or if there are more than MOST_RUNS, the counts by hour are
+    read instead.
     """
     if not by_hours:
         ranges = _ranges(connection, newest, columns)
@@ -106,7 +109,8 @@ def read(
 def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns) -> list[tuple[str, int, int]]:
     """Return for each schedule a range of run numbers that covers its runs in the columns, and a few more.
 
-    Numbers grow with the creation time of runs, but no index holds that time. So the rows of a few numbers are read.
+    Numbers grow with the creation time of runs, but no index holds that time. So this reads the rows of a few numbers
+    to narrow the range down.
     """
     start, end = columns.start_at, columns.end_at
     known: dict[str, list[tuple[int, datetime]]] = {uid: [] for uid in newest}
@@ -121,7 +125,7 @@ def _ranges(connection: Connection, newest: Mapping[str, int], columns: Columns)
 
 
 _Bound = tuple[int, int]
-"""The greatest run number known to be before an instant, and the least number known not to be."""
+"""The greatest known number of a run created before an instant, and the least known number of a run created later."""
 
 
 def _bounds(
@@ -135,7 +139,7 @@ def _bounds(
 
 
 def _between(low: int, high: int) -> Iterator[int]:
-    """Yield numbers between two others, enough to find the range of a span to about a tenth."""
+    """Yield a few numbers between two numbers. Reading the runs with these numbers narrows a range down."""
     step = max((high - low) // _PROBES, _BEFORE // 2)
     yield from range(low + step, high, step)
 
@@ -154,7 +158,8 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
 _SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
-"""The columns that are read from the rows of runs. Hours do not distinguish expired from cancelled runs."""
+"""The columns that are read from the rows of runs. An expired run has this status here; the counts by hour have it as
+cancelled."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -273,7 +278,7 @@ def _hour_lots(dialect: Dialect) -> sa.Select[Any]:
 
 @lru_cache(maxsize=2)
 def _lots_behind(dialect: Dialect) -> sa.Select[Any]:
-    """Select lots of the runs after the counted ones."""
+    """Select lots of the runs with higher numbers than the counted runs."""
     found = sa.select(*(runs.c[name] for name in _NAMES)).where(_HAS_NOT_ENDED_BEFORE | IS_BACKFILLED)
     return _lots_as_hours(dialect, dialect.of_ranges(found, runs.c.schedule_uid, runs.c.number))
 
@@ -286,7 +291,7 @@ def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
-    """Select lots of runs in the columns where hours count them: by the end, or for a backfill by the occurrence."""
+    """Select lots in the columns of the counts by hour: of a run's end, or of the occurrence if it was backfilled."""
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)

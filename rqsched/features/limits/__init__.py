@@ -1,1 +1,1 @@
-"""Limits: how many runs of a group, over all its schedules, may run at once or start in a window of time."""
+"""Limits: how many runs of a group may run at once, or start in a window of time. A group may have many schedules."""

@@ -1,4 +1,4 @@
-"""Read and change the groups of `limit`: how many of their runs may run at once, or start in a window of time."""
+"""Read and change groups: how many runs of a group may run at once, or start in a window of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rqsched.kernel.queries.schedules import require_limit
 
 
 class Limits(Group):
-    """The groups of `limit`: how many of their runs may run at once, or start in a window of time.
+    """The groups that schedules name in `limit`. A group limits how many of its runs run at once, or start in a window.
 
     >>> [(one.name, one.number) for one in scheduler.limits.list().items]
     []
@@ -26,7 +26,7 @@ class Limits(Group):
     def list(
         self, *, namespace: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[LimitDescription]:
-        """Read a page of the groups of a namespace, by name, with the numbers of their running and waiting runs."""
+        """Read a page of a namespace's groups, sorted by name, with the numbers of their running and waiting runs."""
         require_limit(limit)
         where = require_id(self._namespace(namespace), "namespace")
         return self.runtime.database.read(
@@ -34,7 +34,7 @@ class Limits(Group):
         )
 
     def iter(self, *, namespace: str | None = None) -> Iterator[LimitDescription]:
-        """Read all groups of a namespace by name, page by page."""
+        """Read all groups of a namespace, sorted by name, page by page."""
         return pages(lambda cursor: self.list(namespace=namespace, limit=MAX_PAGE, cursor=cursor))
 
     def set(
@@ -50,13 +50,13 @@ class Limits(Group):
         """Change how many runs of a group may run at once, or start in a window of time, or both. Return the group.
 
         Arguments that are not given change nothing. `unset` removes the `number` or the `rate`, not both. Running runs
-        continue. If more runs run than a lowered number allows, no run begins until fewer run. The group records the
-        caller and the reason. Raises LimitNotFoundError.
+        continue. If more runs are running than the new number allows, no run begins until enough of them have ended.
+        The group records the caller and the reason. Raises LimitNotFoundError.
 
         Args:
             name: The name of the group, as in `limit` of a schedule.
             number: How many runs may run at once.
-            rate: How many attempts may start in any window of a length, such as `100/min`.
+            rate: How many attempts may start in any window of time, such as `100/min`.
             unset: `number` or `rate`, to remove that limit.
             namespace: The namespace; default that of the scheduler.
             context: The caller and the reason.

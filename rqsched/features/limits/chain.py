@@ -1,11 +1,11 @@
 """Limits: decide and write which runs and targets of a group get a place, and put their jobs on their queues.
 
-A run or target needs a place of its group before it gets a job; until then it waits in the line of the group. These
-processes give free places (a grant) to the first in line:
+A run or target needs a place of its group before it gets a job; until then it waits in the line of the group. A grant
+gives free places to the first in line. These processes make grants:
 
 - the process whose commit frees a place, or makes a run or target wait;
-- a worker that takes a run or target whose grant has expired;
-- the process that handles a link (a delayed job), when a start leaves the window of the group's rate
+- a worker that takes the job of a run or target whose grant has expired;
+- the process that handles the link (a delayed job) for the time when a start leaves the window of the group's rate
   (`features.limits.store.Look`);
 - a pass of reconcile. It gives the places that a dead process has left free, and arms a missing link.
 """
@@ -58,11 +58,11 @@ class Parts(target_jobs.Parts, Protocol):
 
     @property
     def live(self) -> Parts:
-        """The parts with the real clock, even in a tick at a given time, because rates count starts in real time."""
+        """The parts with the real clock. A tick may run at a given time, but rates count starts in real time."""
 
 
 class Limits(Feature):
-    """Create groups with limits for Changes that name them, and give places after Changes are committed."""
+    """Create the groups that Changes name, and give places after Changes are committed."""
 
     columns = ((attrgetter("limit_group"), None),)
     run_columns = ((attrgetter("limit_group"), None),)
@@ -73,7 +73,7 @@ class Limits(Feature):
         self._parts = parts.live
 
     def require(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Create the groups that Changes name and that do not exist.
+        """Create the groups that Changes name, if they do not exist.
 
         Raises LimitConflictError if a Change gives a group another number or rate than it has. Raises it also if a
         group is new and the Change gives neither a number nor a rate.
@@ -81,7 +81,10 @@ class Limits(Feature):
         require_groups(connection, changes, self._parts.now())
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether a Change names a group that may have to be created, or must not be removed meanwhile."""
+        """Return whether a Change gives a schedule a group or other bounds.
+
+        Then a group may have to be created or kept.
+        """
         return changes_group(change)
 
     def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass looks at all groups
@@ -90,7 +93,7 @@ class Limits(Feature):
         return [Section(Stage.RUNS, (Recovered(checked=found, granted=given) for found, given in repaired))]
 
     def after_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        """Remove the recorded starts of runs that a worker gave back, because it lacks their code."""
+        """Remove the recorded starts of runs that a worker gave back because the worker lacks their code."""
         pairs = [pair for change in changes for pair in change.changed_runs]
         given_back = (
             (before, before.started_at)
@@ -101,15 +104,15 @@ class Limits(Feature):
         take_back(connection, given_back)
 
     def sees(self, change: Change) -> Sees:
-        """Return the columns of the state of a group, if a run of the group ends."""
+        """Return the columns with the state of a group if a run of the group ends."""
         group = next((run.limit_group for _, run in change.changed_runs), None)
         return NOTHING if group is None else Sees(store.STATE, {"group": group})
 
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - groups decide for themselves
         """Give places in the groups in which committed Changes have freed a place or put a run in line.
 
-        If a single statement ended a run, it also read the state of the group (`seen`). Then this looks at the group
-        only if that state requires it.
+        If a single statement ended a run, that statement also read the state of the group (`seen`). Then the group is
+        read again only if that state requires it.
         """
         joined, left, stopped, known = set[str](), set[str](), set[str](), dict[str, int | None]()
         for change in changes:
@@ -119,7 +122,8 @@ class Limits(Feature):
                 if after.is_in_line:
                     joined.add(after.limit_group)
                 elif not after.takes_place and (before.takes_place or before.is_in_line):
-                    # While this Change locked the run, a grant may have left it out, and with it a free place.
+                    # A grant cannot give a place to a locked run. It may have left a place free while this Change
+                    # locked the run.
                     left.add(after.limit_group)
                     known |= store.seen_by_end(after.limit_group, seen)
                 elif before.dispatched_at is not None and after.status in ENDED_IN_VAIN:
@@ -129,12 +133,15 @@ class Limits(Feature):
             give(self._parts, joined, left, stopped, known)
 
     def claimed(self, connection: Connection, started: Sequence[Started], *, at: datetime) -> Sequence[str]:  # noqa: ARG002
-        """Write the starts that count in the rates of their groups."""
+        """Record the starts of runs whose group has a rate."""
         count_starts(connection, [(run, run.started_at) for run, _ in started])
         return ()
 
     def unclaimed(self, run: Run, job: RunJobId, rq_job: Job | None) -> bool | None:  # noqa: ARG002
-        """Ask for a place for a run that has no place, or has lost it. If it gets no place, this job is over."""
+        """Ask for a place for a run that has no place, or has lost its place.
+
+        If the run gets no place, this job is over.
+        """
         if run.limit_group is None or not run.needs_grant or (run.attempt, run.delivery) != (job.attempt, job.delivery):
             return None
         has_place = ask(self._parts, run.uid, run.limit_group)
@@ -143,13 +150,16 @@ class Limits(Feature):
         return has_place
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
-        """Give places in the group of a run if no Change did. Return when to look again because of the group's rate."""
+        """If the link made no Change, give places in the run's group.
+
+        Return when the group's rate may allow more starts.
+        """
         if not is_published and run.limit_group is not None:
             give(self._parts, [run.limit_group])
         return look_of(self._parts, link, run)
 
     def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
-        """Execute the statements of an end and a grant."""
+        """Execute the statements of the end of a run and of a grant."""
         store.rehearse(connection, uid, now)
 
 
@@ -160,10 +170,10 @@ def give(
     stopped: Collection[str] = (),
     known: Mapping[str, int | None] | None = None,
 ) -> None:
-    """Give the free places of groups whose line a run or target has `joined` or `left`.
+    """Give the free places of the groups in which a run or target has `joined` the line, or `left` the line or a place.
 
-    First, targets of `stopped` runs that no process handles are cancelled. Errors are logged and not raised, because
-    each pass of reconcile repeats this.
+    This first cancels targets of the `stopped` runs (their uids), unless a process handles the target. Errors are
+    logged and not raised, because each pass of reconcile repeats this.
     """
     try:
         if stopped:
@@ -177,19 +187,21 @@ def give(
             for group in only_left
         }
         grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
-        # Do not wait for a group that another process has locked to give places. Waiting, only to give one place more,
-        # would be most of the cost. The other process may not have seen this end. If so, a place stays free, until the
-        # end of a run that has still to claim its place gives it.
+        # If another process has locked a group to give its places, do not wait: the wait would be most of the cost of
+        # an end. If the other process has not seen this end, one place stays free. A later end gives this place,
+        # because granted runs of the group still wait for their claim.
         grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
     except (RqschedError, RedisError) as error:
         _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
 
 
 def grant(parts: Parts, groups: Iterable[str], *, skip_locked: bool = False) -> int:
-    """Give the free places of these groups to the first in their lines, and enqueue their jobs. Return how many.
+    """Give the free places of these groups to the first in their lines, and enqueue the jobs.
+
+    Return how many got a place.
 
     While everything or the group's namespace is frozen, only targets get places, because their runs have begun. With
-    `skip_locked`, a group that another transaction holds is left out. Raises RedisError if jobs cannot be enqueued;
+    `skip_locked`, groups that another transaction holds are left out. Raises RedisError if jobs cannot be enqueued;
     then reconcile enqueues them.
     """
     ordered, given = sorted(groups), 0
@@ -230,7 +242,7 @@ def _deliver(parts: Parts, granted: Granted) -> int:
 def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
     """Return when a link of a run is due again, to give places in the line in which the run or its target waits.
 
-    Return None if the line does not wait for a rate, or if another link does this.
+    Return None if the line does not wait for a rate, or if another link gives these places.
     """
     freezes, group = parts.freezes, run.limit_group
     if freezes.is_all_frozen or group is None:
@@ -243,8 +255,8 @@ def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
 def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
     """Ask for a place for a run or target whose job a worker has taken. Return whether it has a place now.
 
-    Without a place it waits in line and gets another job later. Other runs and targets may get a place at the same
-    time. Their jobs are enqueued.
+    Without a place it waits in line and gets another job later. If other runs and targets get a place at the same time,
+    their jobs are enqueued.
     """
 
     def work(connection: Connection) -> tuple[Granted, bool]:
@@ -297,7 +309,7 @@ def change_bounds(
 def repair(parts: Parts) -> Iterator[tuple[int, int]]:
     """Give the free places of all groups, create groups whose row is missing, and remove empty groups.
 
-    Yields the number of groups that were looked at, and the number of runs that got a place.
+    Yields, for each batch, the number of groups read and the number of runs and targets that got a place.
     """
     lost = parts.database.read(partial(store.lost, limit=_AT_ONCE))
     if lost:
@@ -328,7 +340,7 @@ def _make_lost(parts: Parts, connection: Connection, lost: Sequence[tuple[str, s
 
 
 def require_groups(connection: Connection, changes: Sequence[Change], now: datetime) -> None:
-    """Create the groups that Changes name and that do not exist, in the transaction that will write the Changes.
+    """Create the groups that Changes name, if they do not exist, in the transaction that will write the Changes.
 
     Raises LimitConflictError if a Change gives a group another number or rate than it has. Raises it also if a group is
     new and the Change gives neither a number nor a rate.
@@ -410,7 +422,7 @@ def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[
 def _told_of_group(
     connection: Connection, group: LimitDescription, run: Run, now: datetime, say: Callable[[datetime], str]
 ) -> list[str]:
-    """Return texts on how much of its bounds a group uses, and when its rate allows the next start for this run."""
+    """Return texts on how much of its bounds a group uses, and when its rate allows a start of this run."""
     told = told_of_use(group)
     if (at := store.next_look(connection, run.uid, now)) is not None and at > now:
         told.append(f"the next place on {say((at + timedelta(microseconds=999_999)).replace(microsecond=0))}")

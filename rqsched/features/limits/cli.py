@@ -32,14 +32,14 @@ def list_limits(session: Session) -> None:
 @command(app, "set")
 def set_limit(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The group, as a schedule's limit names it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the group, as in a schedule's limit.")],
     number: Annotated[
         int | None, typer.Option("--number", min=1, max=MAX_NUMBER, help="How many of its runs may run at once.")
     ] = None,
     rate: Annotated[
         str | None, typer.Option("--rate", help="How many of its attempts may start in any window, such as 100/min.")
     ] = None,
-    unset: Annotated[Texts, typer.Option("--unset", help="Take its `number` or its `rate` off.")] = None,
+    unset: Annotated[Texts, typer.Option("--unset", help="Remove its `number` or its `rate`.")] = None,
 ) -> None:
     """Change what a group allows."""
     if number is None and rate is None and not unset:

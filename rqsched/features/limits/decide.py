@@ -1,9 +1,9 @@
-"""Limits: how many runs of a group, over all its schedules, may run at once and start in a window. Pure.
+"""Limits: how many runs of a group may run at once, or start in a window of time. Pure.
 
-A group has a name, a line, and a number, a rate or both. A run that becomes pending joins the line. A grant gives the
-run a place of its group, and a worker can claim only a run with a place. The place is free again when the run has
-ended, or has lost its grant. There is no counter of places: they are counted from the rows of runs. The run counts
-against the rate from its grant until its start has left the window.
+A group has a name, a line (its queue of waiting runs), and a number, a rate or both. A run that becomes pending joins
+the line. A grant gives the run a place of its group, and a worker can claim only a run with a place. The place is free
+again when the run has ended, or has lost its grant. There is no counter of places: they are counted from the rows of
+runs. The run counts against the rate from its grant until its start has left the window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
 GRANT_LIFE = timedelta(seconds=30)
 """How long a run keeps its first grant without a claim. After that its place may go to a run in line."""
 _MOST_DOUBLED = 10
-"""How often GRANT_LIFE is doubled at most, to 8 hours and a half."""
+"""The most doublings of GRANT_LIFE; ten make 8.5 hours."""
 _MANY = 16
 """If this many granted runs wait for their claim, workers are busy, and half of the places may stay free."""
 
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
     @staticmethod
     def read(number: int | None, rate: str | None) -> Bounds:
-        """Return the bounds for a number and a rate, which is given as text, as in options and descriptions."""
+        """Return the bounds for a number and a rate. The rate is text, as in options and descriptions."""
         return Bounds(number, None if rate is None else Rate.parse("limit_rate", rate))
 
     def __str__(self) -> str:
@@ -72,12 +72,13 @@ class Waiting(NamedTuple):
     limit_at: datetime
     """When it joined the line."""
     number: int = 0
-    """The number of the run in its schedule, or of the target in its run. It orders those that join at one instant."""
+    """The number of the run in its schedule, or of the target in its run. It orders runs and targets that joined at the
+    same instant."""
     granted_at: datetime | None = None
     """When it got a place, if no worker has claimed it since; None while it is in line."""
     passed_count: int | None = None
-    """How often a worker tried to claim it after it had lost its grant, and found the group full; None if it has not
-    lost a grant."""
+    """How often a worker took its job after it had lost its grant, and found the group full; None if it has not lost a
+    grant."""
     is_target: bool = False
     """Whether it is a target of a run."""
     queue: str = ""
@@ -108,12 +109,11 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether the end of a run leaves it to later ends to give places.
+    """Return whether the end of a run need not give places, because the ends of later runs will.
 
-    This is so while at least a quarter of the places wait for their claim and few places are free: the ends of those
-    runs give places later. The figures are from before the end is written, so they miss runs that end at the same
-    moment. If it is time to give places (`wants_grants`), one end in each sixteenth of the places does this for the
-    others.
+    This holds if granted runs that wait for their claim have at least a quarter of the places: their ends give places
+    later. But if it is time to give places (`wants_grants`), one in `number // 16` ends gives them. The figures are
+    from before the end is written, so they miss runs that end at the same moment.
     """
     is_turn = (number - running - unclaimed) % max(number // 16, 1) == 0
     return unclaimed * 4 >= number and not (is_turn and wants_grants(number, running, unclaimed))
@@ -133,9 +133,9 @@ def _is_old(granted: Waiting, now: datetime) -> bool:
 def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datetime) -> set[str]:
     """Return the queues that perhaps no worker serves.
 
-    A run of such a queue has lost its unclaimed grant, and no worker has asked for a place for it since. `passed` are
-    the queues of these runs. A run whose grant is old, and may be lost now, counts, too. Workers take a queue in order,
-    so a worker that serves the queue asks for that run first.
+    `passed` are the queues of runs that have lost their unclaimed grant and for which no worker has asked since. The
+    queues of runs whose grant is old are added, because these runs may lose it now. Workers take the jobs of a queue in
+    order, so a worker of the queue would have asked for such a run first.
     """
     return {*passed, *(one.queue for one in unclaimed if _is_old(one, now))}
 
@@ -143,8 +143,9 @@ def quiet_queues(passed: Iterable[str], unclaimed: Iterable[Waiting], now: datet
 def old_at(granted: Waiting) -> datetime | None:
     """Return when an unclaimed grant may go to the next in line; None without a grant.
 
-    If a worker came after the grant was lost and found the group full, the next grant lasts twice as long. Otherwise a
-    run of a busy queue could lose its grant again and again. If no worker came, the next grant does not last longer.
+    If a worker took the run's job after the grant was lost and found the group full, the next grant lasts twice as
+    long. Otherwise a run of a busy queue could lose its grant again and again. If no worker took the job, the next
+    grant does not last longer.
     """
     life = GRANT_LIFE * 2 ** min(granted.passed_count or 0, _MOST_DOUBLED)
     return None if granted.granted_at is None else granted.granted_at + life
@@ -165,9 +166,9 @@ def decide_grants(
     `unclaimed` are the granted runs that do not run yet. `line` are the waiting runs, or the first `most_given` + 1 of
     them. Places go to the first in line. If a grant is too old and another run waits, the place goes to that run.
     `asked` is a run whose job a worker has taken: it keeps its position in the line, and may take the place of an
-    unclaimed run that is behind it. After the number was lowered, the latest unclaimed grants are taken back. Runs of a
-    `quiet` queue come after all others, and each such queue gets only one place at a time, so that its runs cannot
-    occupy all places.
+    unclaimed run that is behind it. If the number was lowered, the unclaimed grants at the end of the line are taken
+    back. Runs of a `quiet` queue come after all other runs. Each such queue gets only one place at a time, so that its
+    runs cannot occupy all places.
     """
     held = {one.uid: one for one in unclaimed}
     waiting = {one.uid: one for one in line} | ({} if asked is None else {asked.uid: asked})

@@ -1,4 +1,4 @@
-"""`/limits/`: the groups of runs of a namespace that have a limit, and a change of what one allows."""
+"""`/limits/`: list the groups of a namespace, and change what a group allows."""
 
 from __future__ import annotations
 

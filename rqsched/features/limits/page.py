@@ -24,7 +24,7 @@ _MOST_SCHEDULES = 50
 
 
 def show_all(visit: Visit) -> Response:
-    """Show a page of the groups of the namespace, by name."""
+    """Show a page of the namespace's groups, sorted by name."""
     cursor = unbind_cursor(visit.query("after") or None, "page of limits", visit.namespace)
     page = visit.read(lambda connection: store.page(connection, visit.namespace, cursor, _PAGE, visit.now))
     following = bind_cursor(page.next_cursor, "page of limits", visit.namespace)
@@ -48,7 +48,7 @@ def show(visit: Visit) -> Response:
 
 
 def set_limit(visit: Visit) -> Response:
-    """Change how many runs of a group may run at once, and how many may start in a time. An empty field is no limit."""
+    """Change how many runs of a group may run at once, or start in a window. An empty field removes that limit."""
     name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
     try:
         is_number = number.isascii() and number.isdigit() and len(number) <= 9

@@ -1,7 +1,7 @@
 """The recorded starts of runs and targets whose group has a rate.
 
-A claim writes the start in its transaction, and grants count the starts. If a worker gives a run back because it lacks
-the code, the run has not started, and its start is removed.
+A claim writes the start in its transaction, and grants count the starts. If a worker gives a run back because the
+worker lacks the code, the run has not started, and its start is removed.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Groups with limits on how many of their runs run at once, or start in a window: their bounds, and the grants of
-places.
+"""Groups with limits: their bounds, and the grants of their places.
 
-A grant gives places of a group to runs. It is a separate transaction: it locks the row of the group, and then only runs
+A grant gives places of a group to runs, in a separate transaction. It locks the row of the group, and then those runs
 that no other transaction holds. There is no counter of occupied places. Instead, one statement under that lock counts
 the granted and running runs, and only a grant increases their number.
 
 Targets wait in the same line and occupy places like runs. A run that waits for its targets has no place.
 
-A rate of N in T means: in any window of the length T, excluding its end, at most N starts are recorded. A place is
-granted only if, under that lock, the granted runs that have not started and the starts since `now - T` (counted in this
-order) are together fewer than N. A claim writes the start in its own transaction (`count_starts`), and every start has
-a grant. If a run is given back because its code is missing, it has not started, and its start is removed.
+A rate of N in T means: in any window of the length T, excluding its end, at most N starts are recorded. Under the lock
+of the group, a grant counts the granted runs that have not started, and then the starts since `now - T`. It gives a
+place only if the sum is less than N. A claim writes the start in its own transaction (`count_starts`), and every start
+has a grant. If a run is given back because its code is missing, it has not started, and its start is removed.
 
-Proof. Take N + 1 starts. Let L be the one that was granted last, at `now`. The other N had been granted before, so each
-was counted then, as unclaimed, as a start or as both, unless it had started at `now - T` or before. Fewer than N were
-counted, so one of them, E, had started at `now - T` or before. L starts at `now` or later, because a claim writes no
-instant before its grant (`Dialect.after`). So E and L are T or more apart, and no window holds both.
+Proof. Take N + 1 starts. Let L be the start that was granted last, at `now`. The other N starts had been granted
+before. So the grant of L counted each of them (as unclaimed, as a start or as both), unless it was at `now - T` or
+before. The grant counted fewer than N, so one of the N starts, E, was at `now - T` or before. L starts at `now` or
+later, because a claim writes no instant before its grant (`Dialect.after`). So E and L are T or more apart, and no
+window holds both.
 
 The proof uses the recorded instants, so no clock has to be right. But a grant removes starts that left their window
 more than `_KEPT_LONGER` ago. So the clocks of two processes that grant may not differ by more than that.
@@ -83,7 +83,7 @@ _MOST = sa.bindparam("most", type_=sa.Integer)
 
 
 class _Kind:
-    """A table whose rows occupy places, runs or targets, with the conditions on its rows."""
+    """The table of runs or of targets, whose rows occupy places, with conditions on its rows."""
 
     def __init__(
         self,
@@ -138,8 +138,8 @@ class Look(NamedTuple):
     """The time at which a line that waits only for its group's rate may get places again."""
 
     link: RetryLinkId
-    """The link (a delayed job) that gives the places: the used retry link of the previous attempt of the first run in
-    line."""
+    """The link (a delayed job) that gives the places. It has the id of a used link: the retry link of the previous
+    attempt of the first run in line."""
     at: datetime
     """When the start that blocks the line leaves the window of the rate."""
 
@@ -272,7 +272,7 @@ def grant(
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
-    for group in rated:  # a run is left without a place also if the reason is a run that is being claimed now
+    for group in rated:  # a run may be without a place only because another run is being claimed now
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
         use = running[group], taken, starts[group]
@@ -319,10 +319,10 @@ _START_IN_THE_WAY = (
 def _frees_at(
     connection: Connection, group: str, bounds: Bounds, use: tuple[int, int, int], now: datetime
 ) -> datetime | None:
-    """Return when a group's rate allows the next start: `now` if it does already, None if the rate is not the reason.
+    """Return when a group's rate allows the next start; `now` if it allows one already, None if the number forbids one.
 
-    `use` has the numbers of running runs, of granted runs that have not started, and of starts in the last window. A
-    granted run that has not started leaves the window no earlier than a whole window from now.
+    `use` has the numbers of running runs, of granted runs that have not started, and of starts in the last window. The
+    start of a granted run that has not started leaves the window no earlier than a whole window from now.
     """
     rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
@@ -364,7 +364,7 @@ def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_fr
 
 
 def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_frozen: bool) -> bool:
-    """Return whether only runs of quiet queues wait. A pass of reconcile gives them a free place, and not a link."""
+    """Return whether only runs of quiet queues wait. A pass of reconcile, and not a link, gives them free places."""
     unclaimed, _, silent = _taken(connection, [group])
     quiet = quiet_queues(silent[group], unclaimed[group], now)
     return any(one.queue in quiet for one in first_in_line(connection, group, 1, now, is_frozen=is_frozen, quiet=quiet))
@@ -486,7 +486,7 @@ def _in_order(first_runs: sa.Select[Any], first_targets: sa.Select[Any] = _FIRST
     return sa.select(both).order_by(*line_order(both)).limit(_MOST)
 
 
-# A blocked run is offered again later.
+# A blocked run may start only from its `queued_at` on.
 _COULD_START = (runs.c.blocked_at.is_(None) | (runs.c.queued_at <= _NOW), ~is_late(_NOW))
 _FIRST_IN_LINE = _in_order(_RUNS.first(*_COULD_START))
 
@@ -547,7 +547,7 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Execute the statements of an end and a grant, for a run and a group that do not exist, so that they are compiled.
+    """Compile the statements of an end and a grant: execute them for a run and a group that do not exist.
 
     These are the statements for runs of a group without a rate.
     """
@@ -577,7 +577,7 @@ def wants(connection: Connection, group: str, now: datetime) -> int | None:
     bounds = _bounds(*row[:3])
     taken, unclaimed = row[3:]
     most = bounds.number
-    if most is None and bounds.rate is not None:  # with a number, the grant checks the rate, and when to look again
+    if most is None and bounds.rate is not None:  # if the group has a number, the grant checks the rate
         most, taken = bounds.most_unclaimed(0, _started(connection, group, bounds.rate, now)), 0
     return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
@@ -622,26 +622,29 @@ STATE = (
     _TAKEN[1].label("limit_unclaimed"),
     _is_line().label("limit_has_line"),
 )
-"""The columns with which the statement that ends a run reads the state of its `group` from before the end."""
+"""The state of a `group` before the end of one of its runs, as columns of the statement that ends the run."""
 STARTS_UNCOUNTED = ~runs.c.is_rated
 """The condition that the start of a run counts in no rate."""
 
 
 def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the answer of `wants` for the group of a run that has ended, from the STATE that its statement read.
+    """Return the answer of `wants` for the group of a run that has ended, from the STATE that was read with the end.
 
     The result is empty if the answer is not known. Then the caller reads the group after the commit.
 
-    The STATE still counts this run as running. A run that joins the line at the same moment counts it, too, and the
-    statement may not see that run. So if the statement sees no line, the answer is not known, with two exceptions:
+    The STATE still counts the ended run as running. If another run joins the line at the same moment, it may still
+    count the ended run, and STATE may not show the new line. So if STATE shows no line, the answer is not known, with
+    two exceptions:
 
     - Later ends give the places (`others_look`).
     - The group was less than half full. Then a joining run found it full only if more than half of its places were
       given while this end was written. The end of one of those runs sees the line. The place stays free until then, or
-      until the next fire or pass. This must be rare, so one free place in addition to this one would not be enough.
+      until the next fire or pass. This must be rare, which is why half of the places must be free, and not just one
+      more.
 
-    An end frees nothing of a rate: a link gives places when the start leaves the window. With a rate alone no run waits
-    for an end, unless the rate is above `MAX_NUMBER` (`Bounds.most_unclaimed`).
+    An end does not help a rate, because the start stays in the window; a link gives places when the start leaves the
+    window. So if a group has only a rate, no run waits for an end, unless the rate is above `MAX_NUMBER`
+    (`Bounds.most_unclaimed`).
     """
     if seen.get("limit_number") is None:
         return {}
@@ -662,7 +665,7 @@ def with_line(connection: Connection, after: str | None, limit: int) -> tuple[li
 
 
 def empty(connection: Connection, after: str, limit: int) -> list[str]:
-    """Read a page of the groups that no schedule names and no open run belongs to."""
+    """Read a page of the groups that no schedule names and that have no open run or target."""
     found = sa.select(limits.c.limit_group).where(_IS_EMPTY, limits.c.limit_group > after)
     return list(connection.execute(found.order_by(limits.c.limit_group).limit(limit)).scalars())
 
@@ -677,7 +680,7 @@ _IS_EMPTY = sa.and_(
 def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -> int:
     """Remove groups that are still empty, have no start that counts, and are not locked. Return how many.
 
-    So a group that is removed and created again with the same rate misses no start of the window.
+    A group with starts in its window stays. If it were removed and created again, it would forget these starts.
     """
     free = _find(connection, groups).with_for_update(skip_locked=True)
     locked = _read(connection, free)
@@ -690,7 +693,7 @@ def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -
 
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Return groups with waiting runs but without a row, each with the policies of a schedule that names it."""
+    """Return groups with waiting runs or targets but without a row, and the policies of a schedule for each group."""
     found = list[tuple[str, str]]()
     for kind in _KINDS:
         group = kind.table.c.limit_group
@@ -703,7 +706,7 @@ def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
 
 
 def describe(connection: Connection, groups: Iterable[str], now: datetime) -> list[LimitDescription]:
-    """Read groups by name, with the numbers of running, waiting and recently started runs (in the rate's window)."""
+    """Read these groups, sorted by name, with the numbers of runs that run, wait, or started in the rate's window."""
     is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
     found = connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all()
     return _describe(connection, found, now)
@@ -712,7 +715,7 @@ def describe(connection: Connection, groups: Iterable[str], now: datetime) -> li
 def page(
     connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
 ) -> Page[LimitDescription]:
-    """Read a page of the groups of a namespace, by name; the cursor is the last name of the previous page."""
+    """Read a page of a namespace's groups, sorted by name. The cursor contains the last name of the previous page."""
     of = "limits", namespace
     after = limits.c.limit_group > key_of(namespace, unbind_cursor(cursor, *of) or "")
     found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
@@ -770,7 +773,7 @@ def waiting_targets(connection: Connection, run_uid: str) -> int:
 
 
 def busiest(connection: Connection, most: int, now: datetime, namespace: str | None = None) -> list[LimitDescription]:
-    """Read the groups with the most open runs and targets, of a namespace or of all."""
+    """Read the groups with the most open runs and targets, in a namespace or in all namespaces."""
     open_ones = sa.union_all(
         *(
             sa.select(kind.table.c.limit_group, sa.func.count().label("count"))
@@ -785,7 +788,7 @@ def busiest(connection: Connection, most: int, now: datetime, namespace: str | N
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count by queue the runs and targets that have lost their grant and for which no worker has asked since."""
+    """Count the runs and targets, by queue, that have lost their grant and for which no worker has asked since."""
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue
@@ -807,7 +810,7 @@ def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[b
 
 
 class Members(NamedTuple):
-    """The runs and schedules of a group, the first of each."""
+    """The first runs and the first schedules of a group."""
 
     line: list[tuple[str, Run]]
     """The runs in line, in order, each with the id of its schedule and its position."""
@@ -816,7 +819,7 @@ class Members(NamedTuple):
     schedules: list[str]
     """The ids of schedules that name the group."""
     has_more: bool
-    """Whether more schedules name it."""
+    """Whether more schedules than these name the group."""
 
 
 def members(connection: Connection, group: str, most: int, most_schedules: int) -> Members:

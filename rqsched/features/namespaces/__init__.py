@@ -1,1 +1,1 @@
-"""Namespaces: the count of all that a namespace holds, and its deletion."""
+"""Namespaces: count everything that a namespace holds, and delete it."""

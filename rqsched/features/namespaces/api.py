@@ -1,4 +1,4 @@
-"""Whole namespaces: their usage and quota, the count of their data, and its deletion."""
+"""Whole namespaces: read their usage and quota, count their data, and delete them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Namespaces(Group):
     """
 
     def usage(self, *, namespace: str | None = None) -> Usage:
-        """Count the schedules of a namespace and the bytes of their declarations, with its quota of RQSCHED_QUOTAS."""
+        """Count a namespace's schedules and the bytes of their declarations. Also return its quota (RQSCHED_QUOTAS)."""
         return quotas.usage_of(self.runtime, require_id(self._namespace(namespace), "namespace"))
 
     def usages(self) -> Sequence[Usage]:
-        """Count the usage of each namespace that has a quota, in the order of their names."""
+        """Count the usage of each namespace that has a quota, sorted by name."""
         return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
 
     def preview_delete(self, name: str) -> NamespaceData:
@@ -42,7 +42,7 @@ class Namespaces(Group):
         terminate: bool = False,
         context: CommandContext | None = None,
     ) -> NamespaceData:
-        """Delete everything of a frozen namespace for good: schedules, runs, history, calendars, limits, jobs in Redis.
+        """Delete everything in a frozen namespace for good: schedules, runs, history, calendars, limits, jobs in Redis.
 
         >>> scheduler.freeze("the tenant leaves", namespace="acme").namespace
         'acme'
@@ -55,7 +55,7 @@ class Namespaces(Group):
         drop the jobs. States of machines, registered workflows and targets that were sent by hand belong to no
         namespace and stay.
 
-        Raises ConflictError unless the namespace is frozen, and while its runs execute, unless `terminate` is set;
+        Raises ConflictError if the namespace is not frozen, or if its runs execute and `terminate` is not set. Raises
         DatabaseUnavailableError.
         """
         require_note(reason, "reason")
@@ -67,6 +67,9 @@ class Namespaces(Group):
 def delete_some(
     runtime: Runtime, name: str, context: CommandContext, *, terminates: bool, steps: int | None = 20
 ) -> NamespaceData:
-    """Make `steps` steps of a deletion (None: all). The default is some thousand rows, for a short request."""
+    """Make at most `steps` steps of a deletion (None: all).
+
+    The default deletes some thousand rows in a short request.
+    """
     where = require_id(name, "name")
     return namespaces.delete(runtime, where, context, terminates=terminates, steps=steps)

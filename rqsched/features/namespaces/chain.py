@@ -2,8 +2,8 @@
 
 Each step deletes some hundred rows from SQL, and then the jobs of these rows from Redis. If the deletion is
 interrupted, the namespace is still frozen, and another deletion continues. The last step ends the freeze and writes one
-line for the audit. If a job could not be removed from Redis, it finds no row later, and the dispatcher or worker drops
-it.
+line for the audit. If a job cannot be removed from Redis, a dispatcher or worker later finds no row for the job and
+drops it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""The most rows that one step deletes, without the rows of schedules."""
+"""The most rows that one step deletes. The rows of schedules are not counted."""
 _EXECUTING = 500
 """The most executing runs that are counted, or terminated, at once."""
 _DELETING = "deleting"
-"""The name of the stored value with the numbers of deleted rows by table."""
+"""The name of the stored value that holds the number of deleted rows of each table."""
 _Done = tuple[namespaces.Step, dict[str, int]]
 
 
@@ -58,7 +58,9 @@ def delete(
     terminates: bool = False,
     steps: int | None = None,
 ) -> NamespaceData:
-    """Delete a frozen namespace, or make at most `steps` steps. Return the numbers of rows deleted since the begin.
+    """Delete a frozen namespace, or make at most `steps` steps.
+
+    Return how many rows were deleted since the deletion began.
 
     Raises ConflictError if the namespace is not frozen, or if runs execute and `terminates` is not set.
     """

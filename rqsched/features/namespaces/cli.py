@@ -1,4 +1,4 @@
-"""The commands `namespace ...`: what a namespace holds and may hold, and the deletion of all of it."""
+"""The commands `namespace ...`: show what a namespace holds and what its quota allows, or delete everything in it."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def delete(
     terminate: Annotated[bool, typer.Option("--terminate", help="Terminate the runs that execute.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete everything of a frozen namespace for good, in SQL and in Redis. One line for the audit stays.
+    """Delete everything in a frozen namespace for good, in SQL and in Redis. One line for the audit stays.
 
-    `rqsched freeze NAMESPACE` comes first. Interrupted, it is repeated. --reason says why.
+    Run `rqsched freeze NAMESPACE` first. If the deletion is interrupted, run the command again. --reason says why.
     """
     scheduler = session.scheduler
     found = scheduler.namespaces.preview_delete(name)

@@ -1,4 +1,4 @@
-"""`/namespace/`: what a namespace holds, counted, and its deletion."""
+"""`/namespace/`: count what a namespace holds, and delete it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NamespaceDataResponse: Any = schema_of("NamespaceDataResponse", NamespaceData)
     tags=["namespace"],
 )
 def read_namespace(call: AdminHeavy) -> Response:
-    """Count the stored and the executing objects of the namespace, which its deletion would delete."""
+    """Count the stored and the executing objects that a deletion of the namespace would delete."""
     return Json(call.scheduler.namespaces.preview_delete(call.namespace))
 
 
@@ -43,7 +43,10 @@ def delete_namespace(
     terminate: Annotated[bool, Query(description="Terminate what executes; without it that is 409.")] = False,
     reason: Annotated[Note | None, Query(description="Why; it is kept for the audit.")] = None,
 ) -> Response:
-    """Delete everything in the frozen namespace for good, some thousand rows a request: repeat until `is_over`."""
+    """Delete everything in the frozen namespace for good, some thousand rows in each request.
+
+    Repeat until `is_over`.
+    """
     if confirm != call.namespace:
         raise InvalidInputError("confirm", f"must be the name of the namespace that is deleted, {call.namespace!r}")
     context = call.context if reason is None else replace(call.context, reason=reason)

@@ -1,7 +1,7 @@
 """The rows of a namespace: count them, and delete them in small steps.
 
-Every function works inside the caller's transaction. Each table is in exactly one of the tuples here. So a test fails
-for a new table whose rows a deletion would leave behind.
+Every function works inside the caller's transaction. A test checks that each table is in exactly one of the tuples
+here, so that a deletion leaves no rows of a new table behind.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ OF_SCHEDULES = (counted, uncounted, hours, targets, runs, backfills, deliveries,
 OF_NAMESPACES = (idempotency_keys, limit_starts, limits, calendars)
 """Tables whose rows belong to a namespace; they are deleted after its schedules."""
 LAST = (namespace_metadata,)
-"""The tables of named values of a namespace, such as its freeze. They are deleted in the last step."""
+"""Tables with named values of a namespace, such as its freeze. They are deleted in the last step."""
 OF_NO_NAMESPACE = (workflows, machine_states, database_metadata)
 """Tables whose rows belong to the whole installation. The last step deletes the values in `database_metadata` that name
 the namespace."""
 _AT_ONCE = 100
 """The number of schedules in one step."""
 _MOST_JOBS = 20
-"""Of how many attempts of a run, and of how many jobs of each attempt, the jobs are removed. RQ expires older jobs."""
+"""The jobs of this many newest attempts of a run are removed, and of each attempt this many newest jobs. RQ expires
+older jobs."""
 
 
 class Step(NamedTuple):
@@ -149,7 +150,7 @@ def _delete(connection: Connection, table: sa.Table, where: sa.ColumnElement[boo
 
 
 _BOUND = 200
-"""How many rows one statement names. It is small, because SQLite takes few values in a statement."""
+"""The most rows that one statement names, because SQLite takes few values in a statement."""
 _JOB_COLUMNS = {
     "runs": ("schedule_uid", "number", "attempt", "delivery", "queue", "connection"),
     "targets": ("run_uid", "number", "delivery", "queue", "connection"),

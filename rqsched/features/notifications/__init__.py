@@ -1,1 +1,1 @@
-"""Notifications are written in the transaction that owes them (`outbox`); jobs send them (`chain`, `sender`)."""
+"""Notifications are written in the transaction of their event (`outbox`); jobs send them later (`chain`, `sender`)."""

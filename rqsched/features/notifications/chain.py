@@ -1,8 +1,8 @@
 """Deliver notifications: a process claims a delivery, sends its message, and records whether it arrived.
 
-A delivery has a separate job on a worker. It is never sent by the dispatcher, nor in the job of the run that it is
-about. A failed attempt is repeated after a backoff. After the last attempt the delivery is given up, which health
-checks show. If the process dies after it has sent a message, the message may arrive twice, with the same `id`.
+A delivery has a separate job on a worker. Neither the dispatcher nor the job of the run sends it. A failed attempt is
+repeated after a backoff. After the last attempt the delivery is given up, which health checks show. If the process dies
+after it has sent a message, the message may arrive twice, with the same `id`.
 
 The ping about the start of an attempt is an exception. The process of the attempt sends it during the attempt, because
 a separate job would wait for a second worker, and would come too late without one. The ping has a row like every
@@ -42,7 +42,7 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 ORDER_SECONDS = 2.0
-"""How long the end of a short run waits for the ping of its start, so that the receiver gets the two in order."""
+"""How long the end of a short run waits for the ping of its start, so that the receiver gets the two pings in order."""
 MOST_THREADS = 4
 """The most pings that one process delivers at once; more pings are enqueued like other notifications."""
 _THREAD = "rqsched-start-pings"
@@ -109,7 +109,7 @@ class Notifications(Feature):
 
 
 def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> DeliveryStatus | None:
-    """Attempt one delivery from claim to recorded end; return None if there was nothing to do.
+    """Make one attempt at a delivery, from its claim to its recorded end; return None if there was nothing to do.
 
     With `is_beside`, the attempt is made in a thread during a run, with only the time limit of HTTP. An error of the
     application's workflow is recorded and raised again, so that RQ's exception handlers see it, too. If a receiver does
@@ -133,7 +133,7 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
     except sender.SendingError as error:
         return _fail(parts, delivery, token, str(error))
     except BaseException as error:
-        is_final = isinstance(error, NotExecutedError)  # it was refused before its code ran; a retry would be, too
+        is_final = isinstance(error, NotExecutedError)  # refused before it ran; a retry would be refused, too
         _fail(parts, delivery, token, describe_error(error).partition("\n")[0], is_final=is_final)
         raise
     parts.database.transact(partial(_succeed, parts, delivery, token))
@@ -141,7 +141,11 @@ def execute(parts: Parts, job: DeliveryJobId, *, is_beside: bool = False) -> Del
 
 
 def _claim(parts: Parts, connection: Connection, *, job: DeliveryJobId, token: str) -> Delivery | None:
-    """Claim a delivery, unless a later delivery replaces it. Put it off while its receiver does not answer others."""
+    """Claim a delivery, unless a later delivery replaces it.
+
+    If its receiver did not answer another delivery, this delivery is put off. Returns None if there is nothing to send
+    now.
+    """
     found = deliveries.find(connection, job.uid, locks=True)
     now = parts.now()
     if found is None or not parts.settings.notify:
@@ -199,7 +203,7 @@ def _fail(parts: Parts, delivery: Delivery, token: str, error: str, *, is_final:
 
 
 def write_start(parts: Parts, schedule: Schedule, run: Run) -> tuple[str, ...]:
-    """Write the pings about a start after its claim, if the workflow was imported only after the claim."""
+    """Write the pings about a claimed attempt whose workflow was imported only after the claim."""
     if not Outbox(parts).owes_start(schedule, run, parts.now()):
         return ()
     try:

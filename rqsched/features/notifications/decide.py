@@ -31,7 +31,8 @@ MAX_MINUTES = 40_320
 MAX_ERROR = 600
 """The most characters that are stored of a failed attempt's error."""
 NO_ANSWER = "no answer: "
-"""The beginning of the error of a destination that did not answer in time. Other deliveries to it are put off, too."""
+"""If a destination did not answer in time, the stored error begins with this. Other deliveries to the destination are
+then put off, too."""
 STARTED, SUCCEEDED, FAILED = "started", "succeeded", "failed"
 """The states that a heartbeat or check-in reports. They are the `event_type` of its delivery."""
 
@@ -46,7 +47,7 @@ class DeliveryKind(StrEnum):
     HEARTBEAT = "heartbeat"
     """A URL is pinged."""
     SENTRY = "sentry"
-    """A check-in of one of Sentry's monitors."""
+    """A check-in is sent to a monitor of Sentry."""
 
 
 PINGS = frozenset({DeliveryKind.HEARTBEAT, DeliveryKind.SENTRY})
@@ -78,7 +79,7 @@ class Delivery:
     """One message to one destination."""
 
     uid: str
-    """Its uid, computed from the Change, the kind and the destination, so that a repetition is the same delivery."""
+    """Its uid, computed from the Change, the kind and the destination, so that a repetition gives the same uid."""
     schedule_uid: str
     """The schedule that the message is about."""
     run_uid: str | None
@@ -92,7 +93,7 @@ class Delivery:
     payload: str
     """JSON: the message."""
     created_at: datetime
-    """When its transaction wrote it."""
+    """When its row was written."""
     due_at: datetime
     """When the next attempt is due. During an attempt, the instant after which the attempt counts as lost."""
     status: DeliveryStatus = DeliveryStatus.PENDING
@@ -199,7 +200,7 @@ def _named(schedule: Schedule) -> dict[str, Any]:
 
 
 def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
-    """Yield the pings about a run. A backfilled run has none: it does not show whether the schedule works now."""
+    """Yield the pings about a run. A backfilled run has none, because it does not show whether the schedule works."""
     if run.kind is RunKind.BACKFILL:
         return
     wanted = schedule.definition.parsed_notifications
@@ -245,7 +246,7 @@ def _longest(schedule: Schedule) -> timedelta | None:
     """Return the longest duration of a schedule's runs: the expected duration, else the timeout."""
     definition = schedule.definition
     seconds = definition.timeout or definition.parsed_defaults.get("timeout")
-    has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # only targets have timeouts
+    has_targets = schedule.policies.targets or definition.parsed_defaults.get("targets")  # the timeout is per target
     return schedule.expect_duration or (timedelta(seconds=seconds) if seconds and not has_targets else None)
 
 
@@ -287,7 +288,10 @@ def _delivery(
     configured: Configured,
     now: datetime,
 ) -> Delivery:
-    """Build the delivery of a message. Its queue is that of the settings, else of the run, which some worker serves."""
+    """Build the delivery of a message.
+
+    Its queue is the settings' queue, or else the run's queue, which some worker serves.
+    """
     definition, defaults = schedule.definition, schedule.definition.parsed_defaults
     queue = run.queue if run else definition.queue or defaults.get("queue")
     connection = run.connection if run else definition.connection or defaults.get("connection")

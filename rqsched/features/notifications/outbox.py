@@ -37,7 +37,7 @@ class Parts(Protocol):
     database: Database
     """The database of deliveries."""
     transport: Transport
-    """Puts their jobs on queues."""
+    """Puts the jobs of deliveries on queues."""
     workflows: Registry
     """The workflows that this process knows, which notifications may run."""
 
@@ -76,7 +76,7 @@ class Outbox:
         return [delivery.uid for delivery in owed]
 
     def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:
-        """Return the delivery to a workflow with the queue and Redis of that workflow, if it names them."""
+        """Return a delivery to a workflow with the timeout, queue and Redis that the workflow names."""
         if delivery.kind is not DeliveryKind.WORKFLOW:
             return delivery
         known = self._parts.workflows.get(delivery.destination)
@@ -116,7 +116,10 @@ class Outbox:
             _log.warning(text, len(uids), error, extra={"action": "follow_failed"})
 
     def enqueue(self, waiting: Iterable[Delivery], now: datetime) -> int:
-        """Put the jobs of pending deliveries on their queues, unless they are there. Return how many were put there."""
+        """Put the jobs of pending deliveries on their queues, unless they are there already.
+
+        Return how many were added.
+        """
 
         def where(delivery: Delivery) -> tuple[str, str]:
             return delivery.connection or "", delivery.queue or ""

@@ -1,7 +1,7 @@
 """The rows of deliveries. This module uses no Redis and does not read the messages.
 
 Every function works inside the caller's transaction. Only one process at a time attempts a delivery, because `claim` is
-one conditional UPDATE. The later writes of that process have an effect only while the row has its token.
+one conditional UPDATE. The later writes of that process have an effect only while the row has the process's token.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def record(connection: Connection, owed: Sequence[Delivery]) -> None:
 
 
 def find(connection: Connection, uid: str, *, locks: bool = False) -> Delivery | None:
-    """Read one delivery, and lock it with `locks`; None if it does not exist (any more)."""
+    """Read one delivery; with `locks`, also lock it. Return None if it does not exist."""
     found = _SELECT.where(deliveries.c.uid == uid)
     row = connection.execute(found.with_for_update() if locks else found).first()
     return None if row is None else _read(row)
 
 
 def pending(connection: Connection, uids: Sequence[str]) -> list[Delivery]:
-    """Read those of these deliveries that are pending."""
+    """Read the deliveries with these uids that are pending."""
     waits = deliveries.c.status == constant(DeliveryStatus.PENDING)
     statement = _SELECT.where(dialect_of(connection).one_of(deliveries.c.uid, uids), waits).order_by(deliveries.c.uid)
     return [_read(row) for row in connection.execute(statement)]
@@ -86,7 +86,7 @@ def claim(
 
 
 def is_superseded(connection: Connection, delivery: Delivery) -> bool:
-    """Return whether the same monitor has a later ping about the end of a run, which has not arrived yet."""
+    """Return whether a later ping, about the end of a run, still waits to be sent to the same monitor."""
     at = deliveries.c.created_at
     is_later = at >= delivery.created_at if delivery.event_type == STARTED else at > delivery.created_at
     later = sa.select(deliveries.c.uid).where(
@@ -105,7 +105,7 @@ def _same_monitor(delivery: Delivery) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def silent_until(connection: Connection, delivery: Delivery, now: datetime) -> datetime | None:
-    """Return when another delivery to the same destination is tried again after it got no answer; None without one."""
+    """If another delivery to this destination got no answer, return when it is tried again; otherwise None."""
     statement = sa.select(sa.func.min(deliveries.c.due_at, type_=deliveries.c.due_at.type)).where(
         IS_OPEN_DELIVERY,
         deliveries.c.due_at > now,
@@ -119,7 +119,7 @@ def silent_until(connection: Connection, delivery: Delivery, now: datetime) -> d
 
 
 def put_off(connection: Connection, delivery: Delivery, token: str, due_at: datetime) -> None:
-    """Make a claimed attempt pending again without counting it."""
+    """Make a claimed delivery pending again without counting the attempt."""
     values = {"status": DeliveryStatus.PENDING.value, "token": None, "due_at": due_at}
     connection.execute(_held(delivery.uid, token).values(**values))
 
@@ -128,7 +128,7 @@ def succeed(connection: Connection, delivery: Delivery, token: str, now: datetim
     """Record that a delivery arrived, if `token` still holds it.
 
     The row of a ping is deleted. Older pings to the same monitor that have not arrived are deleted, too, because they
-    would report a former state, for example in a repetition after a process has vanished.
+    would report a former state.
     """
     if delivery.kind in PINGS:
         if delivery.event_type != STARTED:
@@ -201,7 +201,7 @@ def lose(connection: Connection, silent: Sequence[Delivery], now: datetime) -> i
 def newest(
     connection: Connection, schedule_uid: str, *, status: str | None = None, before: str | None = None, limit: int
 ) -> list[Delivery]:
-    """Read a schedule's deliveries before a uid, newest first."""
+    """Read a schedule's deliveries, newest first; with `before`, only deliveries whose uid is lower."""
     statement = _SELECT.where(deliveries.c.schedule_uid == schedule_uid)
     if status is not None:
         statement = statement.where(deliveries.c.status == status)
@@ -211,7 +211,7 @@ def newest(
 
 
 def failed_since(connection: Connection, namespace: str | None, since: datetime, limit: int) -> list[Delivery]:
-    """Read deliveries of a namespace, or of all, that were given up since an instant, the newest first."""
+    """Read the deliveries that were given up since an instant, in a namespace or in all, newest first."""
     statement = _SELECT.where(HAS_FAILED_DELIVERY, deliveries.c.ended_at >= since, *_is_of(namespace))
     return [_read(row) for row in connection.execute(statement.order_by(deliveries.c.ended_at.desc()).limit(limit))]
 

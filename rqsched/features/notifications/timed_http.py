@@ -1,7 +1,7 @@
 """HTTP with one deadline for connecting, sending and reading the answer.
 
-The standard library has only a time limit for each read. So a receiver that sends a byte now and then, or
-`100 Continue` again and again, could occupy a thread without end.
+The standard library has a time limit only for each read. So a receiver that sends a byte now and then, or `100
+Continue` again and again, could occupy a thread without end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ANSWER_BYTES = 65_536
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error, because it could lead to an address that is not allowed."""
+    """Makes every redirect an error, because a redirect could lead to an address that is not allowed."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow nothing."""
+        """Follow no redirect."""
 
 
 def opener() -> urllib.request.OpenerDirector:
@@ -105,7 +105,7 @@ class _Connection(HTTPConnection):
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
-    """The same over TLS."""
+    """A connection over TLS with one `timeout` for everything it does."""
 
 
 class _Http(urllib.request.HTTPHandler):

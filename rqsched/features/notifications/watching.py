@@ -23,7 +23,7 @@ _UNTOLD = "that run %s takes too long cannot be told now"
 
 
 def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
-    """Record each overdue schedule once: no run succeeded within `expect_success_within`."""
+    """Record once that a schedule is overdue: no run of it succeeded within `expect_success_within`."""
     for uids in pages_unfrozen(runtime, partial(reconcile_queries.overdue, until=runtime.now())):
         found, failed = repair_schedules(
             runtime, uids, lambda _, schedule, clock: decide_overdue(schedule, now=clock())
@@ -32,7 +32,7 @@ def find_overdue(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def find_long(runtime: Runtime) -> Iterator[Recovered]:
-    """Record each run once that takes longer than its schedule expects."""
+    """Record once that a run takes longer than its schedule expects."""
     for rows in pages_unfrozen(runtime, reconcile_queries.expected_to_end):
         now, expected = runtime.now(), [Notifications.loads(told).expect_duration for *_, told in rows]
         long = [uid for (uid, began_at, _), span in zip(rows, expected, strict=True) if span and now - began_at > span]

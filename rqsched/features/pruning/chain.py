@@ -1,8 +1,8 @@
 """Pruning: delete history beyond the retention of its schedule, in small transactions.
 
 An idle dispatcher makes one step between two checks for due links. `rqsched prune` makes all steps in a row. A step
-locks one schedule, skips it if it is locked already, and deletes at most a few hundred rows. So a process that dies or
-freezes in the middle of a step delays that schedule only, and the next process continues.
+locks one schedule and deletes at most a few hundred rows; it skips a schedule that is locked already. So a process that
+dies or hangs in the middle of a step delays only that schedule, and the next process continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCH = 200
 """The most runs that one transaction deletes. It may delete five times as many targets or audit events."""
 _ROWS = 5 * BATCH
 NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
-"""A dispatcher does not prune schedules that are due within this time, because its lock could delay their fires."""
+"""A dispatcher does not prune schedules that are due within this time, because the lock could delay their fires."""
 
 
 @dataclass(slots=True)
@@ -94,13 +94,13 @@ class Pruning:
     namespace: str | None = None
     """The namespace to prune. None prunes all, and also fan-outs that were started without a schedule."""
     retention: Retention | None = None
-    """A retention that replaces the setting and the schedules' own; None uses those."""
+    """A retention that replaces RQSCHED_RETENTION and the schedules' own retentions; None replaces nothing."""
     is_dry: bool = False
     """Count only."""
     events_before: datetime | None = None
     """Also delete all audit events that were recorded before this, even within the retention."""
     spare: timedelta | None = None
-    """Skip schedules that are due within this time, and those that exceed their retention only a little. None skips
+    """Skip schedules that are due within this time, and schedules that exceed their retention only a little. None skips
     no schedule."""
 
 
@@ -179,7 +179,7 @@ def _prune_schedule(runtime: Runtime, wanted: Pruning, uid: str, retention: Rete
     try:
         while place != _END:
             step = partial(_step, wanted, uid=uid, retention=retention, place=place, clock=runtime.now)
-            # Try a dry run first, without a lock: the old rows of most schedules always stay.
+            # Make a dry run first, without a lock, because in most schedules no old row may be deleted.
             done, place = runtime.database.read(partial(step, is_dry=True))
             if done.rows and not wanted.is_dry:
                 done, place = runtime.database.transact(partial(step, is_dry=False))
@@ -252,7 +252,7 @@ def _prune_runs(
 
 
 def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
-    """Count runs in the hours before they are deleted. Return the counted runs, which may be deleted now."""
+    """Add runs to the counts by hour before they are deleted. Return the counted runs, which may be deleted now."""
     count = partial(run_hours.count_some, connection, uid)
     done = count()
     while done is not None and done.is_more and done.number < chosen[-1].number:

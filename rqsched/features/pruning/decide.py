@@ -14,12 +14,12 @@ from rqsched.kernel.decide.model import OPEN, RunKind, RunStatus, Schedule
 from rqsched.kernel.decide.retention import YOUNG, Retention
 
 EVENTS_PER_RUN = 10
-"""How many audit events stay for each run of the retention. It limits the events of a schedule whose occurrences are
-all skipped, which has no runs."""
+"""How many audit events stay for each run that the retention keeps. This also limits the events of a schedule that has
+no runs because all its occurrences are skipped."""
 SLACK = 20
-"""A dispatcher prunes a schedule if it exceeds its retention by the fraction 1/SLACK."""
+"""A dispatcher prunes a schedule only when its history exceeds the retention by the fraction 1/SLACK."""
 HOURS_KEPT = timedelta(days=400)
-"""How long the hours of pruned runs stay: the charts show a year."""
+"""How long the counts by hour of pruned runs stay, because the charts show a year."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """An edge with this value deletes nothing, because no row is older."""
 
@@ -87,7 +87,7 @@ class Edges(NamedTuple):
     other: datetime
     """Audit events, backfills and deliveries that were recorded or ended before this may be deleted."""
     hours: datetime
-    """Hours of pruned runs before this may be deleted."""
+    """The counts by hour from before this may be deleted, except of runs that still exist."""
     events: datetime = _BEGINNING
     """Audit events that were recorded before this are deleted, whatever the other edges are."""
 
@@ -95,8 +95,8 @@ class Edges(NamedTuple):
 def with_slack(retention: Retention) -> Retention:
     """Return a retention that is a twentieth longer.
 
-    A dispatcher prunes only schedules with rows beyond this longer retention. Without the slack, it would need a
-    transaction for each run; with it, one transaction deletes many runs.
+    A dispatcher prunes only schedules with rows beyond this longer retention. Without the slack, the dispatcher would
+    need a transaction for each run. With the slack, one transaction deletes many runs.
     """
     age, runs = retention.age, retention.runs
     return Retention(age and age + age / SLACK, runs and runs + runs // SLACK)
@@ -131,7 +131,7 @@ class RunMark(NamedTuple):
     """The facts about a run that the decision reads."""
 
     uid: str
-    """Its identity."""
+    """Its uid."""
     number: int
     """Its number within the schedule."""
     kind: RunKind
@@ -151,7 +151,7 @@ class RunMark(NamedTuple):
 
 
 def is_beyond(run: RunMark, edges: Edges) -> bool:
-    """Return whether a run may be beyond the retention. If it is not, no run with a higher number is."""
+    """Return whether a run may be beyond the retention. If it is not, no later run of the schedule is."""
     return run.created_at < edges.young and (run.number < edges.number or run.created_at < edges.ended)
 
 
@@ -160,9 +160,9 @@ def choose_runs(
 ) -> tuple[RunMark, ...]:
     """Return the runs to delete. `runs` are in the order of their numbers.
 
-    The last run and the last success stay. Runs that a decision may still read stay, too: open runs, runs with an open
-    fan-out, the awaited run, and runs of occurrences that the schedule has yet to evaluate. `succeeded_later` tells
-    whether a run with a higher number succeeded.
+    The last run and the last success stay. Runs that a decision may still read stay, too: open runs, runs with open
+    targets, the run that the schedule waits for, and runs of occurrences that the schedule has not evaluated yet.
+    `succeeded_later` tells whether a run with a higher number succeeded.
     """
     successes = [run.uid for run in runs if run.status is RunStatus.SUCCEEDED]
     kept = {schedule.last_run_uid, schedule.awaiting_run_uid, *([] if succeeded_later else successes[-1:])}
@@ -183,7 +183,7 @@ def _is_over(run: RunMark, edges: Edges) -> bool:
 
 
 def first_kept_event(events: Sequence[tuple[int, datetime]], edges: Edges) -> int:
-    """Return the sequence of the first event that stays. Earlier events are deleted, so that history has no gap."""
+    """Return the sequence of the first event that stays. All earlier events are deleted, so that history has no gap."""
     for sequence, recorded_at in events:
         is_old = recorded_at < edges.other or sequence < edges.sequence
         if recorded_at >= edges.events and (recorded_at >= edges.young or not is_old):

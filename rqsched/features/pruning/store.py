@@ -34,7 +34,7 @@ from rqsched.kernel.store.tables import (
 def oldest(
     connection: Connection, *, namespace: str | None, after: str | None, limit: int, unless_due_by: datetime | None
 ) -> tuple[list[Oldest], str | None]:
-    """Read a page of schedules, deleted ones too, each with its oldest rows, and the next cursor.
+    """Read a page of schedules, including deleted ones, with their oldest rows. Return it with the next cursor.
 
     Schedules that are due by `unless_due_by` are left out. Each subquery reads one row of an index.
     """
@@ -66,7 +66,7 @@ def _oldest_of(row: Any) -> Oldest:
 
 
 def delete_tasks(connection: Connection, uids: Sequence[str], *, is_dry: bool) -> int:
-    """Delete tasks with their rows; returns how many. Tasks with an open run, or locked by others, stay."""
+    """Delete tasks with their rows; returns how many. Tasks that have an open run, or are locked, stay."""
     one_of = dialect_of(connection).one_of
     ended = sa.select(schedules.c.uid).where(one_of(schedules.c.uid, uids), schedules.c.status.in_(_HAVE_ENDED))
     held = connection.execute(ended if is_dry else ended.with_for_update(skip_locked=True)).scalars().all()
@@ -91,7 +91,7 @@ def _first(
 
 
 def count_schedules(connection: Connection, namespace: str | None) -> int:
-    """Count the schedules of a namespace, or all, deleted ones too."""
+    """Count the schedules of a namespace or of all namespaces, including deleted ones."""
     statement = sa.select(sa.func.count()).select_from(schedules)
     if namespace is not None:
         statement = statement.where(schedules.c.namespace == namespace)
@@ -105,14 +105,14 @@ def is_backfilling(connection: Connection, schedule_uid: str) -> bool:
 
 
 def created_at(connection: Connection, schedule_uid: str, number: int) -> datetime | None:
-    """Return the creation time of the first run from a number on; None if there is none."""
+    """Return when the first run whose number is at least `number` was created; None without such a run."""
     found = sa.select(runs.c.created_at).where(runs.c.schedule_uid == schedule_uid, runs.c.number >= number)
     at: datetime | None = connection.execute(found.order_by(runs.c.number).limit(1)).scalar_one_or_none()
     return at
 
 
 def oldest_runs(connection: Connection, schedule_uid: str, after: int, limit: int) -> list[RunMark]:
-    """Read the first runs of a schedule after a number."""
+    """Read the first runs of a schedule whose number is above `after`."""
     mine = targets.c.run_uid == runs.c.uid
     names = ("uid", "number", "kind", "status", "occurrence_at", "created_at", "ended_at")
     has_some = sa.exists().where(mine), sa.exists().where(mine, IS_OPEN_TARGET)
@@ -144,9 +144,10 @@ def delete_targets(connection: Connection, run_uids: Sequence[str], limit: int) 
 
 
 def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], pruned_to: datetime | None) -> None:
-    """Delete runs of a locked schedule, and store in its row up to which occurrence runs were deleted."""
+    """Delete runs of a locked schedule, and store their newest occurrence in the schedule's row."""
     connection.execute(sa.delete(runs).where(dialect_of(connection).one_of(runs.c.uid, uids)))
-    # A deleted run cannot end again, so its rows for downstream schedules go, except the ends that are still owed.
+    # A deleted run cannot end again, so its rows for downstream schedules are deleted, except rows that a downstream
+    # has not followed yet.
     is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
     connection.execute(sa.delete(upstream_ends).where(is_one, ~IS_OWED))
     if pruned_to is None:  # none of these runs had an occurrence
@@ -157,7 +158,7 @@ def delete_runs(connection: Connection, schedule_uid: str, uids: Sequence[str], 
 
 
 def oldest_events(connection: Connection, schedule_uid: str, after: int, limit: int) -> list[tuple[int, datetime]]:
-    """Read the sequence and time of a schedule's first audit events after a sequence."""
+    """Read the sequence and time of a schedule's first audit events whose sequence is above `after`."""
     columns = audit_events.c.sequence, audit_events.c.recorded_at
     mine = audit_events.c.schedule_uid == schedule_uid, audit_events.c.sequence > after
     rows = connection.execute(sa.select(*columns).where(*mine).order_by(audit_events.c.sequence).limit(limit))
@@ -181,7 +182,7 @@ def delete_deliveries(connection: Connection, schedule_uid: str, before: datetim
 
 
 def delete_loose_targets(connection: Connection, before: datetime, limit: int) -> int:
-    """Delete targets that ended before an instant, of fan-outs without a schedule. Locked rows are skipped."""
+    """Delete the targets of fan-outs without a schedule, if they ended before an instant. Locked rows are skipped."""
     return _delete_some(connection, targets, _loose_targets(before), limit)
 
 
@@ -194,7 +195,7 @@ def count_others(connection: Connection, schedule_uid: str, before: datetime) ->
 
 
 def count_loose_targets(connection: Connection, before: datetime) -> int:
-    """Count the targets that ended before an instant, of fan-outs without a schedule."""
+    """Count the targets of fan-outs without a schedule that ended before an instant."""
     return _count(connection, targets, _loose_targets(before))
 
 

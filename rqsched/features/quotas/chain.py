@@ -1,4 +1,4 @@
-"""Quotas of namespaces: the check before a write, and the usage for operators.
+"""Quotas of namespaces: check them before a write, and report the usage to operators.
 
 Only operations that add schedules or bytes are checked, and only if RQSCHED_QUOTAS has a limit. A fire, a pause or a
 run costs no query.

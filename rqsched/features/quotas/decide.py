@@ -55,7 +55,7 @@ class Growth:
     """The growth of a namespace by Changes; negative if it shrinks."""
 
     schedules: int = 0
-    """How many schedules."""
+    """The number of schedules."""
     bytes: int = 0
     """The number of bytes of declarations."""
 

@@ -74,7 +74,7 @@ def retry_run(
 
     Raises RunNotFoundError; RunStateError if the run cannot be retried, or if `fence` returns False for it;
     WrongDatabaseError if Redis belongs to another database; and FrozenError while everything or the namespace is
-    frozen. Then nothing is written.
+    frozen. After an error, nothing is written.
     """
     runtime.ownership.require_own_redis()
     runtime.freezes.require_none()
@@ -175,10 +175,10 @@ def retry_failed(
 
 
 def retry_requeued(runtime: Runtime, job: RunJobId) -> Run | None:
-    """Retry the run of a failed job that was requeued in RQ. Return None if the job is not of the run's last attempt.
+    """Retry the run of a failed job that was requeued in RQ. Return None if the run cannot be retried.
 
-    Raises FrozenError while everything, or its namespace, is frozen: the job fails again, to be requeued after the
-    thaw.
+    Only the job of the run's last attempt can be retried. Raises FrozenError while everything, or the namespace, is
+    frozen. Then the job fails again, and can be requeued after the thaw.
     """
 
     def is_its_end(run: Run) -> bool:

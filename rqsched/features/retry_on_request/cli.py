@@ -1,4 +1,4 @@
-"""The command `retry`: show a row for each run, and the counts of outcomes. Exit code 4 if a run was skipped."""
+"""The command `retry`: retry runs, and show the outcome of each. The exit code is 4 if a run was skipped."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def retry(
 ) -> None:
     """Retry runs that failed or were lost, cancelled or terminated.
 
-    Each run gets one more attempt. It starts as the overlap policy of its schedule allows: several runs of one schedule
-    may have to wait for each other.
+    Each run gets one more attempt. It starts when the overlap policy of its schedule allows: several runs of one
+    schedule may have to wait for each other.
     """
     if failed == bool(runs):
         raise InvalidInputError("RUN", "is missing; name runs, or give --failed --since 1h for all recent failures")
@@ -59,7 +59,7 @@ def retry(
     if failed and failed_targets:
         raise InvalidInputError("--failed-targets", "needs RUN; --failed retries failed targets in any case")
     if not failed:
-        found = [session.run(name, schedule) for name in runs or ()]  # a wrong name must change nothing
+        found = [session.run(name, schedule) for name in runs or ()]  # first, so that a wrong name changes nothing
         rows: Sequence[RetryRow] = [
             _retry_one(session, run, dry_run=dry_run, failed_targets=failed_targets) for run in found
         ]

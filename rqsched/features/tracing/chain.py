@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 
 _FAILED = {"action": "tracing_failed"}
 NEAR = timedelta(hours=1)
-"""An attempt that begins within this time of its run's creation belongs to the trace that asked for the run."""
+"""If an attempt begins within this time after its run was created, it belongs to the trace that created the run."""
 MANY = 1_000
-"""The targets of a run up to this number belong to that trace too."""
+"""The first targets of a run, up to this number, belong to the trace that created the run, too."""
 FLUSH_SECONDS = 1.0
 """The seconds that a process waits before its end for the export of its spans."""
 
@@ -62,7 +62,7 @@ OUTCOME = "rqsched.outcome"
 LATENESS, QUEUE_WAIT = "rqsched.lateness", "rqsched.queue_wait"
 """In seconds."""
 TRIGGER = "trigger"
-"""The one operation that puts a run on its queue at once."""
+"""The only operation that puts a run on its queue at once."""
 
 
 class Asked(NamedTuple):
@@ -123,7 +123,10 @@ class Tracing(Tracer):
 
     @contextmanager
     def asked(self, operation: str, context: CommandContext | None) -> Iterator[Asked]:
-        """Trace an operation. Its parent is the current span, else the span that the caller named."""
+        """Trace an operation.
+
+        Its parent is the current span; without a current span, it is the span that the caller named.
+        """
         context = context or CommandContext()
         parent = None if trace.get_current_span().get_span_context().is_valid else _read(context.traceparent)
         below = None if parent is None else _below(parent)
@@ -135,7 +138,7 @@ class Tracing(Tracer):
 
     @contextmanager
     def batch(self, links: int) -> Iterator[None]:
-        """Trace the delivery of several links at once, whose SQL statements they share."""
+        """Trace the delivery of several links at once. The links share SQL statements."""
         given = {SYSTEM: "rqsched", OPERATION: "dispatch", OPERATION_TYPE: "receive", MESSAGES: links}
         with self._current("dispatch", None, SpanKind.CONSUMER, given):
             yield
@@ -200,7 +203,10 @@ class Tracing(Tracer):
         attributes: Mapping[str, Any],
         links: Sequence[Link] = (),
     ) -> Iterator[Span]:
-        """Make a span the current one in a block, and record an error of the block in it."""
+        """Start a span and make it current during a block.
+
+        If the block raises an error, record the error in the span.
+        """
         span = self._start(name, parent, kind, attributes, links)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
@@ -233,7 +239,7 @@ class Tracing(Tracer):
     def flush(self) -> None:
         """Export the spans of this process. Wait at most `FLUSH_SECONDS`, because the collector may be unavailable."""
         force_flush = getattr(trace.get_tracer_provider(), "force_flush", None)
-        if force_flush is not None:  # only the SDK's provider has it, and it may exceed its timeout
+        if force_flush is not None:  # only the SDK's provider has this method, and it may exceed its timeout
             thread = Thread(target=force_flush, name="rqsched-flush", daemon=True)
             try:
                 thread.start()
@@ -276,8 +282,8 @@ def _place(attempt: Attempt, run: Run) -> tuple[Context | None, list[Link]]:
     """Return the parent of an attempt's span (None: the current span), and its links.
 
     A downstream run has a separate trace, with a link to the trace of its upstream's run. An instrumentation of RQ may
-    have made a span for the job. That span is current then: it becomes the parent if it is of the same trace, and it is
-    linked otherwise.
+    have made a span for the job. Then that span is current: if it belongs to the same trace, it becomes the parent,
+    otherwise it is linked.
     """
     asked = _read(run.traceparent)
     if asked is None:
