@@ -8,9 +8,11 @@ fixtures imports nothing of rqsched but this file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
+from shutil import copyfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,14 +39,27 @@ def rqsched_clock() -> ManualClock:
     return clock
 
 
+@pytest.fixture(scope="session")
+def _rqsched_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a SQLite file with empty tables, which each test copies: creating the tables takes longer than a test."""
+    path = tmp_path_factory.mktemp("rqsched-template") / "rqsched.db"
+    with closing(import_module("rqsched.kernel.store.database").Database(f"sqlite:///{path}")) as database:
+        import_module("rqsched.kernel.store.schema_version").upgrade(database)
+    return path
+
+
 @pytest.fixture
 def rqsched_scheduler(
-    rqsched_redis_url: str, rqsched_clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
+    rqsched_redis_url: str,
+    rqsched_clock: ManualClock,
+    _rqsched_template: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scheduler]:
     """Yield a scheduler on an empty SQLite database, an empty Valkey and `rqsched_clock`."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('rqsched-sql') / 'rqsched.db'}"
-    with import_module("rqsched.testing").empty_scheduler(
-        url, redis_url=rqsched_redis_url, clock=rqsched_clock
+    path = tmp_path_factory.mktemp("rqsched-sql") / "rqsched.db"
+    copyfile(_rqsched_template, path)
+    with import_module("rqsched.testing").scheduler_of_test(
+        f"sqlite:///{path}", rqsched_redis_url, rqsched_clock
     ) as scheduler:
         yield scheduler
 

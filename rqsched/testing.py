@@ -29,12 +29,14 @@ from rqsched.clock import Clock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.features.declarations.declarations import Declarations, of_process
 from rqsched.kernel.chain.runtime import using
+from rqsched.kernel.decide.ids import live_instance_id, new_uid
 from rqsched.kernel.decide.lifecycle import with_clocks
-from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.model import Schedule, fence_of
 from rqsched.kernel.store import emptying, machine_states, schema_version
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.transport.client import for_rq
 from rqsched.when.spec import Spec, SpecLike
+from rqsched.workflows import RunContext, enter_run, leave_run
 
 of_test: ContextVar[Scheduler | None] = ContextVar("rqsched_of_test", default=None)
 """The scheduler of the fixture that the current test uses; `machine_test` takes it by default."""
@@ -80,7 +82,18 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
 
     Raises ConfigError, with nothing changed, when rqsched's tables hold rows, because a test must not delete them.
     """
-    with tables_in(database_url), _emptied(database_url), Redis.from_url(redis_url) as redis:
+    with (
+        tables_in(database_url),
+        _emptied(database_url),
+        scheduler_of_test(database_url, redis_url, clock) as scheduler,
+    ):
+        yield scheduler
+
+
+@contextmanager
+def scheduler_of_test(database_url: str, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
+    """Open a scheduler on a database that has empty tables, after Redis was flushed."""
+    with Redis.from_url(redis_url) as redis:
         redis.flushdb()
         with Scheduler.from_env(database_url=database_url, redis_url=redis_url, clock=clock) as scheduler:
             scheduler.declarations = Declarations(scheduler.runtime.workflows, of_process)
@@ -115,6 +128,58 @@ def _emptied(database_url: str) -> Iterator[None]:
             yield
         finally:
             database.transact(lambda connection: emptying.empty(connection, kept))
+
+
+@contextmanager
+def running(
+    *,
+    occurrence: datetime | None = None,
+    attempt: int = 1,
+    schedule_id: str = "test",
+    checkpoint: Callable[[], None] = lambda: None,
+    **fields: Any,
+) -> Iterator[RunContext]:
+    """Let `current_run()` return a made-up run inside the block: a test calls a workflow's function without a server.
+
+    >>> from rqsched import current_run
+    >>> with running(occurrence=datetime(2026, 1, 1, 2, 0, tzinfo=UTC), attempt=2, labels={"team": "billing"}):
+    ...     current_run().occurrence_at.hour, current_run().attempt, current_run().labels["team"]
+    (2, 2, 'billing')
+
+    `occurrence` is the time for which the run was due, now by default. `checkpoint` is called by the workflow's
+    `current_run().checkpoint()`; let it raise RunCancelled to test how the workflow stops. `fields` are other fields of
+    RunContext. Raises ValueError for a naive datetime and TypeError for an unknown field.
+    """
+    due = _as_utc(occurrence or datetime.now(UTC))
+    run = RunContext(
+        uid=new_uid(due),
+        instance_id=live_instance_id(schedule_id, due),
+        schedule_uid=new_uid(due),
+        schedule_id=schedule_id,
+        namespace="default",
+        workflow="test",
+        kind="scheduled",
+        status="running",
+        occurrence_at=due,
+        attempt=attempt,
+        fence=fence_of(due),
+        scheduled_at=due,
+        started_at=due,
+        deadline_at=due + timedelta(minutes=3),
+        trigger_number=1,
+        repeat_number=0,
+        labels={},
+        memo={},
+        search_attributes={},
+        payload={},
+        _checkpoint=checkpoint,
+    )
+    run = replace(run, **fields)
+    token = enter_run(run)
+    try:
+        yield run
+    finally:
+        leave_run(token)
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> Sequence[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rq import Queue
 
 from rqsched import Cron, Declaration, Every, current_run
 from rqsched.api.scheduler import Scheduler
-from rqsched.errors import ConfigError, InvalidInputError, ScheduleNotFoundError
+from rqsched.errors import ConfigError, InvalidInputError, RunCancelled, ScheduleNotFoundError
 from rqsched.features.declarations.declarations import of_process
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.store.tables import database_metadata, metadata
@@ -25,6 +25,7 @@ from rqsched.testing import (
     execute_pending,
     run_due,
     run_schedule,
+    running,
 )
 from tests.support.env import MINUTE, NOON, Env, MakeEnv, module_level, newest, statuses
 
@@ -46,6 +47,34 @@ def test_the_shipped_fixtures_work_without_any_configuration(
 def test_each_test_gets_an_empty_scheduler(rqsched_scheduler: Scheduler) -> None:
     assert rqsched_scheduler.list().items == []
     assert rqsched_scheduler.runtime.transport.redis.dbsize() == 0
+
+
+def test_function_of_a_workflow_is_called_with_a_made_up_run_and_no_server() -> None:
+    def report() -> tuple[str, int, str]:
+        run = current_run()
+        run.checkpoint()
+        return run.instance_id, run.attempt, run.labels["team"]
+
+    with running(occurrence=NOON, attempt=2, schedule_id="nightly", labels={"team": "billing"}):
+        found = report()
+
+    assert found == ("schedule:nightly:2026-01-15T12:00:00Z", 2, "billing")
+    with pytest.raises(LookupError):
+        report()
+
+
+def test_made_up_run_can_be_cancelled() -> None:
+    def cancelled() -> None:
+        raise RunCancelled("by a person")
+
+    with running(checkpoint=cancelled) as run, pytest.raises(RunCancelled):
+        run.checkpoint()
+
+
+@pytest.mark.parametrize("given", [{"occurrence": datetime(2026, 1, 1)}, {"atempt": 2}])  # noqa: DTZ001 - a naive one
+def test_made_up_run_refuses_a_naive_time_and_an_unknown_field(given: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"naive|atempt"), running(**given):
+        pass
 
 
 APPLICATION = """
