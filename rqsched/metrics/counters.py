@@ -1,7 +1,7 @@
 """Counters that are computed from recorded events. They start at zero with this process's first update and only grow.
 
 Events are read in the order in which they were recorded, with a small overlap, because a slow commit may appear late.
-Runs are watched from their start to their end. The cost of an update depends on what happened since the previous one,
+Runs are watched from their start to their end. The cost of an update depends on the events since the previous update,
 not on the number of schedules.
 """
 

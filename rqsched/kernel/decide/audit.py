@@ -51,7 +51,7 @@ RECOVERED = "ScheduleRecovered"
 OVERDUE = "ScheduleOverdue"
 """The schedule had no success within `expect_success_within`."""
 RUN_LONG = "RunLong"
-"""A run takes, or took, longer than `expect_duration`. Recorded once for a run."""
+"""A run takes, or took, longer than `expect_duration`. The event is recorded once for a run."""
 RUN_FAILED = "RunFailed"
 """A run has failed for good."""
 RUN_RETRYING = "RunRetrying"
@@ -69,9 +69,9 @@ RUN_RETRY_STARTED = "RunRetryStarted"
 RUN_SUCCEEDED = "RunSucceeded"
 """A run succeeded after failures. A success that follows a success has no event."""
 RUN_CANCELLED = "RunCancelled"
-"""A run was cancelled. Recorded only if the caller gave a principal or a reason."""
+"""A run was cancelled. The event is recorded only if the caller gave a principal or a reason."""
 RUN_TERMINATED = "RunTerminated"
-"""A run was terminated: its process was killed. Recorded only if the caller gave a principal or a reason."""
+"""The process of a run was killed. The event is recorded only if the caller gave a principal or a reason."""
 BACKFILL_STOPPED = "BackfillStopped"
 """A backfill was stopped before its end. Runs that it has started continue."""
 FAN_OUT_ENDED = "FanOutEnded"
@@ -184,7 +184,7 @@ class CommandContext:
         return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the attributes that were given, without the absent ones.
+        """Return the attributes that were given.
 
         If only `traceparent` was given, the object is empty, because a span names neither an actor nor a reason.
         """

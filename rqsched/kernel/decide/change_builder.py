@@ -1,8 +1,8 @@
 """The builder of one decision: it collects the changes of a schedule and its runs, and the audit events. Pure.
 
-A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder knows no policy. It keeps
-the counters of waiting runs equal to the statuses of the runs, and numbers the events. It increases the position `n`
-with every change of status or next time. So every older link (the delayed job that fires the schedule) is stale
+A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder knows no policy. It
+updates the counters of waiting runs when the status of a run changes, and numbers the events. It increases the position
+`n` with every change of status or next time. So every older link (the delayed job that fires the schedule) is stale
 (docs/architecture.md, "Protocol").
 """
 

@@ -24,7 +24,7 @@ CRON_BASE = timedelta(seconds=60)
 CAP_FACTOR = 10
 """The cap as a multiple of the base, unless a cap is given (Pipelit document)."""
 FIRE_BACKOFF = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(minutes=5))
-"""The backoff of a schedule whose fire itself fails."""
+"""The backoff after a fire has failed."""
 DELIVERY_BACKOFF = RetryPolicy(
     base=timedelta(seconds=15), factor=3.0, cap=timedelta(hours=1), jitter=timedelta(seconds=5), max_retries=9
 )

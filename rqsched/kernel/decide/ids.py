@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ulid import ULID
 
 _ENTROPY = 10
-"""The number of random bytes in a uid, after its instant."""
+"""The number of random bytes that follow the instant in a uid."""
 _OF_ENTROPY = 16
 """The number of characters in a uid that encode these bytes."""
 _CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")

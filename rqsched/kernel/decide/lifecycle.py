@@ -360,7 +360,7 @@ def _change_timing(
 
 
 def _close_timing(builder: ChangeBuilder, at: datetime, tzdata: str, *, keep_next: bool) -> None:
-    """End the old timing: one due occurrence still fires, and the other due ones are recorded as missed.
+    """End the old timing: one due occurrence still fires, and the other due occurrences are recorded as missed.
 
     The missed occurrences must be recorded now, because no later fire could count them: the new timing does not contain
     them.
@@ -586,7 +586,7 @@ def decide_end_pause(schedule: Schedule, runs: Iterable[Run], *, now: datetime) 
 
 
 def _activate(builder: ChangeBuilder, note: str | None, at: datetime) -> datetime:
-    """Make a schedule active. Return the instant after which its next time is searched."""
+    """Make a schedule active. Return the instant after which to search for its next time."""
     since = planned_from(builder.schedule, at)
     builder.set(
         status=ScheduleStatus.ACTIVE,
@@ -649,7 +649,7 @@ def decide_restart(
 ) -> Change:
     """Make a done or dead schedule active with counters at zero.
 
-    Raises ScheduleStateError in any other status, and if the spec has no further occurrence.
+    Raises ScheduleStateError if the schedule has another status, or if its spec has no further occurrence.
     """
     _require(schedule, "restart", ScheduleStatus.DONE, ScheduleStatus.DEAD)
     if not _has_more(schedule, now):
@@ -720,7 +720,7 @@ def can_continue(schedule: Schedule, now: datetime) -> bool:
 
 
 def _has_more(schedule: Schedule, now: datetime) -> bool:
-    """Return whether the schedule may have an occurrence ahead. A schedule with an upstream always may."""
+    """Return whether the schedule may have an occurrence ahead. This is always true for a schedule with an upstream."""
     if schedule.upstream_id is not None:
         return True
     return answered(schedule.timeline.next_after, planned_from(schedule, now), otherwise=now) is not None

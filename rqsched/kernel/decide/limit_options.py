@@ -117,7 +117,7 @@ def require_rate(name: str, value: object) -> str | None:
 
 
 def is_name(text: object) -> bool:
-    """Return whether a value may be the name of a group. `.` and `..` may not: a browser drops them from a path."""
+    """Return whether a value is a valid name of a group. `.` and `..` are not: browsers drop them from paths."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME or text in {".", ".."}:
         return False
     return text.isprintable() and not any(one.isspace() for one in text)

@@ -79,7 +79,7 @@ class RunStatus(StrEnum):
 
 
 TASK = "task"
-"""The value of `managed_by` for a schedule of one run that Django's tasks framework created."""
+"""The value of `managed_by` if Django's tasks framework created the schedule, for one run."""
 
 BLOCKED = "blocked"
 """The status that is shown for a pending run if it waits for a worker that has the code of its workflow."""
@@ -447,7 +447,7 @@ class Schedule:
     last_error: str | None = None
     """The error of the newest failed attempt or fire; None if none failed."""
     last_outcome: str | None = None
-    """The LastOutcome of its runs; None before the first."""
+    """The LastOutcome of its runs; None before a run has ended."""
     last_run_uid: str | None = None
     """The newest started run; None before the first."""
     last_instance_id: str | None = None
@@ -462,7 +462,7 @@ class Schedule:
     """The next time that the schedule had when it was paused, for `on_resume="once"`. If `missed_run_uid` is set, the
     time at which that run ended."""
     resume_at: datetime | None = None
-    """When its pause ends by itself; None if a person has to end the pause, and if it is not paused."""
+    """When its pause ends by itself; None if a person has to end the pause, or if it is not paused."""
     resume_mode: str | None = None
     """The OnResume that applies at `resume_at`; None without `resume_at`."""
     traceparent: str | None = None
@@ -550,12 +550,12 @@ class Schedule:
 
     @property
     def limit(self) -> str | None:
-        """The template for the group name of its runs; None without a group. It parses the policies only if needed."""
+        """The template for the group of its runs; None without a group. Policies without a limit are not parsed."""
         return self.policies.limit if '"limit":' in self.definition.policies else None
 
     @property
     def start_within(self) -> timedelta | None:
-        """How long an attempt may wait to start; None is unlimited. It parses the policies only if needed."""
+        """How long an attempt may wait to start; None is unlimited. Policies without this option are not parsed."""
         return self.policies.start_within if '"start_within"' in self.definition.policies else None
 
     @property
@@ -648,7 +648,7 @@ class Run:
     worker: str | None = None
     """The name of the process that executes it; None before it starts."""
     due_at: datetime | None = None
-    """The planned start. `queued_at` minus this is the lateness."""
+    """The planned start. The lateness is `queued_at` minus this time."""
     queued_at: datetime | None = None
     """When it became pending; None while it is buffered."""
     started_at: datetime | None = None
@@ -800,7 +800,7 @@ class Change:
     """The writes of one decision about one schedule. They go to SQL first; then Redis is updated to match."""
 
     before: Schedule | None
-    """None when the schedule is new."""
+    """The schedule as it was read; None if it is new."""
     after: Schedule
     """The schedule with the changes."""
     new_runs: tuple[Run, ...] = ()

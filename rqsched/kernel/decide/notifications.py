@@ -58,11 +58,11 @@ class Notifications:
     on_failure: str | None = None
     """The workflow that runs when a run failed, was lost or takes too long, and when the schedule is overdue."""
     on_recovery: str | None = None
-    """The workflow that runs at the first success after such a report."""
+    """The workflow that runs at the first success after a run of `on_failure`."""
     expect_success_within: timedelta | None = None
     """The schedule is overdue when no run has succeeded for this long; None expects nothing."""
     expect_duration: timedelta | None = None
-    """A run that takes longer is reported; None expects nothing."""
+    """A run that takes longer than this is reported; None expects nothing."""
     webhook: str | None = None
     """The URL that events are posted to; None means the URL of the settings."""
     events: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def due_within(schedule: Schedule, nominal: datetime, gap: timedelta | None) -> 
 
 
 def stored_due_of(schedule: Schedule, nominal: datetime) -> datetime:
-    """Return the due time of an occurrence: stored for the schedule's next occurrence, computed for any other.
+    """Return the due time of an occurrence. It is stored for the schedule's next occurrence, else computed.
 
     After a failed fire, the stored due time is the time of the next try, so the due time is computed.
     """

@@ -148,7 +148,7 @@ def judge_overlap(
 
 
 def for_backfill(policy: OverlapPolicy) -> OverlapPolicy:
-    """Return the policy of a backfill: `allow_all` in place of a policy that buffers (Durable Workflow document)."""
+    """Return the policy of a backfill. A policy that buffers becomes `allow_all` (Durable Workflow document)."""
     return OverlapPolicy.ALLOW_ALL if policy in BUFFERING else policy
 
 
@@ -203,7 +203,7 @@ def drain(builder: ChangeBuilder) -> None:
     """Start the oldest waiting run if no run is ahead of it. End the schedule if it has nothing left to do.
 
     A schedule that does not fire (paused or ended) starts only runs of backfills and retries on request. A deleted
-    schedule that keeps its runs starts all of them.
+    schedule that keeps its runs starts all waiting runs.
     """
     has_waiting = builder.schedule.buffer_depth or builder.schedule.backfill_waiting
     run = _next_waiting(builder) if has_waiting and not builder.unfinished() else None

@@ -55,7 +55,7 @@ def json_text(field: str, value: Any, limit: int) -> str:
 
 
 def _require_native(field: str, value: Any, depth: int, most: int) -> int:
-    """Return the least number of characters that the JSON of a value has. The count stops when it exceeds `most`.
+    """Return a lower bound for the length of a value's JSON, in characters. The count stops when it exceeds `most`.
 
     Raises InvalidPayloadError for a value that JSON cannot express.
     """

@@ -1,4 +1,4 @@
-"""Policies: how a schedule reacts to overlap, missed occurrences, failures and exhaustion. Values only."""
+"""Policies: how a schedule reacts to overlap, missed occurrences, failures and used-up limits. Values only."""
 
 from __future__ import annotations
 
@@ -208,8 +208,8 @@ class RetryPolicy:
     retry_on: ErrorsLike = ()
     """The errors that are retried; empty means every error. An attempt whose process vanished is retried in any case.
 
-    Give an error class, or the name of one, alone (`ReadTimeout`) or with its module
-    (`requests.exceptions.ReadTimeout`; `requests.*` is a whole package). A base class such as `OSError` covers its
+    Give an error class or its name. A name stands alone (`ReadTimeout`) or with its module
+    (`requests.exceptions.ReadTimeout`); `requests.*` covers a whole package. A base class such as `OSError` covers its
     subclasses. The name `timeout` stands for an attempt that exceeded its timeout. For errors of external workers, give
     the name that the worker reports.
     """
@@ -394,7 +394,7 @@ class Policies:
         return any(_names(entry, kind) for entry in self.final_errors for kind in error.own)
 
     def kept_from(self, stored: Policies) -> Policies:
-        """Return these policies with a `then` of None replaced by the stored value."""
+        """Return these policies. If their `then` is None, it gets the stored value."""
         if self.retry.then is not None or stored.retry.then is None:
             return self
         return replace(self, retry=replace(self.retry, then=stored.retry.then))

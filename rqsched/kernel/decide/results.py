@@ -150,14 +150,14 @@ class BackfillRow:
     """The outcome of a backfill for one occurrence."""
 
     occurrence_at: datetime
-    """Its nominal time."""
+    """The nominal time of the occurrence."""
     instance_id: str | None
     """The instance id of the occurrence's run; None if this backfill created no run."""
     outcome: str
-    """`started`, `buffered` (it waits its turn), `skipped`, `already_run`; `would_start` in a dry run."""
+    """`started`, `buffered` (it waits for an earlier run), `skipped`, `already_run`; `would_start` in a dry run."""
     reason: str | None = None
-    """Why it was skipped. `pruned`: its history was pruned, so it is assumed to have run. `rerun`: its run had failed
-    and runs again."""
+    """Why the occurrence has this outcome. `pruned`: its history was pruned, so it is assumed to have run. `rerun`: its
+    run had failed and runs again."""
     run_uid: str | None = None
     """The uid of the occurrence's run; None if this backfill created no run."""
 
@@ -306,7 +306,7 @@ class Load:
     peaks: list[Peak]
     """At most ten minutes with the most fires, the highest first; empty if no minute stands out."""
     queues: list[QueueLoad]
-    """Each queue, the one with the most fires first."""
+    """The queues, sorted by their fires; the queue with the most fires is first."""
     assumed: list[str]
     """The assumptions behind the figures, as sentences."""
 
@@ -320,7 +320,7 @@ class Recovered:
     links: int = 0
     """Main links that were armed because none was live. A main link is the delayed job that fires a schedule."""
     next_times: int = 0
-    """Schedules without a next time that got one, or became `done`."""
+    """Schedules that had no next time, and now have one or became `done`."""
     retimed: int = 0
     """Next times computed again because the timezone database or a calendar changed."""
     deliveries: int = 0

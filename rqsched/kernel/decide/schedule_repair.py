@@ -86,7 +86,7 @@ def decide_drain(schedule: Schedule, runs: Iterable[Run], *, now: datetime) -> C
 
 
 def decide_overdue(schedule: Schedule, *, now: datetime) -> Change:
-    """Record, once until the next success, that no run succeeded within `expect_success_within`."""
+    """Record that no run succeeded within `expect_success_within`. This is recorded once until the next success."""
     span = schedule.expect_success_within
     if schedule.overdue_at is None or schedule.overdue_at > now or span is None:
         return unchanged(schedule)

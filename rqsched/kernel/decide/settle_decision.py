@@ -62,11 +62,11 @@ class AttemptOutcome(StrEnum):
     LOST = "lost"
     """Its process vanished; the retry policy treats this like a failure."""
     CANCELLED = "cancelled"
-    """Cancelled on request; not repeated."""
+    """It was cancelled on request, and is not repeated."""
     TERMINATED = "terminated"
-    """Killed on request; not repeated."""
+    """It was killed on request, and is not repeated."""
     EXPIRED = "expired"
-    """It was not started in time; not repeated."""
+    """It was not started in time, and is not repeated."""
     DISPATCHED = "dispatched"
     """The workflow returned, but some targets of the run are open: the run ends when its last target has ended."""
     TARGETS_ENDED = "targets_ended"
@@ -89,7 +89,7 @@ class AttemptResult(NamedTuple):
     details: str | None = None
     """JSON of the error as an external worker sent it. The list of attempts contains it."""
     dead_letter: bool | None = None
-    """Whether a run that fails by this attempt is kept among the dead letters; None means the schedule's policy."""
+    """Whether the run is kept among the dead letters if it fails; None means the schedule's policy."""
     target_counts: str | None = None
     """JSON: the number of the run's targets by status; None unless all targets have ended."""
     reason: str | None = None
@@ -101,9 +101,8 @@ class AttemptResult(NamedTuple):
 def ends_alone(schedule: Schedule, attempt_result: AttemptResult, *, now: datetime) -> bool:
     """Return whether the end of an attempt changes only its run and the counters of its schedule.
 
-    This holds only as long as no other process changes the schedule. Returns True only for a success, and only if the
-    schedule has no waiting run and no downstream schedule, and is not due, because a fire may change a schedule that is
-    due.
+    This holds only as long as no other process changes the schedule. Returns True only for a success, if the schedule
+    is not due and has neither a waiting run nor a downstream schedule. A fire may change a schedule that is due.
     """
     has_waiting = schedule.buffer_depth > 0 or schedule.backfill_waiting > 0
     has_fired = schedule.due_at is not None and schedule.due_at <= now

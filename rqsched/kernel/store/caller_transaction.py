@@ -1,4 +1,4 @@
-"""The caller's transaction: our writes that an application commits with its own, and the callbacks after the commit.
+"""The caller's transaction: an application commits our writes with its own, and our callbacks follow the commit.
 
 We write into the transaction. We never end it, repeat it, or change a setting of its connection. After a rollback the
 callbacks are dropped. If the connection is lost, they are called, because the transaction may have been committed. The
@@ -54,7 +54,7 @@ class Waiting(dict[object, Callable[[], None]]):
     def call(self) -> None:
         """Call each callback once. If the Connection was not closed but collected as garbage, use a thread.
 
-        Garbage collection may interrupt this thread anywhere, also while it holds locks.
+        Garbage collection may interrupt this thread anywhere, even while the thread holds locks.
         """
         while self:
             publish = self.popitem()[1]

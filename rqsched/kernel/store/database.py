@@ -253,7 +253,7 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def _create_privately(path: Path, *connecting: object) -> None:
-    """Create an empty file that only its owner can read, unless the file exists.
+    """Create an empty file that only its owner can read. If the file exists, do nothing.
 
     SQLite gives its -wal and -shm files the same mode. Special names of SQLite, such as `:memory:`, and missing folders
     are left to SQLite.

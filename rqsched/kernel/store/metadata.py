@@ -38,7 +38,7 @@ _THAWED = "released"
 """The name of the list of the newest thawed freezes. They are still shown, and are never copied back from Redis."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 64
-"""The most characters of a name, as the table has it."""
+"""The maximum length of a name in the table, in characters."""
 MOST_THAWED = 100
 """How many thawed freezes are kept."""
 _ALTERED = "altered"

@@ -548,7 +548,7 @@ targets = sa.Table(
     "rqsched_targets",
     metadata,
     sa.Column("uid", Uid, primary_key=True),
-    # The uid of the run that dispatches the target. A fan-out that was started by hand has no run and draws a uid.
+    # The uid of the run that dispatches the target. A fan-out that was started by hand has no run and generates a uid.
     sa.Column("run_uid", Uid, nullable=False),
     sa.Column("schedule_uid", Uid),
     sa.Column("number", sa.BigInteger, nullable=False),
