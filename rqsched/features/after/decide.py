@@ -69,8 +69,8 @@ class UpstreamEnd:
     error: str | None = None
     """The error of the last failed try; None without a failed try."""
     followed: str | None = None
-    """The outcome, a `Followed`; None while the end has none. It stays `missed` while a resume makes the end due
-    again."""
+    """The outcome, a `Followed`; None while the end has no outcome. If a resume makes a missed end due again, this is
+    still `missed`."""
     followed_at: datetime | None = None
     """When the end got its outcome; None while it waits."""
     upstream_id: str | None = None
@@ -127,7 +127,7 @@ def decide_after(
     asked: CommandContext | None = None,
     thaw: Thaw | None = None,
 ) -> tuple[Change, dict[str, Followed]]:
-    """Decide the outcome of each end that is owed to a schedule. Return the outcomes by the uid of the ended run, too.
+    """Decide the outcome of each end owed to a schedule. Return the Change, and the outcomes by uid of the ended run.
 
     Each end starts a run if the overlap policy allows it. A paused schedule stores the newest end for its resume. After
     a freeze (`thaw`), all ends that came during the freeze count as one. `runs` are the schedule's open runs.

@@ -91,7 +91,7 @@ class BackfillRange(NamedTuple):
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None without both."""
     rerun: Rerun | None = None
-    """Which occurrences that already have a run are run again; None means none of them."""
+    """Selects occurrences that already have a run and are run again; None selects none."""
 
 
 def open_backfill(runtime: Runtime, schedule: Schedule, wanted: BackfillRange, uid: str) -> Backfill:

@@ -1,7 +1,7 @@
 """`/schedules/{schedule_id}/backfill/` starts a backfill, and `/backfills/` lists the backfills of all schedules.
 
-A small backfill completes within its request. A large backfill continues after the response and can be polled. Its
-progress is stored in SQL, so reconcile continues it after this process has ended.
+A small backfill completes within its request. A large backfill continues after the response and can be polled. The
+progress of a backfill is stored in SQL, so reconcile continues the backfill after this process has ended.
 """
 
 from __future__ import annotations

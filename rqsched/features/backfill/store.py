@@ -56,7 +56,7 @@ class Backfill:
     context: str | None = None
     """The CommandContext as JSON; None if none was given."""
     rerun: str | None = None
-    """A `Rerun`: which occurrences that already have a run are run again; None means none of them."""
+    """A `Rerun`, which selects occurrences that already have a run and are run again; None selects none."""
 
     @property
     def is_done(self) -> bool:

@@ -6,8 +6,9 @@ only with the operation, filters and parameters of the count.
 
 If the answer of a chunk is lost, the caller may send the chunk again. A repeated trigger finds the run that it started.
 The other operations change nothing the second time. There are three exceptions. A schedule that somebody has resumed
-meanwhile is paused again, and the reverse. `skip_next` counts from now: for each skipped occurrence that has passed, it
-skips one more. A trigger that the overlap policy skipped is tried again, and may start a run.
+meanwhile is paused again, and a schedule that somebody has paused is resumed. `skip_next` counts from now: for each
+skipped occurrence that has passed, it skips one more. A trigger that the overlap policy skipped is tried again, and may
+start a run.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Bulk(NamedTuple):
     force: bool = False
     """Whether a trigger starts runs of paused schedules, too."""
     skips: int = 1
-    """How many of its next occurrences each schedule skips after `skip_next`."""
+    """How many of the next occurrences each schedule skips, for `skip_next`."""
 
     @classmethod
     def of(

@@ -1,7 +1,7 @@
 """Actions on several schedules: on schedules that the viewer chose, or on all that match the list's filters.
 
-An action on all that match runs in chunks. Its page shows the progress, and the form on the page starts the next chunk.
-The form holds the cursor and the outcomes so far; the server stores nothing.
+An action on all matching schedules runs in chunks. Its page shows the progress, and the form on the page starts the
+next chunk. The form holds the cursor and the outcomes so far; the server stores nothing.
 """
 
 from __future__ import annotations

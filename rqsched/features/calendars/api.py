@@ -46,7 +46,7 @@ class Calendars(Group):
 
         `exclude` are dates, ranges of dates and weekly windows, at most 5 000, in the form of the option `exclude`;
         each schedule reads them in its own time zone. Before this returns, every schedule that names the calendar gets
-        a new next time. If this process dies meanwhile, the other schedules get theirs before they fire next.
+        a new next time. If this process dies meanwhile, the other schedules get a new next time before they fire.
         Occurrences that are due already still fire. `reaches` is the last day that the calendar covers: doctor warns
         before that day. With `revision`, only this revision is replaced; 0 means that the calendar must not exist.
         Raises CalendarChangedError, InvalidSpecError and InvalidIdError.

@@ -1,4 +1,4 @@
-"""Change calendars, and after a change plan the schedules that name the calendar again.
+"""Change calendars, and then give new next times to the schedules that name a changed calendar.
 
 To plan a schedule means to compute its next time. The change of a calendar is one transaction. After it, the schedules
 are planned in batches. Planning may take long, so nothing is locked meanwhile, and a plan is written only if the

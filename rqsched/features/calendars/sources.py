@@ -160,7 +160,7 @@ class _Event:
 
     @property
     def sequence(self) -> int:
-        """The number of its revision. Of the events with the same uid, the highest revision counts."""
+        """The number of its revision. Among events with the same uid, the event with the highest revision counts."""
         return int(self.parsed.get("SEQUENCE", -1))
 
     def left_out_for(self) -> str:

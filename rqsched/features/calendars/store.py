@@ -139,7 +139,7 @@ def set_planned(connection: Connection, calendar: Calendar) -> None:
 
 
 def unplanned(connection: Connection, before: datetime) -> list[Calendar]:
-    """Read the calendars that changed by an instant and with which some schedule may not be planned yet."""
+    """Read the calendars that changed at `before` or earlier, if some schedule may not be planned with the change."""
     statement = sa.select(*CALENDAR_COLUMNS).where(~calendars.c.is_planned, calendars.c.changed_at <= before)
     return [to_calendar(row) for row in connection.execute(statement.order_by(calendars.c.name, calendars.c.namespace))]
 

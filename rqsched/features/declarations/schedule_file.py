@@ -41,7 +41,7 @@ from rqsched.when.spec import After, Cron, Every, Member, Once, Spec
 _log = logging.getLogger(__name__)
 
 _CALLED_ELSEWHERE = {"every": "interval"}
-"""Names in Python and in flags of the command line, with the key of the file if it has another name."""
+"""The keys that have another name in Python and in flags of the command line, by that name."""
 _INSTANTS, _OF_INTERVALS = ("start_at", "end_at", "anchor", "once"), ("offset", "anchor", "from_completion")
 _WHEN = ("cron", "interval", *_OF_INTERVALS, "once", "after", "on", "spec", "timezone", "start_at", "end_at")
 _OWN = ("schedule_id", "workflow", "paused", "cron_seconds", *_WHEN, "note")
@@ -367,9 +367,9 @@ def _when(spec: Spec, declared_at: datetime) -> dict[str, Any]:
 def tidied(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return an entry in the form in which it is written: keys in order, and without values that equal the default.
 
-    A default is rqsched's own; a retry field or a time zone is written also if the project's settings have another
-    default. Lengths may be given as timedelta or seconds, instants as datetime. Raises InvalidInputError that names the
-    key, as `declaration_of` does.
+    The defaults are rqsched's own. If the project's settings have another default for a retry field or the time zone,
+    the value is always written. Lengths may be given as timedelta or seconds, instants as datetime. Raises
+    InvalidInputError that names the key, as `declaration_of` does.
     """
     found = {name: _written(name, entry[name], settings) for name in _KEYS if name in entry}
     unknown = {name: entry[name] for name in entry if name not in _KEYS}
@@ -469,7 +469,7 @@ def text_of(
 
 
 def write(file: Path, text: str) -> None:
-    """Replace a file atomically. With a half-written file, a later sync could delete schedules.
+    """Replace a file atomically. A later sync of a half-written file could delete schedules.
 
     Raises InvalidInputError if it cannot be written.
     """

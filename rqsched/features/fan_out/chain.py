@@ -57,7 +57,8 @@ class FanOut(Feature):
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - an end sees no state of targets
         """End runs whose last target ended before their workflow returned."""
         for before, after in chain.from_iterable(change.changed_runs for change in changes):
-            # If both are the same object, an earlier commit is followed again, because its answer or process was lost.
+            # If both are the same object, an earlier commit is followed again, because its answer was lost or its
+            # process died.
             if is_dispatched(after) and (before.dispatched_at is None or before is after):
                 try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 

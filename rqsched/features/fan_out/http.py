@@ -51,7 +51,7 @@ def list_targets_of_run(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Read the progress of a run's targets, and a page of them. The run is named by its uid, of any schedule."""
+    """Read the progress of a run's targets, and a page of them. The uid names the run, whatever its schedule."""
     run = call.scheduler.runs.get(run_uid.upper(), namespace=call.namespace)
     return _targets(run, limit, cursor, status)
 

@@ -275,8 +275,8 @@ def take_waiting(connection: Connection, run_uid: str, limit: int, now: datetime
 def _enqueue(connection: Connection, chunk: Sequence[Target], now: datetime) -> None:
     if chunk:
         mine = dialect_of(connection).one_of(targets.c.uid, [target.uid for target in chunk])
-        # Test each target, because one attempt of a run may have named targets with a group, and another targets
-        # without.
+        # Test each target, because one attempt of a run may have named targets with a group, and a later attempt
+        # targets without a group.
         needs_place = targets.c.limit_group.is_not(None)
         since = sa.func.coalesce(targets.c.limit_at, now, type_=targets.c.limit_at.type)
         pending = sa.update(targets).where(mine).values(status=TargetStatus.PENDING.value)

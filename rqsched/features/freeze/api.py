@@ -53,7 +53,7 @@ class Freezing:
         return chain.freeze(self.runtime, self._scope(namespace, everything=everything), _context(reason, context))
 
     def frozen(self: Any) -> list[Freeze]:
-        """Return the current freezes: first the freeze of everything, then the newest. Each has who, why and when.
+        """Return the current freezes: first the freeze of everything, then the newest. Each says who, why and when.
 
         Over HTTP, it leaves out the freezes of namespaces that the token does not see.
 
@@ -115,8 +115,8 @@ class Freezing:
     ) -> Thawed:
         """End the freeze of a namespace or of `everything`. Paused schedules and frozen namespaces stay as they are.
 
-        Due schedules fire by their own `missed` policy. The argument `missed` replaces it for all, however late they
-        are:
+        Due schedules fire by their own `missed` policy. The argument `missed` replaces this policy for all of them, and
+        then occurrences fire however late they are:
 
         - `one`: the oldest occurrence fires; the others are recorded as missed;
         - `all`: the newest occurrences fire, up to the schedule's `missed_limit`. If `overlap` would not let each of

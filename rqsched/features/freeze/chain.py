@@ -53,7 +53,7 @@ occurrence fires."""
 
 
 class _Due(NamedTuple):
-    """Which due schedules a thaw handles, and how."""
+    """The due schedules that a thaw handles, and what happens to their occurrences."""
 
     namespace: str | None
     """The namespace of the schedules; None for all namespaces that are not frozen."""
@@ -301,7 +301,7 @@ def _settle_due_of(runtime: Runtime, uid: str, context: CommandContext, wanted: 
 
 
 def _settle_owed(runtime: Runtime, context: CommandContext, wanted: _Due) -> list[_Settled]:
-    """For each downstream schedule, handle all ends of upstream runs that it has not followed as one end."""
+    """For each downstream schedule, treat all upstream ends that are still owed to it as one end."""
     thaw = Thaw(wanted.missed, wanted.is_missed)
     settled, cursor = list[_Settled](), None
     while True:

@@ -1,4 +1,4 @@
-"""The commands `freeze` and `thaw`: let nothing begin in a namespace or everywhere, and end this."""
+"""The commands `freeze` and `thaw`: begin and end a freeze of a namespace or of everything."""
 
 from __future__ import annotations
 

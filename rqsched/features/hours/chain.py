@@ -42,7 +42,7 @@ class Hours(Feature):
         """If a run starts again, subtract it from the counts of the hour in which it had ended."""
         run_hours.take_out(connection, changes)
 
-    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - a full pass counts nothing else
+    def sections(self, begun: Pass) -> Sequence[Section]:  # noqa: ARG002 - every pass counts the same
         """Count the runs that have ended."""
         return [Section(Stage.REST, count_ended(self._runtime))]
 

@@ -158,8 +158,8 @@ def _select_made_at(dialect: Dialect) -> sa.Select[Any]:
 
 _NAMES = ("schedule_uid", "number", "uid", "kind", "status", "occurrence_at", "due_at", "started_at", "ended_at")
 _SHOWN = [SHOWN_STATUS.label(name) if name == "status" else runs.c[name] for name in _NAMES]
-"""The columns that are read from the rows of runs. An expired run has this status here; the counts by hour have it as
-cancelled."""
+"""The columns that are read from the rows of runs. Here, an expired run has the status `expired`; in the counts by
+hour, it is cancelled."""
 _START, _END = (sa.bindparam(name, type_=sa.BigInteger) for name in ("start", "end"))
 _STEP, _FINAL = (sa.bindparam(name, type_=sa.BigInteger) for name in ("step", "final"))
 _NOW = sa.bindparam("now", type_=sa.BigInteger)

@@ -5,7 +5,7 @@ gives free places to the first in line. These processes make grants:
 
 - the process whose commit frees a place, or makes a run or target wait;
 - a worker that takes the job of a run or target whose grant has expired;
-- the process that handles the link (a delayed job) for the time when a start leaves the window of the group's rate
+- the process that handles the link (a delayed job) that is due when a start leaves the window of the group's rate
   (`features.limits.store.Look`);
 - a pass of reconcile. It gives the places that a dead process has left free, and arms a missing link.
 """
@@ -81,7 +81,7 @@ class Limits(Feature):
         require_groups(connection, changes, self._parts.now())
 
     def writes_more(self, change: Change) -> bool:
-        """Return whether a Change gives a schedule a group or other bounds.
+        """Return whether a Change gives a schedule another group or other bounds.
 
         Then a group may have to be created or kept.
         """
@@ -261,7 +261,7 @@ def ask(parts: Parts, uid: str, group: str, *, is_target: bool = False) -> bool:
 
     def work(connection: Connection) -> tuple[Granted, bool]:
         granted = _grant(parts, connection, [group], asked=uid, is_target=is_target)
-        # If an earlier try was committed and its answer lost, `granted` does not contain the run: read its row.
+        # If an earlier try was committed but its answer was lost, `granted` does not contain the run. So read its row.
         return granted, store.has_place(connection, uid, is_target=is_target)
 
     granted, has_place = parts.database.transact(work)

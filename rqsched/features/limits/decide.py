@@ -109,7 +109,7 @@ def wants_grants(number: int, running: int, unclaimed: int) -> bool:
 
 
 def others_look(number: int, running: int, unclaimed: int) -> bool:
-    """Return whether the end of a run need not give places, because the ends of later runs will.
+    """Return whether the end of a run need not give places, because the ends of later runs will do it.
 
     This holds if granted runs that wait for their claim have at least a quarter of the places: their ends give places
     later. But if it is time to give places (`wants_grants`), one in `number // 16` ends gives them. The figures are

@@ -272,7 +272,7 @@ def grant(
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
-    for group in rated:  # a run may be without a place only because another run is being claimed now
+    for group in rated:  # a run may also lack a place because another run is being claimed now
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
         use = running[group], taken, starts[group]
@@ -632,8 +632,8 @@ def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
 
     The result is empty if the answer is not known. Then the caller reads the group after the commit.
 
-    The STATE still counts the ended run as running. If another run joins the line at the same moment, it may still
-    count the ended run, and STATE may not show the new line. So if STATE shows no line, the answer is not known, with
+    The STATE still counts the ended run as running. If another run joins the line at the same moment, its process may
+    still count the ended run, and STATE may not show the line. So if STATE shows no line, the answer is not known, with
     two exceptions:
 
     - Later ends give the places (`others_look`).

@@ -53,8 +53,8 @@ the namespace."""
 _AT_ONCE = 100
 """The number of schedules in one step."""
 _MOST_JOBS = 20
-"""The jobs of this many newest attempts of a run are removed, and of each attempt this many newest jobs. RQ expires
-older jobs."""
+"""For a run, the jobs of this many newest attempts are removed; for an attempt, this many newest jobs. RQ expires older
+jobs."""
 
 
 class Step(NamedTuple):

@@ -1,7 +1,7 @@
 """HTTP with one deadline for connecting, sending and reading the answer.
 
-The standard library has a time limit only for each read. So a receiver that sends a byte now and then, or `100
-Continue` again and again, could occupy a thread without end.
+The standard library has a time limit only for each read. So a receiver could occupy a thread without end if it sends a
+byte now and then, or `100 Continue` again and again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The decision of pruning: which part of a schedule's history is beyond its retention and may be deleted. Pure.
 
 The decision reads the oldest rows only. Run numbers and event sequences have no gaps, so the number of newer rows is
-a difference of numbers, and no row is counted.
+the difference of two numbers, and no rows need to be counted.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from rqsched.kernel.store.tables import (
 def oldest(
     connection: Connection, *, namespace: str | None, after: str | None, limit: int, unless_due_by: datetime | None
 ) -> tuple[list[Oldest], str | None]:
-    """Read a page of schedules, including deleted ones, with their oldest rows. Return it with the next cursor.
+    """Read a page of schedules, including deleted ones, with their oldest rows. Also return the next cursor.
 
     Schedules that are due by `unless_due_by` are left out. Each subquery reads one row of an index.
     """
