@@ -1,5 +1,5 @@
 """The scheduler and its handles, and a module of functions for each noun that surfaces read.
 
-A module that defines nothing itself names the functions of the kernel and of features that surfaces may use. Functions
-that take a connection read within one transaction: `scheduler.runtime.database.read` opens it.
+Some modules define nothing themselves: they list the functions of the kernel and of features that surfaces may use. A
+function that takes a connection reads within one transaction, which `scheduler.runtime.database.read` opens.
 """

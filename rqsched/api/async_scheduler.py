@@ -57,7 +57,7 @@ async def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 async def _run_in(runtime: Runtime, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run an operation in a thread, or, if its arguments hold an asynchronous transaction, in that transaction."""
+    """Run an operation in the asynchronous transaction that is among its arguments; without one, in a thread."""
     name = next((name for name in ("session", "connection") if is_async(kwargs.get(name))), None)
     if name is None:
         return await run(call, *args, **kwargs)
@@ -133,7 +133,7 @@ class AsyncRunHandle(_Async[RunHandle], RunView):
         return self._blocking.state
 
     async def wait(self, timeout: float | None = None) -> AsyncRunHandle:  # noqa: ASYNC109 - as in RunHandle
-        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
+        """Wait until the run has ended; raises TimeoutError after `timeout` seconds (None waits without end)."""
         pauses = looks(timeout, time.monotonic)
         while not (await self.refresh()).has_ended:  # noqa: ASYNC110 - the end of a run is a change in a database
             await asyncio.sleep(next(pauses))
@@ -276,13 +276,13 @@ class AsyncScheduler(_Async[Scheduler]):
     calendars = Grouped(AsyncCalendars, attrgetter("scheduler.calendars"))
     """Named exclusions that many schedules use."""
     limits = Grouped(AsyncLimits, attrgetter("scheduler.limits"))
-    """The groups of runs of which only some run at once, or start in a time."""
+    """The groups whose runs are limited: how many run at once, or start within a length of time."""
     namespaces = Grouped(AsyncNamespaces, attrgetter("scheduler.namespaces"))
     """Whole namespaces: their usage, and their deletion."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """The synchronous scheduler, for calls that wait for nothing: `on`, `keep_recovering` and the decorators."""
+        """The synchronous scheduler, for calls that do not block: `on`, `keep_recovering` and the decorators."""
         return self._blocking
 
     async def __aenter__(self) -> AsyncScheduler:

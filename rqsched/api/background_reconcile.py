@@ -1,4 +1,4 @@
-"""Reconcile passes in a thread of a web process, in turn with other processes: a plain `rq worker` makes no passes."""
+"""Make passes of reconcile in a thread of a web process, for installations whose `rq worker`s make no passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rqsched.kernel.queries.reconcile import count_to_compare as count_to_compar
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
-"""Seconds between two tries of a process to take the next pass; a flush of Redis is noticed within this time."""
+"""Seconds between two attempts of a process to make the next pass. A flush of Redis is noticed within this time."""
 _AFTER_FAILURE = 5.0
 """Extra seconds before a process tries again after a failed pass, so that another process takes the pass."""
 _LONGEST_END = 5.0
@@ -35,14 +35,14 @@ def find_worker_command() -> Any:
 
 
 class Recovering:
-    """A thread that makes reconcile passes in turn with every other process of the control queue.
+    """A thread that makes passes of reconcile. It takes turns with the other processes of the control queue.
 
-    It has its own connections, and keeps none to SQL open between two passes. After a failed pass, further errors are
-    not logged until a pass succeeds. A forked process gets its own thread.
+    It has its own connections, and keeps no connection to SQL open between two passes. After a failed pass, further
+    errors are not logged until a pass succeeds. A forked process gets its own thread.
     """
 
     def __init__(self, runtime_of: Callable[[], Runtime]) -> None:
-        """`runtime_of` is called in the thread, and again after an error: it may connect to servers and may raise."""
+        """`runtime_of` is called in the thread, and again after an error. It may connect to servers and may raise."""
         self._runtime_of = runtime_of
         self._reset()
 

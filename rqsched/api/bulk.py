@@ -1,4 +1,4 @@
-"""Operations on every schedule that matches, a part at a time."""
+"""Operations on every schedule that matches filters, in chunks."""
 
 from rqsched.features.bulk.api import Bulk as Bulk
 from rqsched.features.bulk.api import begin as begin

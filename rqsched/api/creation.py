@@ -1,4 +1,4 @@
-"""The creation of a schedule by a request, which is answered once for each idempotency key."""
+"""Create a schedule for a request. A request that repeats an idempotency key gets the first answer again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rqsched.kernel.store import idempotency
 
 
 def create_once(runtime: Runtime, asked: ScheduleRequest) -> tuple[Schedule, str | None]:
-    """Create a schedule; also return the answer that is kept under the key of the request, None without a key.
+    """Create a schedule; also return the stored answer for the request's idempotency key, or None without a key.
 
-    A request that repeats a key creates nothing: it gets the schedule and the answer of the first one.
+    A request that repeats a key creates nothing: it gets the schedule and the answer of the first request.
     """
     schedule = create.create(runtime, asked)
     if (key := asked.key) is None:

@@ -1,4 +1,4 @@
-"""Cursors of pages, bound to one list in one order."""
+"""Cursors of pages. A cursor belongs to one list in one order."""
 
 from rqsched.kernel.queries.pages import PAGE_CHARACTERS as PAGE_CHARACTERS
 from rqsched.kernel.queries.pages import bind_cursor as bind_cursor

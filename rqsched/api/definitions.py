@@ -1,4 +1,4 @@
-"""The checks and defaults of a schedule's options that the table of options does not have."""
+"""Checks and defaults of a schedule's options that are not in the table of options."""
 
 from rqsched.kernel.decide.define import dies_by_default as dies_by_default
 from rqsched.kernel.decide.define import value_of as value_of

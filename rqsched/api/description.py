@@ -19,7 +19,7 @@ class Description:
     """A schedule as `describe` shows it. Instants are aware UTC."""
 
     uid: str
-    """The incarnation: new after delete and re-create."""
+    """The uid of this incarnation. A schedule that is deleted and created again gets another uid."""
     namespace: str
     """The namespace of the id."""
     schedule_id: str
@@ -35,7 +35,7 @@ class Description:
     timing: str
     """The spec in words."""
     timezone: str
-    """IANA name, of cron expressions that name none."""
+    """The zone of cron expressions that name no zone, as an IANA name."""
     overlap: str
     """How a fire treats an unfinished earlier run; see OverlapPolicy."""
     policies: dict[str, Any]
@@ -45,13 +45,13 @@ class Description:
     kwargs: dict[str, Any]
     """Keyword arguments of the workflow."""
     queue: str | None
-    """The queue of its runs, its own or the workflow's; None is the settings' default."""
+    """The queue of its runs, from the schedule or its workflow; None means the default of the settings."""
     connection: str | None
-    """The named Redis of its runs, its own or the workflow's; None is the settings' Redis."""
+    """The named Redis of its runs, from the schedule or its workflow; None means the Redis of the settings."""
     targets: str | None
-    """The workflow that names the targets of a run, given by the schedule or its workflow; None without targets."""
+    """The workflow that names the targets of a run, from the schedule or its workflow; None without targets."""
     timeout: int | None
-    """Seconds one attempt may take; None is the settings' run timeout."""
+    """Seconds that one attempt may take; None means the run timeout of the settings."""
     executor: str
     """`rq` or `external`."""
     priority: int
@@ -65,7 +65,7 @@ class Description:
     labels: dict[str, str]
     """Short texts to filter by, copied to each run."""
     memo: dict[str, Any]
-    """Copied to each run."""
+    """Free data, copied to each run."""
     search_attributes: dict[str, Any]
     """Values to query by, copied to each run."""
     description: str | None
@@ -77,7 +77,7 @@ class Description:
     next_run_at: datetime | None
     """The nominal time of the next occurrence; None while paused, ended or awaiting a run."""
     due_at: datetime | None
-    """When the next occurrence may fire: with jitter or backoff."""
+    """The time from which the next occurrence may fire, with jitter or backoff included."""
     last_run_at: datetime | None
     """When the newest run was queued."""
     run_count: int
@@ -101,7 +101,7 @@ class Description:
     last_error: str | None
     """The error of the newest failed attempt or fire."""
     on_failure: str | None
-    """The workflow that runs on a failure, its own or the workflow's."""
+    """The workflow that runs on a failure, from the schedule or its workflow."""
     on_recovery: str | None
     """The workflow that runs on the first success after failures."""
     expect_success_within: float | None
@@ -131,9 +131,9 @@ class Description:
     deleted_at: datetime | None
     """When it was deleted; None unless it is deleted."""
     blocked_reason: str | None = None
-    """The worker and the code that it lacked for the newest run, while that run is blocked."""
+    """While the newest run is blocked: the last worker that could not find the run's code, and the missing code."""
     warnings: list[str] = field(default_factory=list)
-    """Effects of clock changes and excluded days on it within a year of its last change; usually none."""
+    """Warnings about clock changes and excluded days within a year of its last change; usually none."""
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
@@ -145,7 +145,7 @@ class Description:
     resume_mode: str | None = None
     """How it continues at `resume_at`: `next`, `once` or `from_now`; None without `resume_at`."""
     moved_from: list[datetime] = field(default_factory=list)
-    """The excluded instants that the next occurrence was moved from; usually none."""
+    """The excluded instants that were moved to the next occurrence; usually none."""
     skips: list[datetime] = field(default_factory=list)
     """The nominal times of occurrences to skip, until their outcome is recorded."""
 
@@ -175,7 +175,8 @@ class DeliveryDescription:
     kind: str
     """`workflow`, `webhook`, `heartbeat` or `sentry`."""
     destination: str
-    """The workflow, the monitor, or only the host of a URL, which may hold a secret."""
+    """The workflow, the monitor, or the host of a URL. The rest of the URL is not shown, because it may hold a
+    secret."""
     event_type: str
     """The audit event, or the kind of a ping."""
     run_uid: str | None
@@ -234,17 +235,17 @@ class RunDescription:
     kwargs: dict[str, Any]
     """The keyword arguments of its workflow."""
     queue: str | None
-    """Its queue; None is the server's default."""
+    """Its queue; None means the default of the server."""
     connection: str | None
-    """Its named Redis; None is the server's own."""
+    """Its named Redis; None means the Redis of the server."""
     timeout: int | None
-    """Seconds one attempt may take; None is the server's default."""
+    """Seconds that one attempt may take; None means the default of the server."""
     priority: int
     """Above 0, it goes to the front of its queue."""
     overlap: str
     """The overlap policy that decided about the run."""
     is_override: bool
-    """Whether that policy was not the schedule's own, or a backfill created the run."""
+    """Whether the policy was not the schedule's own, or a backfill created the run."""
     trigger_number: int | None
     """The number of this start among the schedule's starts; None until it started."""
     labels: dict[str, Any]
@@ -296,7 +297,7 @@ class RunDescription:
     expired_at: datetime | None = None
     """When it ended as `cancelled` because it had not started in time; None otherwise."""
     blocked_at: datetime | None = None
-    """Since when no worker that took it could find its workflow; None unless it is blocked (and `pending`)."""
+    """Since when it is blocked: no worker that took it could find its workflow. None unless it is blocked."""
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the missing code; None unless it is blocked."""
     upstream_run_uid: str | None = None
@@ -310,7 +311,7 @@ class RunDescription:
     place_in_line: int | None = None
     """Its position in the line of that group, from 1 to 1 000, or 1 001 if more are ahead; None if not in line."""
     traceparent: str | None = None
-    """The span of its requester in the form of W3C Trace Context; None without a trace."""
+    """The span of the fire or trigger that created it, in the form of W3C Trace Context; None without a trace."""
 
     @property
     def is_blocked(self) -> bool:
@@ -319,7 +320,7 @@ class RunDescription:
 
 
 class ScheduleFields:
-    """The fields of a schedule that the handles of the scheduler and of the client show, as last read.
+    """The fields of a schedule, as last read, in the handles of the scheduler and of the client.
 
     Instants are aware UTC.
     """
@@ -361,7 +362,7 @@ class ScheduleFields:
     resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
     resume_mode = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
     skips = Shown[list[datetime]]("The nominal times of occurrences to skip, until their outcome is recorded.")
-    moved_from = Shown[list[datetime]]("The excluded instants that the next occurrence was moved from; usually none.")
+    moved_from = Shown[list[datetime]]("The excluded instants that were moved to the next occurrence; usually none.")
     deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
     overdue_since = Shown[datetime | None](
         "Since when it has been without a success for as long as allowed; None when it is not, or expects none."
@@ -373,7 +374,7 @@ class ScheduleFields:
 
 
 class RunFields:
-    """The fields of a run that the handles of the scheduler and of the client show, as last read.
+    """The fields of a run, as last read, in the handles of the scheduler and of the client.
 
     Instants are aware UTC.
     """
@@ -418,7 +419,7 @@ class RunFields:
     error = Shown[str | None]("The error of the newest failed attempt.")
     queue = Shown[str | None]("The queue of its job; None is the settings' default queue.")
     connection = Shown[str | None]("The named Redis of its job; None is the settings' Redis.")
-    timeout = Shown[int | None]("Seconds one attempt may take; None is the settings' run timeout.")
+    timeout = Shown[int | None]("Seconds that one attempt may take; None means the run timeout of the settings.")
     idempotency_key = Shown[str | None]("The key of the trigger that started it, if one was given.")
     backfill_uid = Shown[str | None]("The backfill that started it, if one did.")
     kind = Shown[str]("`scheduled`, `manual`, `backfill` or `after`.")
@@ -482,7 +483,7 @@ class TriggerResult(Generic[H]):
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """A backfill and its progress; read it again with `backfill(uid)` of the scheduler or client until `is_done`."""
+    """A backfill and its progress. Read it again with `scheduler.backfills.get(uid)` until `is_done`."""
 
     uid: str | None
     """None for a dry run."""
@@ -497,7 +498,7 @@ class BackfillProgress:
     overlap: str | None
     """The overlap policy that was given for the backfill; None means the policy of the schedule."""
     rerun: str | None
-    """Which occurrences with a run are run again: `failed` or `all`; None means that none is."""
+    """Which occurrences that had a run are run again: `failed` or `all`; None means no such occurrence."""
     bound: int
     """The most occurrences that the range may have."""
     attempted: int

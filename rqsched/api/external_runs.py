@@ -1,4 +1,4 @@
-"""Runs that workers outside of Python fetch, hold and end."""
+"""Runs that workers of any language fetch, hold and end."""
 
 from rqsched.features.external.chain import ClaimedRun as ClaimedRun
 from rqsched.features.external.chain import claim as claim

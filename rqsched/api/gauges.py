@@ -27,7 +27,7 @@ from rqsched.kernel.transport.telemetry import SECONDS as SECONDS
 from rqsched.kernel.transport.telemetry import Memory as Memory
 
 _MOST_LIMITS = 100
-"""The most groups that are reported: those with the most runs."""
+"""The most groups that are reported. Groups with more runs come first."""
 
 
 class DatabaseGauges(NamedTuple):
@@ -58,9 +58,9 @@ class DatabaseGauges(NamedTuple):
     usages: list[Usage]
     """The usage of namespaces with a quota."""
     notifications: list[tuple[str, str, int]]
-    """Waiting notifications, and those given up within a day, by namespace and status."""
+    """Waiting notifications, and notifications given up within the last day, by namespace and status."""
     went_back: set[WentBack]
-    """The servers that were found within a day to have gone back to an older state."""
+    """The servers that went back to an older state, if this was found within the last day."""
     refusals: int
     """How often Redis has permanently refused a write: of a job, of a link, or of the lease of a link."""
     refused: list[str]
@@ -73,7 +73,7 @@ class RedisGauges(NamedTuple):
     scheduled: int
     """Links in the scheduled set."""
     dispatchers: int | None
-    """Live dispatchers; None while Redis takes no writes, because none can report itself then."""
+    """Live dispatchers; None while Redis takes no writes, because then no dispatcher can report that it lives."""
     memory: Memory | None
     """Its memory in use and its limit; None where Redis does not report them."""
     reconcile: dict[str, float]

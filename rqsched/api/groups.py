@@ -31,10 +31,10 @@ def _itself(owner: object) -> object:
 
 
 class Grouped(Generic[G]):
-    """An attribute that is a group. On the class it is the group's class: `Scheduler.limits.set` is a function."""
+    """An attribute that is a group; on the class, the class of the group: `Scheduler.limits.set` is a function."""
 
     def __init__(self, kind: type[G], basis: Callable[[Any], object] = _itself) -> None:
-        """`basis` returns, for a scheduler or client, the argument with which its group is made: default, itself."""
+        """`basis` returns the argument for the group's class; by default, the scheduler or client itself."""
         self._kind: Any = kind
         self._basis = basis
 

@@ -1,4 +1,4 @@
-"""Health checks: the one place that finds problems. `rqsched doctor`, pages, metrics and probes render its findings.
+"""Health checks: the one place that finds problems. `rqsched doctor`, pages, metrics and probes show its findings.
 
 A check asks SQL or Redis one question and only reads, with one exception: only a write can show that Redis takes
 writes. A check that cannot be made is reported as a problem, never raised, and the checks that depend on it are left
@@ -72,7 +72,7 @@ _TOLD = NAMED + 1
 _DEEP = 1_000
 """The most waiting links; if there are more, the workers do not keep up."""
 _MOST, _MOST_WAITING = 1_000, 5_000
-"""The most items that are counted: schedules and blocked runs, and waiting runs and targets."""
+"""How many schedules or blocked runs, and how many waiting runs and targets, are counted at most."""
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _ENDS_SOON = timedelta(days=90)
@@ -80,12 +80,12 @@ _ENDS_SOON = timedelta(days=90)
 _NEARLY_FULL = 0.9
 """A quota, or Redis's memory, is a warning when this share of it is used."""
 _GOES_ON = timedelta(minutes=5)
-"""How long a finding of two writing databases is valid. Each pass repeats it, so an older finding is over."""
+"""How long it counts that two databases were found to write to one Redis. While they do, each pass finds it again."""
 _MIB = 1024 * 1024
 _FOLLOWED_WITHIN = timedelta(minutes=1)
-"""A downstream run that has not started this long after the end of its upstream's run is a problem."""
+"""If a downstream run has not started this long after the end of the upstream run, that is a problem."""
 _SKEW = 1.0
-"""Clocks that differ by more seconds are a warning."""
+"""If two clocks differ by more seconds, that is a warning."""
 BACKEND_ERRORS = (RqschedError, RedisError, DatabaseError, OSError)
 """The errors that a check raises when SQL or Redis does not answer it."""
 
@@ -110,7 +110,7 @@ class Finding:
     detail: str
     """The finding in words."""
     schedules: Sequence[Schedule] = ()
-    """The first schedules that it concerns; one more than a surface lists if there are more."""
+    """The first schedules that it concerns. If there are more than a surface lists, this holds one more."""
     names: Sequence[str] = ()
     """The workers, reasons or databases it concerns."""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -144,11 +144,11 @@ class _Shown(Enum):
     """The part of the dashboard that makes a check. `rqsched doctor` makes every check."""
 
     DOCTOR = auto()
-    """No part: doctor alone makes it."""
+    """No part: only doctor makes the check."""
     PROCESSES = auto()
-    """The dashboard, with the servers, workers and clocks."""
+    """The part about servers, workers and clocks."""
     WORK = auto()
-    """The dashboard, with the schedules, runs and notifications of a namespace."""
+    """The part about the schedules, runs and notifications of a namespace."""
 
 
 class _Check(NamedTuple):
@@ -158,7 +158,7 @@ class _Check(NamedTuple):
     advice: str
     """The default advice, for a finding without its own."""
     shown: _Shown
-    """The part of the dashboard that makes it, too."""
+    """The part of the dashboard that also makes it."""
     ask: Callable[[_Scope], Finding]
 
 
@@ -182,10 +182,10 @@ def _check(
 
 
 def examine(runtime: Runtime) -> Iterator[Finding]:
-    """Make every check over all namespaces, most basic first; leave out a check that needs a failed check.
+    """Make every check over all namespaces, most basic first. If a check fails, leave out the checks that need it.
 
-    If Redis belongs to another database, the check of the schema and the checks that need it are left out, too: an
-    upgrade would not help.
+    If Redis belongs to another database, the check of the schema and the checks that need it are left out, too, because
+    an upgrade would not help.
     """
     scope, sound, is_ours = _Scope(runtime), set[str](), True
     for check in _CHECKS:
@@ -233,13 +233,13 @@ def examine_work(
 
 
 def _wrong(shown: _Shown, scope: _Scope, sound: set[str]) -> list[Finding]:
-    """Make the checks of a part of the dashboard whose prerequisites are sound; return the warnings and problems."""
+    """Make the checks of a part, except checks that need a failed check; return the warnings and problems."""
     wrong = []
     for check in _CHECKS:
         if check.shown is shown and check.needs <= sound:
             finding = asked(check.name, partial(check.ask, scope), check.advice)
             if finding.error is not None and scope.connection is not None and not isinstance(finding.error, RedisError):
-                raise finding.error  # the caller's transaction is over
+                raise finding.error  # the caller's transaction cannot continue
             if finding.level is not Level.PROBLEM:
                 sound.add(check.name)
             if finding.level is not Level.OK:
@@ -250,7 +250,7 @@ def _wrong(shown: _Shown, scope: _Scope, sound: set[str]) -> list[Finding]:
 def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
     """Return, by name, functions that ask whether each backend responds and whether Redis takes writes.
 
-    If the answer is no, the function raises one of BACKEND_ERRORS without retries.
+    If the answer is no, the function raises one of BACKEND_ERRORS. It does not retry.
     """
     at_once = Patience(total=timedelta(0))
     return {
@@ -261,7 +261,7 @@ def backend_questions(runtime: Runtime) -> dict[str, Callable[[], object]]:
 
 
 def late_until(runtime: Runtime) -> datetime:
-    """Return the newest due time that counts as late: a living dispatcher has fired the schedules due by then."""
+    """Return the newest due time that counts as late. A live dispatcher would have fired what was due by then."""
     return runtime.now() - runtime.settings.repair_grace - runtime.settings.link_lease
 
 
@@ -318,7 +318,7 @@ def _writes(scope: _Scope) -> Finding:
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.", _Shown.PROCESSES)
 def _redis(scope: _Scope) -> Finding:
-    """Ask Redis to write: a Redis that refuses writes still answers reads, but nothing fires."""
+    """Ask Redis to write. A Redis that refuses writes still answers reads, but then nothing fires."""
     redis = scope.runtime.transport.redis
     before = time.perf_counter()
     redis.ping()
@@ -375,7 +375,7 @@ def _ownership(scope: _Scope) -> Finding:
 
 
 def _server(runtime: Runtime) -> Finding:
-    """Compare the server of the database with the recorded server. A copy or old primary has the same database id."""
+    """Compare the server of the database with the recorded server. A copy has the same database id."""
     standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
     if standing.outcome in MAY_GO_ON:
         return Finding(Level.OK, "the control queue belongs to this database")
@@ -407,7 +407,7 @@ def _schema(scope: _Scope) -> Finding:
 
 @_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.", _Shown.PROCESSES)
 def _publishing(scope: _Scope) -> Finding:
-    """Look for queues whose writes Redis permanently refuses, as any process has recorded. No job executes there."""
+    """Look for queues on which no job executes, because Redis has permanently refused a process's writes."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
     if not found:
         return Finding(Level.OK, "Redis takes what is published")
@@ -428,7 +428,7 @@ def _publishing(scope: _Scope) -> Finding:
     _Shown.PROCESSES,
 )
 def _went_back(scope: _Scope) -> Finding:
-    """Look for SQL or Redis that went back to older data, and for two writing databases, as passes noticed."""
+    """Report if passes found that SQL or Redis went back to older data, or that two databases write to one Redis."""
     now = scope.runtime.now()
     found = scope.read(partial(rollback_marks.find_told, scope.runtime, now))
     taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
@@ -592,8 +592,8 @@ def _waits(scope: _Scope) -> Finding:
 def _environments(scope: _Scope) -> Finding:
     """Compare the `environments` of schedules with RQSCHED_ENVIRONMENT of the dispatchers.
 
-    Each dispatcher may take any schedule. If every dispatcher has an RQSCHED_ENVIRONMENT, it is no problem that none is
-    among a schedule's `environments`: for example, schedules of production do not fire in staging.
+    Each dispatcher may take any schedule. If every dispatcher has an RQSCHED_ENVIRONMENT, a schedule that names none of
+    them is no problem. For example, schedules of production are not meant to fire in staging.
     """
     transport = scope.runtime.transport
     alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
@@ -639,7 +639,7 @@ def _workers(scope: _Scope) -> Finding:
 
 
 def waits_too_long(runtime: Runtime, queue: str, since: datetime | None) -> bool:
-    """Return whether a run that waits on a queue since an instant waits too long."""
+    """Return whether a run that has waited on a queue since an instant has waited too long."""
     longest = runtime.settings.longest_wait
     return since is not None and runtime.now() - since > longest.get(queue, longest[EVERY])
 
@@ -666,7 +666,7 @@ def _runners(scope: _Scope) -> Finding:
     _Shown.PROCESSES,
 )
 def _foreign_workers(scope: _Scope) -> Finding:
-    """Look, on every Redis, for workers of another database that received jobs of this one."""
+    """Look, on every Redis, for workers of another database that received jobs of this database."""
     runtime = scope.runtime
     redises = [runtime.transport.redis, *runtime.transport.connections.values()]
     mine, now = runtime.ownership.database_id(), runtime.now()
@@ -762,7 +762,7 @@ def _excluded(scope: _Scope) -> Finding:
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
 def _calendars(scope: _Scope) -> Finding:
-    """Look for calendars in use that are missing, or whose entries soon end: schedules would fire on holidays."""
+    """Look for calendars in use that are missing, or that end soon, after which schedules would fire on holidays."""
     gone = scope.read(lambda connection: calendars.lacking(connection, scope.namespace, _MOST))
     if gone:
         named = [f"{name}, which {namespace}/{schedule_id} names" for namespace, schedule_id, name in gone]
@@ -814,7 +814,7 @@ def _when(at: datetime | None) -> str:
 
 @_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
 def _after(scope: _Scope) -> Finding:
-    """Look for schedules whose upstream is missing, and for upstream ends that could not be followed so far."""
+    """Look for schedules whose upstream is missing, or whose upstream's run has ended and started no run here."""
     before, freezes = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.freezes
     owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
     late = {} if freezes.is_all_frozen else {one: error for one, error in owed if one.namespace not in freezes.frozen}
@@ -872,7 +872,7 @@ def _failing(scope: _Scope) -> Finding:
 
 
 def _count(scope: _Scope, filters: Filters, found: Sequence[Schedule]) -> int:
-    """Return the number of schedules; count them in SQL if more exist than were `found`."""
+    """Return the number of schedules. If there may be more than were `found`, count them in SQL."""
     if len(found) < _TOLD:
         return len(found)
     return scope.read(lambda connection: schedule_queries.count_up_to(connection, filters, _MOST))
@@ -933,7 +933,7 @@ def _quotas(scope: _Scope) -> Finding:
 
 
 def _held(usage: Usage) -> str:
-    """Say how many schedules a namespace has, and how many bytes if these were counted."""
+    """Say how many schedules a namespace has, and how many bytes they have if the bytes were counted."""
     size = f", {usage.bytes} bytes" if usage.bytes else ""
     return f"{usage.namespace} ({usage.schedules} schedules{size})"
 
@@ -992,7 +992,7 @@ def _links(scope: _Scope) -> Finding:
 
 
 def _due_soon(scope: _Scope) -> list[Arm]:
-    """Read the links that must be in Redis by now: those due soon, and those late by more than the grace."""
+    """Read the links that must be in Redis by now: links due soon, and links late by more than the grace."""
     now = scope.runtime.now()
     rows, _ = scope.read(lambda connection: reconcile_queries.due_links(connection, now + SOON, None, _MOST))
     return [Arm(link, at) for link, at in rows if at > now or at < now - scope.runtime.settings.repair_grace]

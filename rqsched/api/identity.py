@@ -8,9 +8,9 @@ from rqsched.kernel.store.database import Connection, Database
 
 
 def renew_identity(database: Database, uid: str) -> tuple[str | None, int]:
-    """Give a copy of a database an id of its own, and delete its waiting notifications: the original sends them.
+    """Give a copy of a database an id of its own, and delete its waiting notifications, which the original sends.
 
-    Returns the id before, and how many notifications were deleted.
+    Returns the previous id, and how many notifications were deleted.
     """
     before = database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
 

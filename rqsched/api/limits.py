@@ -1,4 +1,4 @@
-"""Groups of runs: the busiest of them, and what is told of a run that waits for a place."""
+"""Groups of runs: the busiest groups, and texts about a run that waits for a place."""
 
 from rqsched.features.limits.chain import told_of_line as told_of_line
 from rqsched.features.limits.chain import told_of_targets as told_of_targets

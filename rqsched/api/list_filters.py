@@ -27,7 +27,7 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _MOST_MEMBERS = 64
-"""The most members of an object in a query: each becomes a condition, and SQLite takes a thousand in a statement."""
+"""The most members of an object in a query. Each becomes a condition, and a statement of SQLite takes a thousand."""
 _NO_MATCH = ("none",)
 """A status that no schedule has."""
 
@@ -36,15 +36,15 @@ class ListFilters(TypedDict, total=False):
     """The filters of `list`, `iter`, `count` and the operations of `bulk`; a schedule must match all of them."""
 
     status: str | Sequence[str] | None
-    """One status or several; without it every schedule that is not deleted."""
+    """One status or several; without this filter, all schedules that are not deleted."""
     outcome: str | Sequence[str] | None
     """How the newest run ended: `succeeded`, `failed` or `lost`, one or several."""
     workflow: str | None
     """The name of the workflow."""
     labels: Mapping[str, str] | None
-    """Labels the schedule has, perhaps among others."""
+    """Labels that the schedule must have; it may have others, too."""
     search_attributes: Mapping[str, Any] | None
-    """Search attributes the schedule has, perhaps among others."""
+    """Search attributes that the schedule must have; it may have others, too."""
     owner: str | None
     """Who owns it."""
     managed_by: str | None
@@ -52,11 +52,11 @@ class ListFilters(TypedDict, total=False):
     text: str | None
     """A part of the id, in any case."""
     overdue: bool | None
-    """True: without a success for as long as it allows (`expect_success_within`); False: any other."""
+    """True: only overdue schedules (`expect_success_within`); False: only schedules that are not overdue."""
     created_since: datetime | None
-    """Created then or later."""
+    """Created at this instant or later."""
     created_until: datetime | None
-    """Created before."""
+    """Created before this instant."""
     next_since: datetime | None
     """Fires next at this instant or later."""
     next_until: datetime | None

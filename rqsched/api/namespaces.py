@@ -1,3 +1,3 @@
-"""The deletion of a namespace, a part at a time."""
+"""The deletion of a namespace, in chunks."""
 
 from rqsched.features.namespaces.api import delete_some as delete_some

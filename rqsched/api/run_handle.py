@@ -88,7 +88,7 @@ class RunHandle(RunView):
         return self._run
 
     def refresh(self) -> RunHandle:
-        """Read the run again; raises RunNotFoundError when it was purged."""
+        """Read the run again; raises RunNotFoundError if it was purged."""
         found = self._runtime.database.read(
             lambda connection: run_queries.find_run_of(connection, self._run.schedule_uid, self._run.uid)
         )
@@ -98,7 +98,7 @@ class RunHandle(RunView):
         return self
 
     def wait(self, timeout: float | None = None) -> RunHandle:
-        """Read the run until it has ended; raises TimeoutError after `timeout` seconds (None waits without end).
+        """Wait until the run has ended; raises TimeoutError after `timeout` seconds (None waits without end).
 
         >>> scheduler.get("nightly").trigger().run.wait(timeout=60).result  # doctest: +SKIP
         """
@@ -108,7 +108,7 @@ class RunHandle(RunView):
         return self
 
     def progress(self) -> TargetProgress | None:
-        """Read the progress of its targets: counts by status, pace and likely end; None when it has no targets."""
+        """Read the progress of its targets: counts by status, pace and likely end; None if it has no targets."""
         return read_progress(self._runtime, self._run)
 
     def targets(
@@ -127,8 +127,9 @@ class RunHandle(RunView):
         The run keeps its uid, its occurrence and its earlier attempts, and does not count for `max_runs`. It starts
         when the overlap policy allows; until then it is `buffered`. A run that is already being retried on request is
         left unchanged. In a run with targets, only the failed and lost targets are handled again, and the resolver is
-        not called; `failed_targets` allows this for a succeeded run, too, and refuses a run without such targets.
-        Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
+        not called; `failed_targets=True` also allows this for a run that has succeeded, and refuses a run without
+        failed or lost targets. Raises RunStateError for a run that has succeeded or not ended, or whose schedule is
+        deleted.
 
         >>> run = scheduler.get("nightly").trigger().run
         >>> run.cancel().retry("the mail server is back").attempt
@@ -148,7 +149,7 @@ class RunHandle(RunView):
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
 
-        The caller and the reason are recorded as RunCancelled if either is given.
+        If a caller or a reason is given, the audit event RunCancelled records it.
 
         Args:
             reason: Why.
@@ -159,7 +160,7 @@ class RunHandle(RunView):
     def terminate(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run and have RQ kill its process. Idempotent.
 
-        The caller and the reason are recorded as RunTerminated if either is given.
+        If a caller or a reason is given, the audit event RunTerminated records it.
 
         Args:
             reason: Why.
@@ -210,17 +211,17 @@ class Runs(Group):
         """Read a page of the runs of all schedules, deleted ones too, each with the id of its schedule.
 
         Args:
-            status: One status or several; `blocked` for the blocked ones among pending runs.
+            status: One status or several; `blocked` means the pending runs that are blocked.
             schedule_id: Only runs of schedules that have, or had, this id.
             workflow: The name of the workflow.
-            since: Created then or later; in the order `-ended`: ended.
-            until: Created, or ended, before.
-            error: A part of the text of their error, in any case: of failed and lost runs alone.
-            sort: `-created` (newest first), `created`, or `-ended`: failed and lost runs alone, by their end. Default:
-                `-ended` where `error` is given, else `-created`.
+            since: Created at this instant or later; with `-ended`, ended at this instant or later.
+            until: Created before this instant; with `-ended`, ended before it.
+            error: A part of the text of their error, in any case; only failed and lost runs match.
+            sort: `-created` (newest first), `created`, or `-ended` (only failed and lost runs, by their end). Default:
+                `-ended` if `error` is given, else `-created`.
             namespace: Default: RQSCHED_NAMESPACE.
             limit: The size of the page, 1 to 500.
-            cursor: `next_cursor` of the page before.
+            cursor: `next_cursor` of the previous page.
         """
         require_limit(limit)
         asked = {"schedule_id": schedule_id, "workflow": workflow, "since": since, "until": until, "error": error}
@@ -269,10 +270,10 @@ class Runs(Group):
         After an interruption, call it again: a retried run no longer counts as failed. Raises InvalidLimitError.
 
         Args:
-            since: Ended at or after this instant, or so long ago.
-            until: Ended before this instant.
-            schedule_id: Only of this schedule.
-            workflow: Only of this workflow.
+            since: Only runs that ended at or after this instant, or within this length of time.
+            until: Only runs that ended before this instant.
+            schedule_id: Only runs of this schedule.
+            workflow: Only runs of this workflow.
             namespace: The namespace; default that of the scheduler.
             bound: Refuse more runs than this; over HTTP at most 1000.
             dry_run: Return what would be retried; write nothing.

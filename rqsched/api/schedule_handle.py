@@ -197,7 +197,7 @@ class ScheduleHandle(ScheduleView):
     def upcoming(self, count: int = 5) -> list[datetime]:
         """Return the next `count` (1 to 1000) instants at which it fires, with jitter.
 
-        Returns fewer if it has fewer, or if the search takes too many steps.
+        Returns fewer if no more follow, or if the search takes too many steps.
 
         Args:
             count: How many.
@@ -253,20 +253,20 @@ class ScheduleHandle(ScheduleView):
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
         With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `on_resume`
-        determines how it continues; the default is its policy at the time of this call. A `resume()` before `until`
-        cancels the automatic resume. On a paused schedule, `until` sets a new end of the pause. Occurrences that are
-        due between `until` and the actual resume fire late, by the schedule's `missed` policy. Raises InvalidInputError
-        if `until` has passed.
+        determines how it continues; the default is the schedule's own option at the time of this call. A `resume()`
+        before `until` cancels the automatic resume. On a paused schedule, `until` sets a new end of the pause.
+        Occurrences that are due between `until` and the actual resume fire late, by the schedule's `missed` policy.
+        Raises InvalidInputError if `until` has passed.
 
         Args:
             note: A note for the next operator.
             reason: Why; recorded with the audit event.
-            until: When it fires again by itself; of a paused schedule, the new end of its pause.
-            on_resume: Where it continues at `until`: next, once or from_now; default: the schedule's own.
+            until: When it resumes by itself; for a paused schedule, the new end of its pause.
+            on_resume: How it continues at `until`: next, once or from_now; default: the schedule's own option.
             context: The caller, for the audit events.
             if_version: The version that the schedule must have.
-            connection: A connection of the caller's, in whose transaction it is written.
-            session: A session of the caller's, instead of a connection.
+            connection: A connection of the caller; the operation is written in its transaction.
+            session: A session of the caller, instead of a connection.
         """
         require_note(note)
         require_note(reason, "reason")
@@ -307,12 +307,12 @@ class ScheduleHandle(ScheduleView):
         schedule. Raises InvalidInputError for a `from_completion` interval, and if there is no next occurrence.
 
         Args:
-            count: How many occurrences that are not due yet: 1 to 100; 0 for none.
+            count: How many occurrences to skip, 1 to 100; 0 removes all skips.
             reason: Why; recorded with the audit event.
             context: The caller, for the audit events.
             if_version: The version that the schedule must have.
-            connection: A connection of the caller's, in whose transaction it is written.
-            session: A session of the caller's, instead of a connection.
+            connection: A connection of the caller; the operation is written in its transaction.
+            session: A session of the caller, instead of a connection.
         """
         require_note(reason, "reason")
         within = caller_transaction(connection, session)
@@ -337,12 +337,12 @@ class ScheduleHandle(ScheduleView):
         """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused.
 
         Args:
-            on_resume: next, once or from_now; default: the schedule's own.
+            on_resume: next, once or from_now; default: the schedule's own option.
             note: A note for the next operator.
             context: The caller, for the audit events.
             if_version: The version that the schedule must have.
-            connection: A connection of the caller's, in whose transaction it is written.
-            session: A session of the caller's, instead of a connection.
+            connection: A connection of the caller; the operation is written in its transaction.
+            session: A session of the caller, instead of a connection.
         """
         require_note(note)
         mode = None if on_resume is None else OnResume.of(on_resume)
@@ -376,8 +376,8 @@ class ScheduleHandle(ScheduleView):
             note: A note for the next operator.
             context: The caller, for the audit events.
             if_version: The version that the schedule must have.
-            connection: A connection of the caller's, in whose transaction it is written.
-            session: A session of the caller's, instead of a connection.
+            connection: A connection of the caller; the operation is written in its transaction.
+            session: A session of the caller, instead of a connection.
         """
         require_note(note)
         within = caller_transaction(connection, session)
@@ -479,7 +479,7 @@ class ScheduleHandle(ScheduleView):
     ) -> ScheduleHandle:
         """Delete the schedule: its id is free again, its history stays. `purge` removes its runs and history too.
 
-        A purge cannot be undone, and is a transaction of its own: in your transaction, delete without `purge`, and
+        A purge cannot be undone, and is always a separate transaction. In your transaction, delete without `purge`, and
         purge after the commit.
         """
         require_note(reason, "reason")
@@ -512,7 +512,7 @@ class ScheduleHandle(ScheduleView):
         """Start a run now, as the overlap policy (or `overlap`) allows; the schedule's times do not move.
 
         A paused schedule refuses unless `force` is set. A second call with the same `idempotency_key` returns the run
-        of the first.
+        of the first call.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         key = None if idempotency_key is None else require_key(idempotency_key)
@@ -539,11 +539,11 @@ class ScheduleHandle(ScheduleView):
         progress: Callable[[BackfillProgress], None] | None = None,
         context: CommandContext | None = None,
     ) -> BackfillProgress:
-        """Fire the occurrences of [start, end) that have passed and have no run yet, at their canonical times.
+        """Fire the occurrences of [start, end) that have passed and have no run yet, at their nominal times.
 
         `rerun="failed"` also retries failed and lost runs, as `RunHandle.retry` does. Every occurrence up to the newest
-        pruned run counts as run; `rerun="all"` fires these too. Raises InvalidLimitError if there are more than `bound`
-        occurrences. `dry_run` writes nothing. `progress` is called after each chunk.
+        pruned run counts as an occurrence with a run; `rerun="all"` fires these, too. Raises InvalidLimitError if there
+        are more than `bound` occurrences. `dry_run` writes nothing. `progress` is called after each chunk.
         """
         policy = None if overlap is None else OverlapPolicy.of(overlap)
         wanted = BackfillRange(start, end, policy, bound, context, None if rerun is None else Rerun.of(rerun))

@@ -81,8 +81,9 @@ class Scheduler(Freezing, Syncing, Declaring):
     >>> schedule.trigger().outcome
     'triggered'
 
-    Safe to share between threads. Every operation is durable when it returns; Redis being down only delays it. The
-    operations on other nouns are groups: `scheduler.runs.list()`, `scheduler.limits.set(...)`.
+    Safe to share between threads. Every operation is durable when it returns. If Redis is down, the operation takes
+    effect when Redis is back. Operations on other nouns are in groups: `scheduler.runs.list()`,
+    `scheduler.limits.set(...)`.
     """
 
     runs = Grouped(Runs, _runtime_of)
@@ -94,7 +95,7 @@ class Scheduler(Freezing, Syncing, Declaring):
     calendars = Grouped(Calendars, _runtime_of)
     """Named exclusions that many schedules use."""
     limits = Grouped(Limits, _runtime_of)
-    """The groups of runs of which only some run at once, or start in a time."""
+    """The groups whose runs are limited: how many run at once, or start within a length of time."""
     namespaces = Grouped(Namespaces, _runtime_of)
     """Whole namespaces: their usage, and their deletion."""
 
@@ -112,11 +113,12 @@ class Scheduler(Freezing, Syncing, Declaring):
     ) -> None:
         """Open a scheduler; keyword arguments win over `RQSCHED_*`. SQLite databases are migrated here.
 
-        Declarations of its decorators belong to this scheduler if a URL, an engine, settings or a registry are given.
-        Otherwise they belong to the process: each such scheduler syncs them, and so does `rqsched sync`.
+        If a URL, an engine, settings or a registry is given, the declarations of this scheduler's decorators belong to
+        this scheduler. Otherwise they belong to the process: every scheduler that was opened without these arguments
+        syncs them, and `rqsched sync` syncs them, too.
 
-        `engine` is your application's engine, in place of a `database_url`: the scheduler opens its own connections
-        with the same options.
+        `engine` is your application's engine, and replaces `database_url`. The scheduler opens its own connections with
+        the options of that engine.
 
         Raises ConfigError for invalid settings, and SchemaError if PostgreSQL's tables need `rqsched db upgrade`. A
         database that does not answer now is no error yet: the first operation raises if it still does not answer. A
@@ -167,9 +169,9 @@ class Scheduler(Freezing, Syncing, Declaring):
     def from_env(cls, **overrides: Any) -> Scheduler:
         """Open a scheduler from `RQSCHED_*`. It imports RQSCHED_IMPORTS when it first needs a workflow.
 
-        An operation that names a workflow needs one, and so do `tick()` and `sync()`. Nothing is imported while the
-        calling module is being imported, because these modules may import that one. Failed imports are logged; `sync()`
-        raises ConfigError.
+        `tick()`, `sync()` and operations that name a workflow need workflows. Nothing is imported before the import of
+        the calling module has ended, because the modules of RQSCHED_IMPORTS may import the calling module. Failed
+        imports are logged; `sync()` raises ConfigError.
         """
         scheduler = cls(**overrides)
         caller = inspect.currentframe()
@@ -219,7 +221,8 @@ class Scheduler(Freezing, Syncing, Declaring):
             paused: Create it paused; nothing fires before `resume()`.
             idempotency_key: For a day, the same key and declaration return the same schedule again.
             context: The caller and the reason, for the audit event.
-            session: Your own transaction, an ORM Session or a Connection: written in it, published after its commit.
+            session: Your own transaction, as an ORM Session or a Connection. The schedule is written in it, and its
+                link is armed after the commit.
             timezone: IANA name for cron expressions that name none; default RQSCHED_TIMEZONE, which is UTC by default.
             exclude: Dates, ranges of dates and weekly windows in its timezone in which it does not fire: `2026-12-25`,
                 `2026-12-24/2027-01-01`, `Sat, Sun`, `Mon-Fri 00:00-06:00`; default none.
@@ -232,18 +235,22 @@ class Scheduler(Freezing, Syncing, Declaring):
             kwargs: Keyword arguments of the workflow, JSON-native.
             overlap: How a fire treats an unfinished earlier run; see OverlapPolicy; default `skip`.
             buffer_limit: The most runs that wait under `buffer_all`; default no limit.
-            missed: Occurrences whose time passed: `fire_once` (default), `skip` or `all`; see MissedPolicy.
-            missed_limit: The most occurrences one fire starts under `missed="all"`; default 100.
-            fire_within: An occurrence later than this is not fired; default no limit, 60 s under `skip`.
+            missed: What happens to occurrences whose time has passed: `fire_once` (default), `skip` or `all`; see
+                MissedPolicy.
+            missed_limit: The most occurrences that one fire starts under `missed="all"`; default 100.
+            fire_within: An occurrence that is later than this after its time is not fired; default no limit, 60 s under
+                `missed="skip"`.
             start_within: Such as `30m`: an attempt that has not started within this time after it was queued ends as
                 expired.
             on_resume: How `resume()` continues: `next` (default), `once` or `from_now`; see OnResume.
             jitter: The longest random delay of a fire; default none. A length is a `timedelta`, text such as `30s`, or
                 seconds.
-            spread: All fires have the same delay, from 0 to this, computed from namespace and id; default none.
+            spread: The longest delay of its fires. All its fires have the same delay, computed from namespace and id;
+                default none.
             limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
             limit_running: The most runs at once, if this is the group's first schedule; see `limits.set`.
-            limit_rate: The most starts in any window, such as `100/min`, if it is the first; see `limits.set`.
+            limit_rate: The most starts within a length of time, such as `100/min`, if this is the group's first
+                schedule; see `limits.set`.
             max_runs: How many runs may start; default no limit.
             on_max_runs: When `max_runs` is used up, the schedule is `done` (default), or deleted (`delete`).
             max_successes: The schedule is done after this many successful runs; default no limit.
@@ -260,8 +267,8 @@ class Scheduler(Freezing, Syncing, Declaring):
             timeout: How long one attempt may take, a length in whole seconds; default the workflow's, then
                 RQSCHED_RUN_TIMEOUT.
             queue: The queue of its runs; default the workflow's, then RQSCHED_DEFAULT_QUEUE.
-            connection: A name in RQSCHED_CONNECTIONS, the Redis of its runs; default the workflow's, then the main one.
-                A SQLAlchemy Connection is taken as `session`.
+            connection: The Redis of its runs, as a name in RQSCHED_CONNECTIONS; default the workflow's, then the main
+                Redis. A SQLAlchemy Connection counts as `session`.
             priority: Above 0, runs go to the front of their queue; default 0.
             labels: Up to 64 short texts to filter by, copied to each run.
             memo: JSON-native object, at most 256 KiB, copied to each run.
@@ -335,7 +342,7 @@ class Scheduler(Freezing, Syncing, Declaring):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Find a schedule that is not deleted, even if your own transaction wrote it; raises ScheduleNotFoundError."""
+        """Find a schedule that is not deleted, also one of your own open transaction; raises ScheduleNotFoundError."""
         within = caller_transaction(connection, session)
         return self._found(changes.find_named, schedule_id, namespace, within)
 
@@ -371,8 +378,9 @@ class Scheduler(Freezing, Syncing, Declaring):
         Args:
             namespace: Default: RQSCHED_NAMESPACE.
             limit: The size of the page, 1 to 500.
-            cursor: `next_cursor` of the page before.
-            sort: `created`, `next` (those that fire), `id`; with `-` the other way round.
+            cursor: `next_cursor` of the previous page.
+            sort: `created`, `next` (by the next fire; only schedules that fire) or `id`; a leading `-` reverses the
+                order.
         """
         where = self._namespace(namespace)
         page = read_page(self.runtime.database, where, limit=limit, cursor=cursor, sort=sort, **filters)
@@ -394,7 +402,7 @@ class Scheduler(Freezing, Syncing, Declaring):
         return self._found(schedule_queries.find_newest, schedule_id, namespace)
 
     def load(self, hours: int = 24, *, namespace: str | None = None) -> Load:
-        """Count the fires of the next hours (1 to 744), minute by minute: the peaks, their schedules, and each queue.
+        """Count the fires of each minute of the next hours (1 to 744), with the peaks, their schedules, and the queues.
 
         >>> load = scheduler.load(hours=168)
         >>> load.fires == sum(load.minutes)
@@ -428,18 +436,18 @@ class Scheduler(Freezing, Syncing, Declaring):
         >>> simulation.fires == sum(day.fires for day in simulation.days)
         True
 
-        With `declarations`, the schedules that a sync of them would create at `start` replace the stored ones. Each
-        fire is decided as in production, on a virtual clock. The same schedules, arguments (with `start`) and seed give
-        the same report. Raises InvalidInputError for more than three million fires.
+        With `declarations`, the schedules that `sync` would create from them at `start` replace the stored schedules.
+        Each fire is decided as in production, on a virtual clock. The same schedules, arguments (with `start`) and seed
+        give the same report. Raises InvalidInputError for more than three million fires.
 
         Args:
             start: The start of the span, a whole minute; default now.
-            end: The first instant after it; default 365 days later.
-            declarations: Schedules to simulate in place of the stored ones.
+            end: The end of the span, exclusive; default 365 days later.
+            declarations: Schedules to simulate in place of the stored schedules.
             namespace: Default: RQSCHED_NAMESPACE.
-            workers: How many attempts each queue executes at once; a queue that is not named, any number.
-            duration: How long attempts take without a measurement.
-            durations: How long attempts of a schedule, or of a workflow, take; they override measurements.
+            workers: How many attempts each queue executes at once; a queue that is not named executes any number.
+            duration: How long attempts take if no run has been measured.
+            durations: How long attempts take, by schedule id or workflow name; overrides measurements.
             failure_rate: The share of all attempts that fails; default the measured one.
             seed: Random values are hashes of it.
         """
@@ -468,14 +476,14 @@ class Scheduler(Freezing, Syncing, Declaring):
         return passes.recover(self.runtime, deep=deep, progress=progress)
 
     def keep_recovering(self) -> None:
-        """Make reconcile passes in a thread, in turn with every worker, while this process and its forks live.
+        """Make passes of reconcile in a thread of this process and of its forks, taking turns with other processes.
 
         >>> app.before_request(scheduler.keep_recovering)  # doctest: +SKIP
 
         For web applications beside plain `rq worker`s, which make no passes. Call it in each request: the first request
         of a process starts the thread, and later calls do nothing. It waits for no server and raises nothing. It does
-        nothing in a job or worker of RQ, nor while a worker or command imports RQSCHED_IMPORTS. `close` ends the
-        thread.
+        nothing in a job or worker of RQ, and nothing while a worker or command imports RQSCHED_IMPORTS. `close` ends
+        the thread.
         """
         is_working = get_current_job() is not None or find_worker_command() is not None
         if not is_working and not is_importing_workflows():
@@ -484,12 +492,12 @@ class Scheduler(Freezing, Syncing, Declaring):
     def tick(self, *, limit: int = 100, now: datetime | None = None) -> Sequence[dict[str, Any]]:
         """Fire the due schedules in this process, without waiting for a worker; return one row per outcome.
 
-        For tests, and for set-ups in which cron calls it. One failing schedule does not stop the others: its row has an
-        `error`.
+        For tests, and for set-ups in which cron calls it. If a schedule fails, its row has an `error`, and the other
+        schedules still fire.
         """
         from rqsched.kernel.chain import tick as fire_due  # noqa: PLC0415 - as in `recover`
 
-        self.runtime.imports.attempt()  # they may contain subscribers to events
+        self.runtime.imports.attempt()  # the modules may subscribe to events
 
         return fire_due.tick(self.runtime, limit=schedule_queries.require_limit(limit, 10_000), now=now)
 
@@ -497,8 +505,8 @@ class Scheduler(Freezing, Syncing, Declaring):
         """Call `subscriber({"event": name, "data": {...}})` after this scheduler commits an event of that name.
 
         Names are audit event types, `cron.triggered`, `cron.skipped` (Open Job Spec) or `*`; any other raises
-        InvalidInputError. An error in a subscriber is logged and harms nothing. Fires are committed in workers: to
-        receive their events, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
+        InvalidInputError. An error in a subscriber is logged and has no other effect. Fires are committed in workers:
+        to receive their events, register with `rqsched.signals.on` in a module of RQSCHED_IMPORTS.
         """
         self.signals.add(name, subscriber)
 

@@ -1,6 +1,6 @@
-"""A field that a handle shows: an attribute of the record that the handle has read, typed and documented in one line.
+"""Define a field of a handle in one line, with its type and its documentation.
 
-Pure.
+The field shows an attribute of the record that the handle has read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 class Shown(Generic[T]):
-    """A read-only field of a handle: the attribute of the same name of its `_record`, or the one that `of` names.
+    """A read-only field of a handle. It shows the attribute of `_record` with the same name, or the one that `of`
+    names.
 
     >>> from fractions import Fraction
     >>> class Handle:

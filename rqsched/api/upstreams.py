@@ -1,4 +1,4 @@
-"""The schedules and runs before and after, of schedules that start after each other."""
+"""The upstream and downstream schedules of a schedule, and the runs that started each other."""
 
 from rqsched.features.after.store import after as after
 from rqsched.features.after.store import before as before

@@ -1,4 +1,4 @@
-"""Waiting for a run to end: when to read it again."""
+"""Decide when to read a run again while waiting for its end."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ from rqsched.when.steps import MOST_STEPS, answered
 from rqsched.when.words import after_in_words, length_in_words
 
 LOOKED_AT = 5_000
-"""The most events that one search of the history reads; an event beyond them does not reach the answer."""
+"""The most events that one search of the history reads; older events are not considered."""
 _SKEW = timedelta(seconds=5)
-"""The most that a process's clock may be slow: an event recorded this long before its occurrence still counts."""
+"""How slow a process's clock may be. An event that was recorded this long before its occurrence still counts."""
 _LATE = timedelta(seconds=1)
-"""A run that starts so much after it was due is late."""
+"""A run is late if it starts this long after it was due."""
 _MOST_DAYS = 3
 """The most moved instants that are listed; the others are only counted."""
 _STATUSES = {
@@ -65,7 +65,7 @@ _NO_RUN = frozenset({*_ANSWERS.values(), Answer.SKIPPED, Answer.MISSED, Answer.F
 """The answers for an occurrence that got no run when it was due."""
 _UNFIRED = frozenset({Answer.FIRES, Answer.LATE})
 _NOT_FIRED = frozenset({Answer.MISSED, Answer.NOT_KEPT, Answer.NOT_RECORDED})
-"""The answers for a passed occurrence without a run; a freeze at its time replaces them."""
+"""The answers for a passed occurrence without a run. If there was a freeze at its time, FROZEN replaces them."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1), datetime.max.replace(tzinfo=UTC)
 _TIMING = (audit.CREATED, audit.UPDATED)
 _OUTCOMES = (audit.SKIPPED, audit.MISSED, audit.PAUSED, audit.DELETED, audit.FIRE_FAILED)
@@ -159,7 +159,7 @@ class _Question:
         return text if gaps else ""
 
     def after_pause(self) -> Why | None:
-        """Answer for a future instant at which the schedule's pause will have ended by itself; else return None."""
+        """Answer for the instant if the schedule's pause will have ended by itself until then; else return None."""
         until = self.schedule.resume_at
         if until is None or self.end <= max(until, self.now):
             return None
@@ -175,7 +175,7 @@ class _Question:
 
     @cached_property
     def upstream_end(self) -> UpstreamEnd | None:
-        """The first end of an upstream's run, within the instants asked about, that is recorded for this schedule."""
+        """The first recorded end of an upstream's run within the time asked about, or None."""
         return upstream_ends.read_one(self.connection, self.schedule.uid, self.at, self.end)
 
     def ended(self, end: UpstreamEnd) -> str:
@@ -232,7 +232,7 @@ class _Question:
         return next((one for at in instants if at is not None for one in self.freezes if one.covers(at)), None)
 
     def under_freeze(self, told: Why) -> Why:
-        """Add to an answer without a run that a freeze lasts now, or did when the occurrence was due."""
+        """Add to an answer without a run the freeze that lasts now, or that lasted when the occurrence was due."""
         occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
         if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
             return told
@@ -287,7 +287,7 @@ class _Question:
 
     def clock(self, at: datetime) -> str:
         """Return an instant as text in the schedule's zone."""
-        # At the edges of the calendar a conversion to local time overflows.
+        # Near the first and the last `datetime`, a conversion to local time overflows.
         is_within = _FIRST < at < _LAST - timedelta(days=1)
         shown = at.astimezone(self.zone) if is_within else at
         return f"{shown:%a %d %b %Y} at {shown:{'%H:%M:%S' if shown.second else '%H:%M'}} {shown.tzname()}"
@@ -328,11 +328,11 @@ class _Question:
 
     @cached_property
     def timing_then(self) -> tuple[Spec | None, datetime | None]:
-        """The timing at the instant, and its occurrence there.
+        """The timing at the instant, and its first occurrence in the time asked about.
 
-        The timing is None if the history does not have it. The occurrence is None if the timing has none there. The
-        stored next occurrence counts even if the timing does not contain it: it may count from the end of a run, or be
-        older than the timing.
+        The timing is None if the history does not have it. The occurrence is None if the timing has none in that time.
+        The stored next occurrence counts even if the timing does not contain it: it may count from the end of a run, or
+        be older than the timing.
         """
         schedule = self.schedule
         spec: Spec | None
@@ -350,7 +350,7 @@ class _Question:
 
     @cached_property
     def spec_before(self) -> Spec | None:
-        """The timing that held at the instant before a later one replaced it; None if the history does not hold it."""
+        """The timing at the instant, which a later timing has replaced; None if the history does not have it."""
         up_to = self.up_to(self.at)
         event = self.newest(_TIMING, up_to)
         if event is None or "spec" not in event.payload:
@@ -465,8 +465,9 @@ class _Question:
     def recorded(self, occurrence: datetime | None) -> Why | None:
         """Answer from the event that gave a passed occurrence its outcome; return None if there is no such event.
 
-        Without `occurrence`, look for any occurrence that an event records at the instant: its local time was left out
-        by the clocks, it counted from the end of a run, or the timing has changed since.
+        Without `occurrence`, look for an event about any occurrence at the instant. The timing may not contain that
+        occurrence: the clocks may have left out its local time, it may have counted from the end of a run, or the
+        timing may have changed since.
         """
         after = self.up_to((occurrence or self.at) - _SKEW)
         events = event_queries.next_of_types(self.connection, self.schedule.uid, _OUTCOMES, after, LOOKED_AT)

@@ -222,7 +222,7 @@ class Operations(Sender):
     """The operations of a client; operations on the client itself."""
 
     def load(self, hours: int = 24) -> Load:
-        """Count the fires of the next hours (1 to 744), minute by minute: the peaks, their schedules, and each queue.
+        """Count the fires of each minute of the next hours (1 to 744), with the peaks, their schedules, and the queues.
 
         Reads the stored schedules without a lock, and computes the rest; `assumed` lists the assumptions.
 
@@ -374,7 +374,7 @@ class RunOperations(RunView):
     def cancel(self, reason: str | None = None) -> Self:
         """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.
 
-        The caller and the reason are recorded as RunCancelled if either is given.
+        If a caller or a reason is given, the audit event RunCancelled records it.
 
         Args:
             reason: Why.
@@ -384,7 +384,7 @@ class RunOperations(RunView):
     def terminate(self, reason: str | None = None) -> Self:
         """End the run and have RQ kill its process. Idempotent.
 
-        The caller and the reason are recorded as RunTerminated if either is given.
+        If a caller or a reason is given, the audit event RunTerminated records it.
 
         Args:
             reason: Why.
@@ -399,8 +399,9 @@ class RunOperations(RunView):
         The run keeps its uid, its occurrence and its earlier attempts, and does not count for `max_runs`. It starts
         when the overlap policy allows; until then it is `buffered`. A run that is already being retried on request is
         left unchanged. In a run with targets, only the failed and lost targets are handled again, and the resolver is
-        not called; `failed_targets` allows this for a succeeded run, too, and refuses a run without such targets.
-        Raises RunStateError for a run that has succeeded or not ended, or whose schedule is deleted.
+        not called; `failed_targets=True` also allows this for a run that has succeeded, and refuses a run without
+        failed or lost targets. Raises RunStateError for a run that has succeeded or not ended, or whose schedule is
+        deleted.
 
         Args:
             reason: Why; recorded with the audit event.
@@ -432,10 +433,10 @@ class Runs(Group):
         After an interruption, call it again: a retried run no longer counts as failed. Raises InvalidLimitError.
 
         Args:
-            since: Ended at or after this instant, or so long ago.
-            until: Ended before this instant.
-            schedule_id: Only of this schedule.
-            workflow: Only of this workflow.
+            since: Only runs that ended at or after this instant, or within this length of time.
+            until: Only runs that ended before this instant.
+            schedule_id: Only runs of this schedule.
+            workflow: Only runs of this workflow.
             bound: Refuse more runs than this; over HTTP at most 1000.
             dry_run: Return what would be retried; write nothing.
             reason: Why; recorded with each audit event.
@@ -484,16 +485,16 @@ class ScheduleOperations(ScheduleView):
         """Stop firing. Runs and retries continue, buffered runs wait. Raises ScheduleStateError unless active.
 
         With `until` it resumes by itself within `reconcile_interval` after that time, even after crashes. `on_resume`
-        determines how it continues; the default is its policy at the time of this call. A `resume()` before `until`
-        cancels the automatic resume. On a paused schedule, `until` sets a new end of the pause. Occurrences that are
-        due between `until` and the actual resume fire late, by the schedule's `missed` policy. Raises InvalidInputError
-        if `until` has passed.
+        determines how it continues; the default is the schedule's own option at the time of this call. A `resume()`
+        before `until` cancels the automatic resume. On a paused schedule, `until` sets a new end of the pause.
+        Occurrences that are due between `until` and the actual resume fire late, by the schedule's `missed` policy.
+        Raises InvalidInputError if `until` has passed.
 
         Args:
             note: A note for the next operator.
             reason: Why; recorded with the audit event.
-            until: When it fires again by itself; of a paused schedule, the new end of its pause.
-            on_resume: Where it continues at `until`: next, once or from_now; default: the schedule's own.
+            until: When it resumes by itself; for a paused schedule, the new end of its pause.
+            on_resume: How it continues at `until`: next, once or from_now; default: the schedule's own option.
             if_version: The version that it must have.
         """
         return self._client.send(
@@ -508,7 +509,7 @@ class ScheduleOperations(ScheduleView):
         """Fire again; see OnResume for the first occurrence. Raises ScheduleStateError unless paused.
 
         Args:
-            on_resume: next, once or from_now; default: the schedule's own.
+            on_resume: next, once or from_now; default: the schedule's own option.
             note: A note for the next operator.
             if_version: The version that it must have.
         """
@@ -523,7 +524,7 @@ class ScheduleOperations(ScheduleView):
         schedule. Raises InvalidInputError for a `from_completion` interval, and if there is no next occurrence.
 
         Args:
-            count: How many occurrences that are not due yet: 1 to 100; 0 for none.
+            count: How many occurrences to skip, 1 to 100; 0 removes all skips.
             reason: Why; recorded with the audit event.
             if_version: The version that it must have.
         """
@@ -559,7 +560,7 @@ class ScheduleOperations(ScheduleView):
     def upcoming(self, count: int = 5) -> Sequence[datetime]:
         """Return the next `count` (1 to 1000) instants at which it fires, with jitter.
 
-        Returns fewer if it has fewer, or if the search takes too many steps.
+        Returns fewer if no more follow, or if the search takes too many steps.
 
         Args:
             count: How many.
