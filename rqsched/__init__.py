@@ -1,4 +1,4 @@
-"""rqsched: durable, self-rescheduling schedules on RQ. SQL is the truth, Redis is transport.
+"""rqsched: durable, self-rescheduling schedules on RQ. SQL is the source of truth, Redis is the transport.
 
 >>> from rqsched import Cron, Scheduler, workflow
 >>> @workflow("invoice-sync")
@@ -8,8 +8,8 @@
 >>> schedule.status
 'active'
 
-Every name is imported at its first use: SQLAlchemy, RQ and pydantic are most of the time that `rqsched --help` or a
-module of workflows would otherwise take.
+Every name is imported at its first use. Otherwise, `rqsched --help` and modules of workflows would spend most of their
+time on the imports of SQLAlchemy, RQ and pydantic.
 """
 
 from importlib import import_module
@@ -110,10 +110,10 @@ _MODULES = frozenset(
     {"aio", "client", "clock", "config", "errors", "machines", "signals", "tables", "testing", "timing", "types"}
     | {"workflows"}
 )
-"""Public modules that `import rqsched` alone offers; each is imported at its first use."""
+"""Public modules that `import rqsched` makes available; each is imported at its first use."""
 
 
-if not TYPE_CHECKING:  # with it, a type checker would accept every name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         """Import the module of a public name and keep the name, so that this happens once."""

@@ -3,8 +3,8 @@
 >>> await schedule_workflow("invoice-sync", schedule_name="nightly", schedule="0 2 * * *")  # doctest: +SKIP
 'invoice-sync:nightly'
 
-Nothing is implemented twice: each runs the synchronous operation in a worker thread. The functions work on the
-scheduler passed to `use`, otherwise on one from the environment.
+Each function runs the synchronous operation in a worker thread. It works on the scheduler that was passed to `use`, or
+on a scheduler from the environment.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ WorkflowLike = str | Callable[..., Any]
 ScheduleType = Literal["cron", "interval", "once", "mixed"]
 """The kind of a timing: `schedule_workflow` makes crons and intervals, other surfaces also instants and mixtures."""
 ScheduleStatus = Literal["active", "paused", "done", "dead", "deleted"]
-"""Firing; stopped by a person; ended as planned; ended by failures; deleted, which is listed only on request."""
+"""The status of a schedule: it fires, a person paused it, it ended as planned, failures ended it, or it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class ScheduleInfo:
     interval_seconds: float | None
     """The first interval; None without one."""
     jitter_seconds: float | None
-    """The most that a fire is delayed; None without jitter."""
+    """The longest delay of a fire; None without jitter."""
     inputs: Mapping[str, Any]
-    """The keyword arguments of each run, with the defaults that were recorded."""
+    """The keyword arguments of each run, with the defaults that were recorded at the registration."""
     status: ScheduleStatus
     """`active`, `paused`, `done` or `dead`; `deleted` only on request."""
     next_run_at: datetime | None
@@ -121,7 +121,7 @@ class ScheduleInfo:
     priority: int
     """Above 0, runs go to the front of their queue."""
     allow_duplicate: bool
-    """Whether a run starts while an earlier one is unfinished."""
+    """Whether a run starts while an earlier run is unfinished."""
 
 
 class _Default:
@@ -129,7 +129,7 @@ class _Default:
 
 
 def use(scheduler: Scheduler | None) -> None:
-    """Make the functions of this module work on `scheduler`; None returns to one from the environment."""
+    """Make the functions of this module work on `scheduler`; None means a scheduler from the environment again."""
     _Default.scheduler = scheduler
 
 
@@ -155,10 +155,10 @@ async def schedule_workflow(
 ) -> str:
     """Register a schedule of a workflow under a name, or change the existing one in place; return its id.
 
-    `schedule` is a cron expression or an interval; an interval's first run is one interval from now. Registering again
-    makes it active and keeps its next time, even when the cadence changed. Parameters of the workflow that `inputs`
-    leaves out are recorded with the defaults that they have now, where these are JSON and the code is importable here.
-    Raises InvalidInputError for an invalid argument; then nothing was written.
+    `schedule` is a cron expression or an interval; an interval's first run is one interval from now. A repeated
+    registration makes the schedule active and keeps its next time, even if the timing changed. If this process can
+    import the workflow, parameters that `inputs` leaves out are recorded with their present defaults, except defaults
+    that JSON cannot hold. Raises InvalidInputError for an invalid argument; then nothing was written.
     """
     named = _named(workflow, schedule_name, namespace)
     if inputs is not None and not isinstance(inputs, Mapping):
@@ -214,17 +214,17 @@ def _is_json(value: object) -> bool:
 
 
 async def pause_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Stop firing; False when there is no such schedule or it has ended. Pausing a paused schedule changes nothing."""
+    """Stop firing; return False if there is no such schedule or it has ended. A paused schedule stays paused."""
     return await run(_switch, _named(workflow, schedule_name, namespace), Status.PAUSED)
 
 
 async def resume_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Fire again; a fire missed while paused happens once, immediately. False when there is none or it has ended."""
+    """Fire again, and at once if fires were missed. Return False if there is no such schedule or it has ended."""
     return await run(_switch, _named(workflow, schedule_name, namespace), Status.ACTIVE)
 
 
 async def delete_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Mark the schedule deleted; its name is free again. False when there is no such schedule."""
+    """Mark the schedule deleted; its name is free again. Return False if there is no such schedule."""
     return await run(_switch, _named(workflow, schedule_name, namespace), Status.DELETED)
 
 
@@ -246,7 +246,7 @@ def _switch(named: _Registered, wanted: Status) -> bool:
 
 
 async def list_schedules(*, status_filter: str | None = None, namespace: str | None = None) -> list[ScheduleInfo]:
-    """List the schedules that are not deleted, by workflow and name; `deleted` ones when filtered by it.
+    """List schedules by workflow and name. Deleted schedules are listed only for the filter `deleted`.
 
     Raises InvalidInputError for an unknown status.
     """
@@ -313,10 +313,10 @@ def _named(workflow: WorkflowLike, schedule_name: str, namespace: str | None) ->
 
 
 def _find(named: _Registered) -> tuple[str, ScheduleHandle | None]:
-    """Return the unambiguous id of these two names, and its schedule; None when there is none.
+    """Return the unambiguous id of these two names, and its schedule, or None if there is no such schedule.
 
-    Both `a:b` with `c` and `a` with `b:c` could be `a:b:c`. It is the id of the second, unless the first was registered
-    under it before ids were told apart.
+    The names `a:b` and `c`, and the names `a` and `b:c`, could both have the id `a:b:c`. It is the id of `a` and `b:c`,
+    unless `a:b` and `c` were registered with it before ids were made unambiguous.
     """
     plain = f"{named.workflow}:{named.schedule}"
     if is_id(plain):
@@ -338,7 +338,7 @@ def _get(schedule_id: str, namespace: str) -> ScheduleHandle | None:
 
 
 def _names_of(schedule: Schedule) -> tuple[str, str]:
-    """Return the names a schedule was registered under; for one of another surface, its workflow and its id."""
+    """Return the names of the registration; for a schedule of another surface, return its workflow and its id."""
     names = loads(schedule.definition.surface).get("waymark")
     if names:
         return names["workflow"], names["schedule"]

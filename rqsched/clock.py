@@ -1,7 +1,7 @@
-"""The clock: the package's one wall-clock read, and the offset that makes every host agree with the database.
+"""The clock. Only this module reads the wall clock, and it adds an offset so that every host agrees with the database.
 
-Decisions take `now` as an argument; the chain and the surfaces hold a `Clock`. This file knows nothing of SQL:
-the caller passes the function that reads the database's time.
+Decisions take `now` as an argument; the chain and the surfaces hold a `Clock`. This file does not use SQL: the caller
+passes the function that reads the database's time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ STEP = timedelta(milliseconds=100)
 
 
 def offset_of(before: datetime, theirs: datetime, after: datetime) -> timedelta:
-    """Return how far another clock, which read `theirs`, is ahead of ours, which read `before` and `after` around it.
+    """Return how far another clock is ahead of ours. It showed `theirs` between our readings `before` and `after`.
 
-    This is the smallest offset that the readings allow (Cristian's bounds). Hosts whose clocks agree get an offset of
-    zero, and not a part of the round trip.
+    This is the smallest offset that the readings allow (Cristian's bounds). If the clocks agree, the offset is zero,
+    and not a part of the round trip.
     """
     return max(theirs - after, _NO_OFFSET) + min(theirs - before, _NO_OFFSET)
 
@@ -80,9 +80,10 @@ class DatabaseClock(Clock):
         return elapsed >= refresh or abs(stepped) >= STEP
 
     def measure(self, read: Callable[[], datetime]) -> None:
-        """Compare the wall clock with the database's clock, which `read` reads, twice; the shorter round trip counts.
+        """Compare the wall clock with the database's clock twice, and keep the comparison with the shorter round trip.
 
-        Connecting, or waiting for a database that comes back, makes the first round trip long.
+        `read` reads the database's clock. The first round trip may be long, because it may include connecting, or
+        waiting for a database that comes back.
         """
         trips = [self._round_trip(read) for _ in range(2)]
         wall, monotonic, theirs, seconds = min(trips, key=lambda trip: trip[3])

@@ -1,8 +1,8 @@
 """The settings: one frozen value, read from the environment (`RQSCHED_*`) or from keyword arguments.
 
-An invalid setting is a ConfigError that names the variable and never repeats its value (it may hold a password).
-A setting that may hold a password may be read from a file, which a variable or systemd names.
-This file reads settings; it opens no connection, creates no folder and imports no workflow.
+An invalid setting raises a ConfigError. The error names the variable and never repeats the value, which may hold a
+password. A setting that may hold a password may be read from a file, which a variable or systemd names. This file only
+reads settings: it opens no connection, creates no folder and imports no workflow.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _POSTGRESQL = re.compile(r"^postgres(ql)?(\+psycopg)?://")
 _OTHER_DRIVER = re.compile(r"^(?P<database>postgres(ql)?|sqlite)\+\w+://")
 _PREFIX = "RQSCHED_"
 _IN_FILE = "_FILE"
-"""The suffix of a secret's variable whose value is the path of a file with the secret."""
+"""The suffix of the variable that holds the path of a file with a secret."""
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """The variable of the folder with a service's credentials from systemd (LoadCredential, SetCredential ...)."""
 _LONGEST_SECRET = 1024 * 1024
@@ -137,7 +137,7 @@ def _checked_workflow(value: str) -> str:
 
 
 def _as_retry(name: str, blank: RetryPolicy) -> Callable[[object], object]:
-    """Return the reader of a retry policy: a RetryPolicy, or those of its fields that differ from the default."""
+    """Return a function that reads a RetryPolicy, or a mapping of the fields that differ from the default."""
 
     def read(value: object) -> object:
         if value is None:
@@ -193,10 +193,10 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 """A namespace or queue name: 1 to 255 characters of the ids' alphabet."""
 
 RedisUrl = Annotated[str, AfterValidator(_checked_redis_url)]
-"""One server, or the Sentinels that name it; valkey:// is accepted and stored as redis://."""
+"""The URL of one server, or of the Sentinels that know it; valkey:// is accepted and stored as redis://."""
 
 WorkflowName = Annotated[str, AfterValidator(_checked_workflow)]
-"""The name of a workflow, registered or a dotted path."""
+"""The registered name of a workflow, or its dotted path."""
 
 SerializerName = Annotated[str, AfterValidator(_checked_serializer)]
 """`pickle`, `json`, or the dotted path of a serializer class."""
@@ -209,7 +209,7 @@ SecondsOrZero = Annotated[timedelta, BeforeValidator(_as_seconds), Field(ge=time
 
 @lru_cache(maxsize=1)
 def _warn_of_unknown(names: frozenset[str]) -> None:
-    """Log each `RQSCHED_*` variable that no setting reads, with the nearest name; once while they stay the same."""
+    """Log each `RQSCHED_*` variable that no setting reads, with the nearest name; once for the same variables."""
     known = [*(name.upper() for name in Settings.model_fields), *(f"{name.upper()}{_IN_FILE}" for name in secrets())]
     for name in sorted(names):
         own = name.upper().removeprefix(_PREFIX)
@@ -225,8 +225,9 @@ _sources: list[Source] = []
 def provide(source: Source) -> None:
     """Take settings from the application if neither an argument nor the environment gives them.
 
-    `source` returns values by the names of the fields below, None for unknown ones. It is called whenever settings are
-    read, in this process and its forks, and its errors are raised there. A new source replaces the old.
+    `source` returns a mapping from the names of the fields below to values; None means that a value is unknown. It is
+    called whenever settings are read, in this process and its forks, and its errors are raised there. A new source
+    replaces the old source.
     """
     _sources[:] = [source]
 
@@ -362,17 +363,17 @@ class Settings(BaseSettings):
     """The namespace of schedules whose caller names none."""
 
     timezone: Annotated[str, AfterValidator(_checked_timezone)] = "UTC"
-    """The timezone of cron expressions that name none; in Django the default is the project's TIME_ZONE.
+    """The timezone of cron expressions that name no timezone; in Django the default is the project's TIME_ZONE.
 
-    Like the next four, it is stored with a schedule when that is created or declared. A change of these settings
-    therefore reaches declared schedules with the next `sync`, and no other schedule.
+    This setting and the next four are stored with a schedule when it is created or declared. A change of these settings
+    therefore reaches declared schedules with the next `sync`, and no other schedules.
     """
 
     retry: Annotated[InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("retry", RetryPolicy()))] = (
         None
     )
-    """How failed attempts are repeated by default: `{"max_retries": 5, "base": "30s"}`. A field that neither the
-    schedule nor this sets has the default of RetryPolicy: 3 retries, a minute or the interval apart."""
+    """How failed attempts are repeated by default: `{"max_retries": 5, "base": "30s"}`. A field that is set neither
+    here nor by the schedule has the default of RetryPolicy: 3 retries, a minute or the interval apart."""
 
     target_retry: Annotated[
         InstanceOf[RetryPolicy] | None, NoDecode, BeforeValidator(_as_retry("target_retry", no_retry()))
@@ -381,10 +382,10 @@ class Settings(BaseSettings):
 
     on_failure: WorkflowName | None = None
     """The workflow that is run when a run failed or was lost, and when a schedule is overdue; a schedule, or its
-    workflow, may name another."""
+    workflow, may name another workflow."""
 
     on_recovery: WorkflowName | None = None
-    """The workflow that is run at the first success after that, likewise."""
+    """The workflow that is run at the first success after a failure; a schedule, or its workflow, may name another."""
 
     environment: str = ""
     """The environment this process runs in (production, staging); schedules may be limited to some."""
@@ -393,21 +394,23 @@ class Settings(BaseSettings):
     """Bearer tokens of the HTTP surfaces, as a JSON list; each entry is checked when a server starts."""
 
     trusted_proxies: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_words)] = ()
-    """Addresses and networks of trusted proxies, such as `127.0.0.1, 10.0.0.0/8`, and `unix` for UNIX sockets. Their
-    X-Forwarded-For, -Proto and -Prefix are believed. By default none are trusted."""
+    """Addresses and networks of trusted proxies, such as `127.0.0.1, 10.0.0.0/8`, and `unix` for UNIX sockets. The
+    headers X-Forwarded-For, -Proto and -Prefix of these proxies are believed. By default no proxy is trusted."""
 
     notify: bool = True
     """Whether this process writes and sends notifications. Turn it off for a copy of a database, whose schedules name
     the receivers of the original."""
 
     webhook_url: str | None = Field(default=None, repr=False)
-    """Where failures, recoveries and overdue schedules are posted, signed; a schedule may name another URL."""
+    """The URL to which failures, recoveries and overdue schedules are posted, signed; a schedule may name another
+    URL."""
 
     webhook_secret: SecretStr | None = Field(default=None, repr=False)
     """The key that signs webhooks; without it no webhook is sent."""
 
     heartbeat_url: str | None = Field(default=None, repr=False)
-    """Pinged when a run starts, succeeds and fails; `{namespace}` and `{schedule_id}` stand for the schedule's."""
+    """The URL that is pinged when a run starts, succeeds or fails. `{namespace}` and `{schedule_id}` in it stand for
+    those of the schedule."""
 
     sentry_checkins: bool = False
     """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
@@ -420,7 +423,7 @@ class Settings(BaseSettings):
     """Hosts that URLs given over HTTP may name, such as `hc-ping.com, *.example.com`; by default none."""
 
     notification_queue: Name | None = None
-    """The queue of notifications; by default the run's queue, or that of the notified workflow."""
+    """The queue of notifications; by default the queue of the run, or of the notified workflow."""
 
     notification_timeout: Seconds = timedelta(seconds=10)
     """How long a receiver may take to answer."""
@@ -433,19 +436,20 @@ class Settings(BaseSettings):
     default `rqsched-UID` among the temporary files."""
 
     run_timeout: Seconds = timedelta(seconds=600)
-    """How long a run may take when neither its schedule nor its workflow says so."""
+    """How long a run may take if neither its schedule nor its workflow has a timeout."""
 
     rq_result_ttl: SecondsOrZero = timedelta(0)
-    """How long RQ keeps the job of a run that succeeded, with its result; by default not at all. SQL has both."""
+    """How long RQ keeps the job of a run that succeeded, with its result; by default not at all. SQL keeps the run and
+    its result."""
 
     rq_failure_ttl: Seconds = timedelta(days=1)
-    """How long RQ keeps the job of a run that failed. History is in SQL and is not touched by this."""
+    """How long RQ keeps the job of a run that failed. The history in SQL does not depend on this."""
 
     heartbeat_interval: Seconds = timedelta(seconds=10)
     """How often an executing run sends a heartbeat; must stay below `reconcile_interval`."""
 
     blocked_timeout: Seconds = timedelta(hours=1)
-    """How long a run whose workflow no worker can find is offered to others before it fails."""
+    """How long a run whose workflow no worker can find is offered to other workers before it fails."""
 
     completion_outage: Seconds = timedelta(minutes=10)
     """How long a process tries to record the end of a run while SQL is down."""
@@ -454,18 +458,20 @@ class Settings(BaseSettings):
     """How often a worker compares SQL with Redis. A run whose worker died is lost after three of these intervals."""
 
     ojs_visibility: Seconds = timedelta(minutes=10)
-    """How long an external worker holds a job without a heartbeat, unless its request says (Open Job Spec)."""
+    """How long an external worker holds a job without a heartbeat, unless its request gives a length (Open Job
+    Spec)."""
 
     repair_grace: Seconds = timedelta(seconds=5)
     """How late a link or a run job may be before reconcile repairs it."""
 
     freeze: bool = False
-    """Whether this process is frozen, as by `rqsched freeze --everything`, whatever Redis and SQL say: for the first
-    start after a restore. It takes no jobs, fires nothing, and refuses starts by hand."""
+    """Whether this process is frozen as by `rqsched freeze --everything`, whatever Redis and SQL say. This is for the
+    first start after a restore. A frozen process takes no jobs, fires nothing, and refuses manual starts."""
 
     redis_timeout: SecondsOrZero = timedelta(seconds=1)
-    """How long a `Scheduler` (a web process, a command) waits for Redis to answer. After that, operations are stored
-    and answered without Redis until it answers again and follows. 0 waits as long as a worker does."""
+    """How long a `Scheduler` (a web process, a command) waits for Redis to answer. After that, operations are stored in
+    SQL and answered without Redis, and Redis follows when it answers again. With 0, a `Scheduler` waits as long as a
+    worker does."""
 
     longest_wait: Annotated[dict[str, Seconds], NoDecode, BeforeValidator(_as_waits)] = Field(
         default_factory=lambda: {EVERY: LONGEST_WAIT}
@@ -474,7 +480,7 @@ class Settings(BaseSettings):
     queue such as `{"*": "5m", "reports": "2h"}`, where `*` is every other queue."""
 
     link_lease: Seconds = timedelta(seconds=2)
-    """How long a dispatcher holds the links that it has taken: if it dies, they are due again after this time."""
+    """How long a dispatcher holds the links that it has taken. If it dies, the links are due again after this time."""
 
     clock_check_interval: Seconds = timedelta(minutes=1)
     """How often a process measures its clock against the database's."""
@@ -486,10 +492,10 @@ class Settings(BaseSettings):
     """How many targets of a fan-out are put on their queue at a time; the next follow when these have been taken."""
 
     retention: Annotated[str, AfterValidator(_checked_retention)] = "90d 1000"
-    """How much history each schedule keeps, unless it says so itself: an age, a number of runs, or both; 0 keeps all.
+    """How much history a schedule without its own retention keeps: an age, a number of runs, or both; 0 keeps all.
 
-    Runs that ended longer ago are deleted, and so are runs beyond the newest of that number. Always kept are the last
-    run, the last success, unfinished runs and runs that ended within a day.
+    Runs that ended longer ago than the age are deleted. If there are more runs than the number, the oldest are deleted.
+    The last run, the last success, unfinished runs and runs that ended within a day are always kept.
     """
 
     quotas: Annotated[dict[str, Quota], NoDecode, BeforeValidator(_as_quotas)] = Field(default_factory=dict)
@@ -616,7 +622,7 @@ class Settings(BaseSettings):
     def variables(self) -> dict[str, str]:
         """Return the variables, secrets included, that make the settings of another process equal to these.
 
-        The variables of secret files are among them, empty, to override inherited ones.
+        The variables for files of secrets are included as empty texts, to override inherited variables.
         """
         given = {name: value for name in self.model_fields_set if (value := getattr(self, name)) is not None}
         unset = {f"{variable_of(name)}{_IN_FILE}": "" for name in secrets() if name in given}

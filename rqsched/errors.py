@@ -48,9 +48,9 @@ RqschedError
 `RunCancelled` stands apart: it is raised inside a workflow, by `run.checkpoint()`, and is
 not an error. It derives from BaseException, so that a workflow's `except Exception` does not swallow it.
 
-An error takes data, keeps it as attributes and writes its own message, which says what to do. Its class has its form on
-each surface: `code`, `http_status` and `exit_code`, which subclasses inherit. The docstring of a class is the cause of
-its errors, `remedy` the remedy: the reference and its test read both.
+An error takes data, keeps it as attributes and writes its own message, which says what to do. The class of an error has
+its `code`, `http_status` and `exit_code`, which subclasses inherit. The docstring of a class states the cause of its
+errors, and `remedy` states the remedy. The reference and its test read both.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from typing import Any
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra today: there is no release on an index yet."""
+    """Return the command that installs an extra while no index has a release."""
     return f"`pip install '.[{extra}]'` in a checkout of rqsched"
 
 
@@ -70,10 +70,11 @@ _words: list[Words] = []
 
 
 def speak_with(words: Words) -> None:
-    """Let messages name settings and commands as the application's users know them; a new function replaces the old.
+    """Let messages name settings and commands as the application's users know them. A new function replaces the old
+    one.
 
-    `words` returns a text of ours in the application's words: in a Django project, for example, the entry of RQSCHED
-    replaces RQSCHED_REDIS_URL.
+    `words` takes a text of ours and returns it in the application's words. For example, in a Django project it replaces
+    RQSCHED_REDIS_URL by the entry in the setting RQSCHED.
     """
     _words[:] = [words]
 
@@ -91,7 +92,7 @@ class RqschedError(Exception):
     code = "error"
     """A stable word for logs and JSON answers."""
     http_status = 500
-    """The status of an HTTP response; OJS and Durable Workflow have a few of their own."""
+    """The status of an HTTP response; OJS and Durable Workflow have some other statuses."""
     exit_code = 1
     """The exit code of a command."""
     remedy = "Do what the message says."
@@ -102,7 +103,7 @@ class RqschedError(Exception):
         return in_words(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickling with its message and attributes: RQ and process pools send exceptions between processes."""
+        """Keep the message and the attributes when pickled: RQ and process pools send exceptions between processes."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -449,7 +450,7 @@ class IdempotencyConflictError(ConflictError):
 class TransactionConflictError(ConflictError):
     """Another transaction was first, while this operation ran in the caller's own transaction.
 
-    The operation is not repeated inside of it, because the caller's earlier reads may be outdated.
+    The operation is not repeated inside that transaction, because the caller's earlier reads may be outdated.
     """
 
     code = "transaction_conflict"
@@ -661,7 +662,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 def error_line(text: str | None) -> str:
     """Return the line of an error with the exception's type and message.
 
-    Our texts begin with it. A text of an external worker may be a traceback, at whose end it is.
+    Texts of rqsched begin with this line. A text of an external worker may be a traceback, which ends with this line.
     """
     told = (text or "").strip()
     if not told.startswith(_TRACEBACK):
@@ -671,7 +672,7 @@ def error_line(text: str | None) -> str:
 
 
 _MOST_COMPARED = 100
-"""How many characters of a name are compared with known names: a request may hold a name of a megabyte."""
+"""How many characters of a name are compared with known names. A request may hold a name of a megabyte."""
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

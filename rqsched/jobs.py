@@ -1,4 +1,4 @@
-"""The functions RQ calls. Their dotted paths are stored in Redis: they are API."""
+"""The functions that RQ calls. Their dotted paths are stored in Redis, so they must not change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WAITS = 1_000_000
 def __getattr__(name: str) -> Callable[..., Any]:
     """Return `execute` for every name `workflow.<name>`, by which RQ's tools distinguish workflows.
 
-    RQ looks it up when it imports the function of a job; the job's id identifies the run.
+    RQ looks up this name when it imports the function of a job; the job's id identifies the run.
     """
     if name.startswith(_WORKFLOWS) and name != _WORKFLOWS:
         return execute
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 
 def current_runtime() -> Runtime:
-    """Return the runtime for the RQ jobs of this process: that of `using`, else one from the environment, made once."""
+    """Return the runtime for this process's RQ jobs: from `using`, else from the environment, made once."""
     return in_use.get() or _from_environment()
 
 
@@ -51,13 +51,14 @@ def _from_environment() -> Runtime:
     if runtime.settings.is_sqlite:
         schema_version.upgrade(runtime.database)
     runtime.imports.owe(None)
-    # If modules are missing, links still fire and runs of known workflows execute; the others are for other workers.
+    # If modules are missing, links still fire and runs of known workflows execute. Other workers execute the other
+    # runs.
     runtime.imports.attempt()
     return runtime
 
 
 def fire(link_id: str | None = None) -> Retry | None:
-    """Fire one link (the one whose job RQ performs) under a plain `rq worker`, and reconcile when the interval is free.
+    """Fire the link whose job RQ performs in a plain `rq worker`, and make a pass of reconcile if one is due.
 
     The result makes RQ repeat a link that came early, or whose schedule another process holds.
     """
@@ -74,11 +75,11 @@ def fire(link_id: str | None = None) -> Retry | None:
 
 
 def execute(job_id: str | None = None) -> Any:
-    """Execute a delivery of a run's attempt, a target or batch of a fan-out, or a notification, by the id of RQ's job.
+    """Execute the job with this id: an attempt of a run, a target or batch of a fan-out, or a notification.
 
-    The result is kept only in SQL, and no user data goes through Redis, unless RQ keeps the jobs of succeeded runs
-    (`RQSCHED_RQ_RESULT_TTL`): then RQ gets the result, too. A job of another database is put back once, for a worker of
-    that database, and then fails with advice on the settings.
+    The result is kept only in SQL, and no user data goes through Redis. But if RQ keeps the jobs of succeeded runs
+    (`RQSCHED_RQ_RESULT_TTL`), RQ gets the result, too. A job of another database is put back once, for a worker of that
+    database, and then fails with advice on the settings.
     """
     name = job_id or _job_id()
     job = parse_run_job_id(name) or parse_target_job_id(name) or parse_delivery_job_id(name)
@@ -107,7 +108,7 @@ def execute(job_id: str | None = None) -> Any:
 
 
 def _is_foreign(rq_job: Job | None) -> bool:
-    """Return whether a job names another database; a ping that has arrived has no row left in its own one."""
+    """Return whether a job without a row is of another database. The row of a ping is gone after its arrival."""
     owner = None if rq_job is None else rq_job.meta.get(DATABASE)
     return owner is not None and owner != current_runtime().ownership.database_id()
 

@@ -1,10 +1,10 @@
-"""For plain RQ workers: `rq worker -c rqsched.preload rqsched default`.
+"""Prepare plain RQ workers: `rq worker -c rqsched.preload rqsched default`.
 
-RQ imports this module in the worker, so each work horse is forked with the application and the driver of its database
-already imported, and the statements of a run compiled. It also keeps a dispatcher beside the worker: schedules fire on
-time even while the worker executes a long job, and after any of these processes died. It leaves no connection open, and
-continues while servers are down. Its upper-case names are RQ's settings. For other commands of RQ, such as `rq info`,
-it starts nothing.
+RQ imports this module in the worker. So the application, the driver of its database and the compiled statements of a
+run are already loaded when a work horse is forked. The module also keeps a dispatcher beside the worker: schedules fire
+on time even while the worker executes a long job, and after any of these processes has died. It leaves no connection
+open, and continues while servers are down. RQ reads its upper-case names as settings. For other commands of RQ, such as
+`rq info`, it starts nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from rqsched.run.worker import make_one_pass
 def _read_settings(options: dict[str, Any] | None) -> Settings:
     """Read the settings; without RQSCHED_REDIS_URL, use the Redis of RQ's worker.
 
-    RQ takes it from `--url`, its module of settings or the environment. Children and horses read it in the environment.
+    RQ takes the URL from `--url`, its module of settings or the environment. Children and horses read it from the
+    environment.
     """
     if options is None:
         return Settings()
@@ -51,7 +52,7 @@ def _read_settings(options: dict[str, Any] | None) -> Settings:
 
 
 def _start_beside(options: dict[str, Any], settings: Settings) -> KeptDispatcher | None:
-    """Keep a dispatcher beside a worker of RQ; for a burst make one pass; for a class with its own, do nothing."""
+    """Keep a dispatcher beside an RQ worker; for a burst, make one pass. Do nothing for a class with a dispatcher."""
     worker_class = import_worker_class(options["worker_class"])
     spawns = issubclass(worker_class, SpawnWorker)
     if issubclass(worker_class, PatientWorker):

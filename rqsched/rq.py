@@ -1,10 +1,10 @@
 """RQ's worker classes with a dispatcher: `rq worker -w rqsched.rq.Worker rqsched default`.
 
-Each is RQ's own class, with all its options. It imports the application's workflows once, repairs at boot what a crash
-or a flush left, and keeps a dispatcher as a child process: schedules fire on time even while this worker executes a
-long job, and after any of these processes died. It survives an absent or silent Redis, and settles a run at once when
-its horse died. Any number of workers may use these classes, in `rq worker-pool` too; docs/rq.md describes the
-differences.
+Each is RQ's own class, with all its options. It imports the application's workflows once, repairs the effects of a
+crash or a flush at its start, and keeps a dispatcher as a child process: schedules fire on time even while this worker
+executes a long job, and after any of these processes has died. It survives an absent or silent Redis, and settles a run
+at once if its horse dies. Any number of workers may use these classes, also in `rq worker-pool`; docs/rq.md describes
+the differences.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _log = logging.getLogger(__name__)
 
 
 class _WithDispatcher(PatientWorker):
-    """A mixin for RQ's worker classes, which it comes before."""
+    """A mixin that comes before RQ's worker class in the list of bases."""
 
     _spawns = False
     """Whether children are spawned instead of forked."""
     _kept: KeptDispatcher | None = None
 
     def work(self, burst: bool = False, logging_level: str | None = None, *arguments: Any, **options: Any) -> bool:
-        """Work as RQ does, with a dispatcher beside it; with `burst`, after one pass of a dispatcher.
+        """Work as RQ does, with a dispatcher beside it. With `burst`, make one pass of a dispatcher first instead.
 
-        Raises ConfigError when the settings, the database or the imports cannot be used, or when the control queue
-        belongs to another database. While a server is merely down it starts, and waits.
+        Raises ConfigError if the settings, the database or the imports cannot be used, or if the control queue belongs
+        to another database. If a server is only down, the worker starts and waits.
         """
         if self._spawns:
             export()
@@ -80,18 +80,18 @@ class _WithDispatcher(PatientWorker):
         super().on_turn()
 
     def beside_horse(self) -> dict[int, Callable[[], object]]:
-        """Return the callbacks by descriptor while a horse works: the keeper is watched, too."""
+        """Return the descriptors to watch while a horse works, each with its callback; the keeper is watched, too."""
         return super().beside_horse() | ({} if self._kept is None else self._kept.beside_horse())
 
     def _leave_to_dispatcher(self, control_queue: str) -> None:
-        """Take no links if other queues are served, too: the dispatcher fires them in batches, RQ one by one."""
+        """If the worker serves other queues, too, take no links: the dispatcher fires them faster, in batches."""
         others = [queue for queue in self.queues if queue.name != control_queue]
         if others:
             self.queues, self._ordered_queues = others, others[:]
 
 
 def _open_runtime(connection: Redis, *, warms_up: bool) -> Runtime:
-    """Open the runtime that horses inherit, without a connection; a server that is merely down is no error."""
+    """Open the runtime that horses inherit, without a connection; a server that is only down is no error."""
     if not is_in_environment("redis_url"):
         os.environ[variable_of("redis_url")] = url_of(connection)  # children and horses read it
     runtime = make_runtime(Settings())
@@ -121,7 +121,7 @@ class SpawnWorker(_WithDispatcher, rq.worker.SpawnWorker):
     _spawns = True
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """Start the horse; behind Sentinels, TLS or a UNIX socket it opens a connection of the same URL."""
+        """Start the horse. With Sentinels, TLS or a UNIX socket, it connects to the same URL."""
         own = self.connection
         self.connection = client_for_horse(own)
         try:

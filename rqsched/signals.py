@@ -1,7 +1,8 @@
-"""Signals: subscribers in this process are called after a commit, by our event types and Open Job Spec's.
+"""Signals: call subscribers in this process after a commit. Names are our event types and signals of Open Job Spec.
 
-The committing process calls them. Fires are committed by the dispatcher of `rqsched worker`, by a plain `rq worker`,
-or by `tick()`, so a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which these import.
+The process that commits calls the subscribers. Fires are committed by the dispatcher of `rqsched worker`, by a plain
+`rq worker`, or by `tick()`. So a subscriber registers with `on` in a module of RQSCHED_IMPORTS, which all of these
+import.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NAMES = frozenset({*CONTRACT, TRIGGERED, SKIPPED, EVERY})
 
 
 class Signals:
-    """Subscribers by event name: those of one scheduler, or of a whole process."""
+    """The subscribers of one scheduler, or of a whole process, by event name."""
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[Subscriber]] = {}
@@ -48,7 +49,7 @@ class Signals:
             self._subscribers[name].remove(subscriber)
 
     def emit(self, change: Change, event: Event) -> None:
-        """Call every subscriber of the event; log the error of one, and still call the others."""
+        """Call every subscriber of the event. If a subscriber raises an error, log it and call the others."""
         if not self._subscribers:
             return
         ours = {"event": event.type, "data": {"schedule_id": change.after.schedule_id, **event.payload}}
@@ -85,7 +86,7 @@ def _call(subscriber: Subscriber, message: dict[str, Any]) -> None:
 
 
 def _open_job_spec(change: Change, event: Event) -> list[tuple[str, dict[str, Any]]]:
-    """Translate to the signals of the Open Job Spec cron chapter, with its data keys."""
+    """Translate an event to the signals of the Open Job Spec cron chapter, with its data keys."""
     schedule = change.after
     if event.type == audit.TRIGGERED and event.run_uid is not None:
         data = {

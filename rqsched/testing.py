@@ -80,7 +80,7 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
     At the end the database is as before: rows are deleted, and tables that were created here are dropped. Redis is
     flushed at the beginning. `sync()` also creates the schedules that the application's own scheduler declares.
 
-    Raises ConfigError, with nothing changed, when rqsched's tables hold rows, because a test must not delete them.
+    Raises ConfigError, with nothing changed, if rqsched's tables hold rows, because a test must not delete them.
     """
     with (
         tables_in(database_url),
@@ -183,7 +183,7 @@ def running(
 
 
 def run_due(scheduler: Scheduler, *, limit: int = 100) -> Sequence[dict[str, Any]]:
-    """Fire due schedules by the scheduler's clock, execute their runs in this process; return the rows of `tick`."""
+    """Fire due schedules by the scheduler's clock, and execute their runs here; return the rows of `tick`."""
     rows = scheduler.tick(limit=limit)
     execute_pending(scheduler)
     return rows
@@ -192,8 +192,8 @@ def run_due(scheduler: Scheduler, *, limit: int = 100) -> Sequence[dict[str, Any
 def execute_pending(scheduler: Scheduler, *queues: str) -> int:
     """Execute the jobs that wait on the queues (default: all that RQ knows) in this process; return their number.
 
-    Jobs of named connections and jobs that the executed ones enqueue are included. An error in a workflow is recorded
-    on its run. Call it in the main thread, as RQ's worker requires; an async test calls it directly, and its event loop
+    Jobs of named connections, and jobs that are enqueued meanwhile, are included. An error in a workflow is recorded on
+    its run. Call it in the main thread, as RQ's worker requires; an async test calls it directly, and its event loop
     waits meanwhile.
     """
     transport = scheduler.runtime.transport
@@ -223,13 +223,13 @@ class _QuietWorker(SimpleWorker):
     executed = 0
 
     def _install_signal_handlers(self) -> None:
-        """Keep the handlers of the test process: with the worker's, Ctrl-C would no longer end it."""
+        """Keep the handlers of the test process, because with RQ's handlers Ctrl-C would no longer end it."""
 
     def subscribe(self) -> None:
         """Start no listener."""
 
     def unsubscribe(self) -> None:
-        """There is no listener to stop."""
+        """Do nothing, because there is no listener."""
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Execute the job and count it."""
@@ -240,7 +240,7 @@ class _QuietWorker(SimpleWorker):
 def run_schedule(scheduler: Scheduler, schedule_id: str, *, namespace: str | None = None) -> RunHandle:
     """Trigger a schedule now and execute its run to its end in this process; return the run.
 
-    Raises ScheduleNotFoundError, and InvalidInputError when the trigger started nothing.
+    Raises ScheduleNotFoundError, and InvalidInputError if the trigger started nothing.
     """
     result = scheduler.get(schedule_id, namespace=namespace).trigger(force=True)
     if result.run is None:
@@ -280,7 +280,7 @@ def assert_has_schedule(
 
 
 def _as_of(schedule: Schedule, given: Spec) -> Spec:
-    """Return a spec in the form that a schedule has; exclusions may be given as an option beside it."""
+    """Return the given spec with the parts that the schedule's spec adds: numbers for `H`, an anchor, other options."""
     have = schedule.spec
     placed = with_clocks(given, have).placed_for(schedule.namespace, schedule.schedule_id)
     beside = placed if placed.exclude else replace(placed, exclude=have.exclude, on_excluded=have.on_excluded)
@@ -288,7 +288,7 @@ def _as_of(schedule: Schedule, given: Spec) -> Spec:
 
 
 def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, state: str) -> None:
-    """Assert that an instance of a machine (a class, or its name) is in a state; the message names the actual one.
+    """Assert that an instance of a machine (a class, or its name) is in a state; the message names the actual state.
 
     A machine in several states at once is in each of them. The states are read from `machine_states`.
     """
@@ -301,7 +301,7 @@ def assert_state(scheduler: Scheduler, machine: type | str, instance_id: str, st
 
 
 class MachineTest:
-    """A chain of assertions about one machine (a class, or its name): each returns this object.
+    """A chain of assertions about one machine (a class, or its name). Each method returns this object.
 
     >>> MachineTest(scheduler, ApplicationMachine).assert_has_schedule("CHECK_EXPIRY").run_schedule(
     ...     "CHECK_EXPIRY"
@@ -317,7 +317,7 @@ class MachineTest:
     def assert_has_schedule(
         self, event: str, *, schedule_id: str | None = None, spec: SpecLike | None = None, status: str | None = None
     ) -> Self:
-        """Assert that a schedule sends the event, by default the one registered without an id; see the function."""
+        """Assert that the schedule with this id, or the default id, sends the event; see the function."""
         workflow = self._id_of(event)
         assert_has_schedule(self.scheduler, schedule_id or workflow, workflow=workflow, spec=spec, status=status)
         return self
@@ -325,8 +325,8 @@ class MachineTest:
     def run_schedule(self, event: str, *, schedule_id: str | None = None) -> Self:
         """Send the event now and handle all its targets in this process; `run` is the run.
 
-        Raises AssertionError when the run did not succeed, because later assertions would then see the states before
-        it. The function `run_schedule` returns such a run instead.
+        Raises AssertionError if the run did not succeed, because later assertions would then see the states before the
+        run. The function `run_schedule` returns such a run instead.
         """
         self.run = run_schedule(self.scheduler, schedule_id or self._id_of(event))
         if self.run.status != "succeeded":

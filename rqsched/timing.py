@@ -1,5 +1,4 @@
-"""Timings in words: a fluent builder that yields an ordinary Spec and options, in the manner of the event-machine
-document's registrations.
+"""A fluent builder of timings. It yields a Spec and options, like the registrations of the event-machine document.
 
 >>> Timing().daily_at("00:10").timezone("Europe/Istanbul").without_overlapping().spec().describe()
 'cron 10 0 * * * Europe/Istanbul'
@@ -28,10 +27,10 @@ _DAY_MINUTES = 24 * 60
 class Timing:
     """A timing, described step by step; each step returns the same builder.
 
-    The steps on the left of the list below set times of day, the others narrow them down:
-    `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every`, `cron` | `between`, `weekdays`,
-    `weekends`, `days`. `timezone`, `environments`, `without_overlapping`, `jitter`, `spread`, `sentry_monitor` and
-    `option` are options; `on_one_server` and `run_in_background` state what always holds.
+    `daily_at`, `twice_daily`, `hourly_at`, `weekly_on`, `monthly_on`, `every` and `cron` set the times. `between`,
+    `weekdays`, `weekends` and `days` narrow them down. `timezone`, `environments`, `without_overlapping`, `jitter`,
+    `spread`, `sentry_monitor` and `option` set options. `on_one_server` and `run_in_background` change nothing, because
+    they state what always holds.
 
     Subclass it, or add a step with `Timing.extend`.
     """
@@ -85,7 +84,7 @@ class Timing:
         return self.daily_at(at)
 
     def every(self: _Self, interval: SpanLike) -> _Self:
-        """Happen at an interval: anchored at registration; narrowed by `between` or days, aligned to the local day."""
+        """Happen at an interval, counted from the registration; with `between` or days, counted from local midnight."""
         self._interval = require_interval(interval)
         return self
 
@@ -154,7 +153,7 @@ class Timing:
         return self
 
     def spec(self) -> Spec:
-        """Return the Spec; raises InvalidSpecError when the steps contradict each other."""
+        """Return the Spec; raises InvalidSpecError if the steps contradict each other."""
         return Spec(self._members(), timezone=self._timezone)
 
     def options(self) -> Options:
@@ -199,7 +198,7 @@ When: TypeAlias = SpecLike | Timing
 
 
 def unfold(when: When, options: Mapping[str, Any]) -> tuple[SpecLike, dict[str, Any]]:
-    """Return the spec and the merged options of a builder and of the options given with it; the latter win."""
+    """Return the spec, and the options of a builder merged with `options`, which take precedence."""
     if not isinstance(when, Timing):
         return when, dict(options)
     return when.spec(), {**when.options(), **options}

@@ -1,10 +1,11 @@
-"""The types of what rqsched returns and takes: results, rows and aliases, for annotations and `isinstance`.
+"""The types of rqsched's results and arguments, for annotations and `isinstance`.
 
 >>> from rqsched.types import Description
 >>> def due_at(description: Description) -> object:
 ...     return description.next_run_at
 
-`rqsched` itself exports what an application constructs or calls. Every name here is imported at its first use.
+`rqsched` itself exports the classes and functions that an application calls. Every name here is imported at its first
+use.
 """
 
 from importlib import import_module
@@ -115,12 +116,12 @@ _NAMES = {
     "when.spec": "SpecLike",
     "when.timeline": "Count Excluded",
 }
-"""The names of each module that defines some."""
+"""For each module, the names that it defines."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [name for names in _NAMES.values() for name in names.split()]
 
 
-if not TYPE_CHECKING:  # with it, a type checker would accept every name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         """Import the module of a name and keep the name, so that this happens once."""

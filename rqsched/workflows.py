@@ -42,11 +42,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?")
 
 ROUTING = ("queue", "connection", "timeout")
-"""The defaults of a workflow for the queue, the Redis and the timeout of its runs."""
+"""The attributes of a workflow that are defaults for the queue, the Redis and the timeout of its runs."""
 
 
 class WorkflowNotFoundError(UnknownWorkflowError):
-    """A workflow that another process may find: its module, or its name in the module, is missing here.
+    """The workflow's module, or its name in the module, is missing in this process. Another process may find it.
 
     Code that is found but cannot be imported is an UnknownWorkflowError instead.
     """
@@ -76,7 +76,7 @@ class Workflow:
     queue: str | None = None
     """The queue of its runs; None leaves it to the settings."""
     connection: str | None = None
-    """The name of the Redis of its runs; None is the main one."""
+    """The name of the Redis of its runs; None means the main Redis."""
     timeout: int | None = None
     """Seconds one attempt may take."""
     each: Callable[[str], bool] | None = None
@@ -84,11 +84,12 @@ class Workflow:
     on_failure: str | None = None
     """The workflow that is run when a run failed or was lost, unless the schedule names another one."""
     on_recovery: str | None = None
-    """The workflow that is run at the first success after that."""
+    """The workflow that is run at the first success after a failure."""
     steps: tuple[Step, ...] = ()
-    """If it sends an event to state machines: the transitions of all events of their class."""
+    """If the workflow sends an event to state machines, the transitions of all events of their class; else empty."""
     targets: str | Callable[..., Any] | None = None
-    """The function that names the targets it is called for, unless the schedule names another; None calls it once."""
+    """The function that returns the targets to call the workflow for; a schedule may name another. None calls it
+    once."""
 
     @property
     def path(self) -> str:
@@ -133,12 +134,12 @@ _MAYBE_UNEXECUTED = tuple(kind for kinds, *_ in _UNEXECUTED for kind in kinds)
 def require_executed(result: R) -> R:
     """Return the result of a call; raises NotExecutedError for a result whose code runs only when consumed.
 
-    Other iterators, such as those of files and of rows, are results: their code has run.
+    Other iterators, such as files and the rows of a query, are results, because their code has run.
     """
     for kinds, kind, advice in _UNEXECUTED:
         if isinstance(result, kinds):
             if isinstance(result, Coroutine):
-                result.close()  # else Python warns that it was never awaited
+                result.close()  # otherwise Python warns that it was never awaited
             raise NotExecutedError(kind, advice)
     return result
 
@@ -157,7 +158,7 @@ def around_runs(enter: E) -> E:
     ...     yield
 
     Flask needs `around_runs(app.app_context)`. The context covers one attempt, its timeout included. The first context
-    given is the outermost; one that is given twice is entered once. An error on entering fails the attempt.
+    given is the outermost; a context that is given twice is entered once. An error on entering fails the attempt.
     """
     if enter not in _around:
         _around.append(enter)
@@ -175,7 +176,7 @@ def surroundings() -> Iterator[None]:
 
 
 def _end_of(result: Coroutine[Any, Any, Any]) -> Any:
-    """Await it in a new event loop; in another thread if this one runs a loop already, as in an async test."""
+    """Await a coroutine in a new event loop; if this thread already runs a loop, do so in another thread."""
     if not _has_loop():
         return asyncio.run(result)
     with ThreadPoolExecutor(1) as aside:
@@ -198,7 +199,7 @@ class Registry:
         self._declared: dict[str, Declared] = {}
 
     def add(self, workflow: Workflow) -> None:
-        """Register a workflow; it replaces an earlier one of the same name, as when a module is loaded again."""
+        """Register a workflow; it replaces an earlier workflow of the same name, as when a module is loaded again."""
         self._by_name[workflow.name] = workflow
 
     def get(self, name: str) -> Workflow | None:
@@ -243,7 +244,8 @@ class Registry:
     ) -> None:
         """Declare a schedule for `Scheduler.sync` to create, in a module without a scheduler.
 
-        A Timing is read by `sync`, so steps may still be added to it. A later declaration of an id replaces it.
+        A Timing is read by `sync`, so steps may still be added to it. A later declaration with the same id replaces
+        this one.
         """
         self._declared[schedule_id] = (workflow, when, options or Options(), note, paused)
 
@@ -290,7 +292,7 @@ def workflow(
     >>> @workflow("invoice-sync", queue="high", timeout=600)
     ... def invoice_sync(region: str) -> None: ...
 
-    The name defaults to the function's. `timeout` is a length such as `"10m"`, or seconds. `on_failure` and
+    The name defaults to the name of the function. `timeout` is a length such as `"10m"`, or seconds. `on_failure` and
     `on_recovery` name the workflows that run on its failures and on the first success after them. `targets` is a
     function that returns ids, or its name: a run then calls the workflow once for each id, in a separate job
     (docs/fan-out.md).
@@ -311,7 +313,7 @@ def workflow(
 
 
 class FannedOut(dict[str, Any]):
-    """The result of a workflow that has named targets: the run ends with the last of them."""
+    """The result of a workflow that has named targets. The run ends when its last target ends."""
 
     @property
     def has_targets(self) -> bool:
@@ -390,8 +392,8 @@ def callable_of(found: Any) -> Any:
 def load_path(path: str) -> Workflow:
     """Import `package.module.function` (or `package.module:function`); raises UnknownWorkflowError.
 
-    It is a WorkflowNotFoundError when the module or the name in it is missing, or Django is not set up, but not when
-    the module's own code fails at import.
+    The error is a WorkflowNotFoundError if the module or the name in it is missing, or if Django is not set up, but not
+    if the module's own code fails at import.
     """
     if not is_path(path):
         raise WorkflowNotFoundError(path)
@@ -424,9 +426,9 @@ _DJANGO_IS_NOT_SET_UP = frozenset(
 
 
 def import_failure(error: Exception) -> str:
-    """Return why a user's module cannot be imported, and the line unless the error itself has it.
+    """Return why a user's module cannot be imported, with the line of code unless the error itself has it.
 
-    A wrong call of rqsched raises inside rqsched: the line is then the last one outside of it.
+    If a wrong call of rqsched raises inside rqsched, the line is the last one outside of rqsched.
     """
     if isinstance(error, ImportError | AttributeError | SyntaxError):
         return str(error)
@@ -461,9 +463,9 @@ class RunContext:
     attempt: int
     """1, 2, 3 ...; one attempt may be executed twice after SQL was restored from a backup (see `fence`)."""
     fence: int
-    """The fencing token: pass it to the system that the workflow writes to, which refuses one smaller than before.
+    """The fencing token. Pass it to the system to which the workflow writes, so that it can refuse a smaller token.
 
-    It is the database's time of the claim, in microseconds since 1970, and larger than the previous attempt's.
+    The token is the database's time of the claim, in microseconds since 1970, and larger than the previous attempt's.
     """
     scheduled_at: datetime
     """When it was due: the nominal time plus jitter."""
@@ -485,12 +487,12 @@ class RunContext:
     """The keyword arguments (Pipelit's `trigger_payload`)."""
     _checkpoint: Callable[[], None]
     error: str | None = None
-    """The error of the attempt before, if there was one."""
+    """The error of the previous attempt; None without one."""
     target_id: str | None = None
     """The target that the workflow is called for; None in a run without targets, and while targets are named."""
     traceparent: str | None = None
     """The span of this attempt, in the form of the header `traceparent` (W3C Trace Context): pass it on in requests. If
-    this process does not trace, the span of the run's requester; None if that was not traced either."""
+    this process does not trace, it is the span of the fire or trigger; None if that was not traced either."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None

@@ -325,7 +325,7 @@ class ScheduleFields:
     Instants are aware UTC.
     """
 
-    uid = Shown[str]("The incarnation: new after delete and re-create under the same id.")
+    uid = Shown[str]("The uid of this incarnation; a schedule that is created again gets another uid.")
     status = Shown[str]("`active`, `paused`, `done`, `dead` or `deleted`.")
     next_run_at = Shown[datetime | None](
         "The nominal time of the next occurrence; None while paused, ended or awaiting a run."
@@ -340,7 +340,7 @@ class ScheduleFields:
     version = Shown[int]("Changes with every change a user makes; `update(if_version=...)` compares it.")
     position = Shown[int]("The position in the chain of links.")
     due_at = Shown[datetime | None](
-        "When the next occurrence may fire: nominal plus jitter, or later after a failed fire."
+        "When the next occurrence may fire: its nominal time plus jitter, or later after a failed fire."
     )
     last_run_at = Shown[datetime | None]("When the newest run was queued; None before the first.")
     run_count = Shown[int]("How many runs have been queued, of every kind.")
@@ -348,7 +348,7 @@ class ScheduleFields:
     error_count = Shown[int]("How many attempts have failed.")
     consecutive_failures = Shown[int]("How many runs have failed in a row.")
     remaining_runs = Shown[int | None]("How many runs may still start; None without `max_runs`.")
-    buffered_count = Shown[int]("How many runs wait for the run ahead of them, those of backfills included.")
+    buffered_count = Shown[int]("How many runs wait for the run ahead of them, including backfilled runs.")
     skipped_count = Shown[int]("How many occurrences were skipped.")
     missed_count = Shown[int]("How many occurrences passed without a fire.")
     last_skip_reason = Shown[str | None]("Why the newest skipped occurrence was skipped.")
@@ -358,18 +358,16 @@ class ScheduleFields:
     last_instance_id = Shown[str | None]("The instance id of the newest run; None before the first.")
     created_at = Shown[datetime]("When it was created.")
     updated_at = Shown[datetime]("When its row was written last.")
-    paused_at = Shown[datetime | None]("When it was paused; None unless it is.")
-    resume_at = Shown[datetime | None]("When its pause ends by itself; None for one that ends by hand.")
-    resume_mode = Shown[str | None]("Where it continues then: `next`, `once` or `from_now`; None without an end.")
+    paused_at = Shown[datetime | None]("When it was paused; None unless it is paused.")
+    resume_at = Shown[datetime | None]("When its pause ends by itself; None if a person has to end it.")
+    resume_mode = Shown[str | None]("How it continues then: `next`, `once` or `from_now`.")
     skips = Shown[list[datetime]]("The nominal times of occurrences to skip, until their outcome is recorded.")
     moved_from = Shown[list[datetime]]("The excluded instants that were moved to the next occurrence; usually none.")
-    deleted_at = Shown[datetime | None]("When it was deleted; None unless it is.")
-    overdue_since = Shown[datetime | None](
-        "Since when it has been without a success for as long as allowed; None when it is not, or expects none."
-    )
-    last_success_at = Shown[datetime | None]("When a run succeeded last; kept only while it expects successes.")
+    deleted_at = Shown[datetime | None]("When it was deleted; None unless it is deleted.")
+    overdue_since = Shown[datetime | None]("Since when it is overdue (`expect_success_within`); None if it is not.")
+    last_success_at = Shown[datetime | None]("When a run succeeded last; only with `expect_success_within`.")
     last_outcome = Shown[str | None](
-        "The outcome of the run that ended last, such as `succeeded` or `failed`; None while none has ended."
+        "The outcome of the run that ended last, such as `succeeded` or `failed`; None before the first end."
     )
 
 
@@ -386,42 +384,40 @@ class RunFields:
     instance_id = Shown[str]("The readable id, unique within the schedule.")
     workflow = Shown[str]("The name of the workflow it executes.")
     occurrence_at = Shown[datetime]("The nominal time; for a manual run the moment of the trigger.")
-    moved_from = Shown[list[datetime]](
-        "The excluded instants that were moved to its occurrence, which it stands for, too; usually none."
-    )
-    due_at = Shown[datetime | None]("When its occurrence could fire: nominal plus jitter; None for a manual run.")
+    moved_from = Shown[list[datetime]]("The excluded instants that were moved to its occurrence; usually none.")
+    due_at = Shown[datetime | None]("When its occurrence could fire: nominal time plus jitter; None for a manual run.")
     attempt = Shown[int]("The number of the newest attempt, from 1.")
     worker = Shown[str | None]("Who executes or executed the newest attempt; None before it started.")
-    created_at = Shown[datetime]("When the run was decided.")
+    created_at = Shown[datetime]("When the run was recorded.")
     queued_at = Shown[datetime | None]("When its job was put on the queue.")
     started_at = Shown[datetime | None]("When the newest attempt started.")
-    ended_at = Shown[datetime | None]("When the run ended; None while it has not.")
+    ended_at = Shown[datetime | None]("When the run ended; None before that.")
     retry_at = Shown[datetime | None]("When the next attempt is due; None unless the run is `retrying`.")
     is_blocked = Shown[bool]("Whether it waits for a worker that can find its workflow; its status is `pending` then.")
     blocked_at = Shown[datetime | None](
         "Since when no worker that took it could find its workflow; None unless it is blocked."
     )
     blocked_reason = Shown[str | None](
-        "The last worker that could not find it, and the code that it lacked; None unless it is blocked."
+        "The last worker that could not find its workflow, and the missing code; None unless it is blocked."
     )
     upstream_run_uid = Shown[str | None](
-        "The run of another schedule whose end started it; None unless its kind is `after`."
+        "The upstream run whose end started this run; None unless its kind is `after`."
     )
-    upstream_schedule_id = Shown[str | None]("The id of that schedule; None also where that run was pruned.")
-    limit = Shown[str | None]("The group in which it needs a place, as of its creation; None needs none.")
+    upstream_schedule_id = Shown[str | None]("The upstream schedule's id; None also if that run was pruned.")
+    limit = Shown[str | None]("The group whose limit applies to it; None without a limit.")
     place_in_line = Shown[int | None](
-        "Its place in that group's line, from 1 to 1 000, or 1 001 where more are ahead; None unless it waits there, "
-        "and in the answer of what started it."
+        "Its position in that group's line, from 1 to 1 000, or 1 001 if more are ahead; None unless it waits there, "
+        "and in the result of the call that created it."
     )
     traceparent = Shown[str | None](
-        "The span of its requester in the form of W3C Trace Context; None when that was not traced."
+        "The span of the fire or trigger that created it (W3C Trace Context); None without a trace."
     )
     error = Shown[str | None]("The error of the newest failed attempt.")
-    queue = Shown[str | None]("The queue of its job; None is the settings' default queue.")
-    connection = Shown[str | None]("The named Redis of its job; None is the settings' Redis.")
+    queue = Shown[str | None]("The queue of its job; None means the default queue.")
+    connection = Shown[str | None]("The named Redis of its job; None means the main Redis.")
     timeout = Shown[int | None]("Seconds that one attempt may take; None means the run timeout of the settings.")
     idempotency_key = Shown[str | None]("The key of the trigger that started it, if one was given.")
-    backfill_uid = Shown[str | None]("The backfill that started it, if one did.")
+    backfill_uid = Shown[str | None]("The backfill that created it; None otherwise.")
     kind = Shown[str]("`scheduled`, `manual`, `backfill` or `after`.")
     attempts = Shown[list[dict[str, Any]]](
         "The ended attempts, oldest first: attempt, started_at, ended_at, outcome, error."
@@ -429,13 +425,11 @@ class RunFields:
     labels = Shown[dict[str, str]]("The labels it got from its schedule.")
     memo = Shown[dict[str, Any]]("The memo it got from its schedule.")
     search_attributes = Shown[dict[str, Any]]("The search attributes it got from its schedule.")
-    lineage = Shown[dict[str, Any]]("The ScheduleTriggered event that ties the run to its schedule.")
+    lineage = Shown[dict[str, Any]]("The audit event that connects the run to its schedule.")
     result = Shown[Any]("What the workflow returned; None until it succeeded.")
-    dispatched_at = Shown[datetime | None](
-        "When its workflow returned and its targets were open; None unless it has targets."
-    )
+    dispatched_at = Shown[datetime | None]("When its workflow returned while targets were open; None without targets.")
     target_counts = Shown[dict[str, int] | None](
-        "How many of its targets ended in each status; None until the last one has."
+        "How many of its targets ended in each status; None until the last target has ended."
     )
     long_at = Shown[datetime | None](
         "When it was reported to take longer than its schedule expects; None if it was not."
@@ -444,7 +438,7 @@ class RunFields:
         "The instant after which its newest attempt may not start; None without `start_within`."
     )
     expired_at = Shown[datetime | None](
-        "When it ended as `cancelled` because it had not started in time; None unless it did."
+        "When it ended as `cancelled` because it had not started in time; None otherwise."
     )
     args = Shown[list[Any]]("The workflow's positional arguments.")
     kwargs = Shown[dict[str, Any]]("The workflow's keyword arguments.")

@@ -33,12 +33,12 @@ _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "ser
 _FURNITURE = 7
 """The lines of a snapshot besides schedules, runs and next steps: titles, blank lines, and one spare line."""
 _LEAST_RUNS = 3
-"""How many runs are shown at least, even if not all schedules fit then."""
+"""How many runs are shown at least, even if some schedules then do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The place of this `rqsched dev`, and how another terminal reaches it."""
+    """Where this `rqsched dev` keeps its files, and how another terminal reaches it."""
 
     data_dir: Path
     """The folder of SQLite and the embedded Valkey."""
@@ -171,7 +171,7 @@ def _next_steps(snapshot: Snapshot, location: Location) -> list[Text]:
 
 
 def _commands(snapshot: Snapshot, location: Location) -> list[str]:
-    """Return commands for the user to copy. Without a schedule, the first one creates a schedule."""
+    """Return commands for the user to copy. If there is no schedule, the first command creates one."""
     call = f"{location.environment}{location.command}"
     if not snapshot.schedules:
         return [f"{call} create clock time.time --every 5s", f"{call} list"]

@@ -37,7 +37,8 @@ def in_state(*states: str, for_: SpanLike = timedelta()) -> InState:
     compound state or in another region. A transition to the same state does not restart it. An instance that stays in
     the state gets the event at each occurrence: let the event move the instance, or guard the transition.
 
-    Raises InvalidInputError without a state and for a negative length. `@machine` raises it for an unknown state.
+    Raises InvalidInputError if no state is given, or if the length is negative. `@machine` raises it if the class does
+    not have a state.
     """
     if not states or not all(isinstance(state, str) and state for state in states):
         raise InvalidInputError("in_state", f"takes ids of states, such as in_state('pending'), not {states!r}")
@@ -72,7 +73,7 @@ class Machine:
     load: Load | None
     """The function that loads an instance; None if an instance consists of its state only."""
     save: Save | None
-    """The function that stores an instance; None exactly if `load` is None."""
+    """The function that stores an instance; None if and only if `load` is None."""
     make: Callable[[type], Any]
     """The function that creates an instance of a resolver class."""
 
@@ -81,7 +82,7 @@ class Machine:
         return f"machine:{self.name}:{event}"
 
     def steps(self, sent: str) -> tuple[Step, ...]:
-        """Return the transitions of each event, in the order of the class. `sent` is the event of the workflow."""
+        """Return the transitions of each event, in order of definition. `sent` is the event of the workflow."""
         return tuple(
             Step(state.id, str(event), (transition.target or state).id, str(event) == sent)
             for state in self._states.values()
@@ -107,7 +108,7 @@ class Machine:
         return values[0] if len(values) == 1 else OrderedSet(values)
 
     def whole(self, state: str) -> str:
-        """Return a state in its stored form: every active state, in the order of the class.
+        """Return a state in its stored form: every active state, in the order of their definition.
 
         `state` may name some of the active states, in any order, because a transition may list them in another order.
         """
@@ -116,7 +117,7 @@ class Machine:
 
     @property
     def initial(self) -> str:
-        """The state in which an instance begins. It is found without an instance, whose callbacks may do anything."""
+        """The state in which an instance begins. No instance is made for it, as that would execute callbacks."""
         first = self.cls.initial_state
         return "" if first is None else " ".join(state.id for state in _entered(first))
 
@@ -141,7 +142,7 @@ def _entered(state: State) -> Iterator[State]:
 
 
 def state_of(instance: StateChart[Any]) -> str:
-    """Return the state of a live machine in its stored form: its active states, in the order of the class."""
+    """Return the state of a live machine in its stored form: its active states, in the order of their definition."""
     active = {state.id for state in instance.configuration}
     return " ".join(state.id for state in type(instance).states_map.values() if state.id in active)
 

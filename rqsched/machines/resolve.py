@@ -30,7 +30,7 @@ class Resolved:
     event: str
     """The event that is sent."""
     filtered: int = field(default=0, init=False)
-    """How many ids so far were of no instance of this machine."""
+    """How many ids so far do not belong to an instance of this machine."""
 
     @property
     def _size(self) -> int:
@@ -88,13 +88,13 @@ class Dispatched:
     targets: int
     """How many instances get the event."""
     filtered: int
-    """How many ids were of no instance of this machine."""
+    """How many ids do not belong to an instance of this machine."""
 
 
 def dispatch(
     runtime: Runtime, machine: Machine, event: str, batch: Batch, checkpoint: Callable[[], None] | None = None
 ) -> Dispatched:
-    """Find the instances, which may be none, and dispatch a job for each. If the resolver raises, dispatch nothing."""
+    """Find the instances, if any, and dispatch a job for each. If the resolver raises, dispatch nothing."""
     resolved = Resolved(runtime, machine, event)
     count = fan_out(runtime, batch, resolved.chunks(), checkpoint)
     return Dispatched(batch.run_uid, count, resolved.filtered)

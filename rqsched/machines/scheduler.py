@@ -66,8 +66,8 @@ def machine(
     ... class Ticket(StateMachine):
     ...     schedules = {"CLOSE": None}
 
-    Each declared event becomes a workflow, `machine:{name}:{event}`. Raises InvalidInputError when `schedules` names an
-    event the class does not have.
+    Each declared event becomes a workflow, `machine:{name}:{event}`. Raises InvalidInputError if `schedules` names an
+    event that the class does not have.
 
     Args:
         cls: The class, when the decorator is used without parentheses.
@@ -75,7 +75,8 @@ def machine(
         load: A function that takes an id, and returns the model (the object on which python-statemachine stores the
             state) or the machine itself; None if it does not exist any more. Without `load`, an instance consists of
             its state in `machine_states` only.
-        save: A function that takes the id and the value from `load`, and stores it. Needed exactly if `load` is given.
+        save: A function that takes the id and the value from `load`, and stores it. Required if `load` is given, and
+            only then.
         make_resolver: A function that creates an instance of a resolver class, such as the resolve method of your
             dependency container.
         queue: The queue of runs and targets.
@@ -114,7 +115,7 @@ def machine_of(cls: type) -> Machine:
 
 
 def find_machine(path: str) -> MachineClass:
-    """Import a machine by its dotted path; raises InvalidInputError when it is missing or not decorated."""
+    """Import a machine by its dotted path; raises InvalidInputError if it is missing or not decorated."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -180,8 +181,9 @@ class MachineScheduler:
     def run(scheduler: Scheduler, machine_class: MachineClass, event: str, *, queue: str | None = None) -> Dispatched:
         """Send an event now, without a schedule: resolve it in this process and enqueue a job for each instance.
 
-        An error of the resolver is raised here, with nothing dispatched. Raises InvalidInputError when the class does
-        not declare the event, and WrongDatabaseError, with nothing written, when Redis belongs to another database.
+        If the resolver raises an error, the error is raised here and nothing is dispatched. Raises InvalidInputError if
+        the class does not declare the event. Raises WrongDatabaseError, with nothing written, if Redis belongs to
+        another database.
         """
         known = require_declared(machine_class, event)
         runtime = scheduler.runtime
@@ -209,7 +211,10 @@ class MachineScheduler:
     def targets(
         scheduler: Scheduler, run_uid: str, *, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[dict[str, Any]]:
-        """Read a page of the targets of a run, after a number: number, target_id, status, error, ended_at."""
+        """Read a page of a run's targets whose number is greater than `after`.
+
+        Each target has `number`, `target_id`, `status`, `error` and `ended_at`.
+        """
         page = partial(fan_out_targets.describe_page, run_uid=run_uid, status=status, after=after, limit=limit)
         names = "number", "target_id", "status", "error", "ended_at"
         return [{name: getattr(one, name) for name in names} for one in scheduler.runtime.database.read(page)]

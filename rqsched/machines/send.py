@@ -45,7 +45,7 @@ def send(machine: Machine, event: str, instance_id: str) -> bool:
 
 
 def _load(machine: Machine, instance_id: str, known: InstanceState) -> StateChart[Any] | None:
-    """Create the live instance, in the state of its model, else in its state in `machine_states`."""
+    """Create the live instance in the state of its model; if the model has none, in the state from `machine_states`."""
     model = _Model() if machine.load is None else require_executed(machine.load(instance_id))
     if model is None or isinstance(model, machine.cls):
         return model
@@ -79,7 +79,7 @@ def _store(
 ) -> bool:
     """Save the instance; return False, with nothing saved, if another process has changed it since it was read.
 
-    If the application has a `save`, its own database must resolve races. The row of rqsched is written after it.
+    If the application has a `save`, its own database must resolve races. The row of rqsched is written after `save`.
     """
     state = state_of(instance)
     if machine.save is None:

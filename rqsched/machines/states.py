@@ -40,7 +40,7 @@ class MachineStates:
     ) -> None:
         """Set the state of an instance from a live machine, the id of a state, or None for the initial state.
 
-        `entered_at` is as for `put_all`.
+        `entered_at` means the same as for `put_all`.
         """
         self.put_all({instance_id: state}, entered_at=entered_at)
 

@@ -23,8 +23,8 @@ from rqsched.machines.states import MachineStates
 def machine_test(machine_class: MachineClass, scheduler: Scheduler | None = None) -> ReadyMachineTest:
     """Begin a chain that tests a machine, and create the schedules that are registered for it.
 
-    `scheduler` defaults to the scheduler of the fixture `rqsched_scheduler`. Raises InvalidInputError if there is
-    neither, and for a class without `@machine`.
+    `scheduler` defaults to the scheduler of the fixture `rqsched_scheduler`. Raises InvalidInputError if there is no
+    scheduler, or if the class has no `@machine`.
     """
     used = testing.of_test.get() if scheduler is None else scheduler
     if used is None:
