@@ -1,9 +1,8 @@
-"""docs/cli.md and the README describe the commands correctly. acceptance/ runs their snippets."""
+"""docs/cli.md describes the commands correctly. acceptance/ runs their snippets."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.support.cli import Cli, every_command
 from tests.support.processes import REPOSITORY
 
 CLI_DOC = (REPOSITORY / "docs" / "cli.md").read_text()
-README = (REPOSITORY / "README.md").read_text().partition("From a shell:")[2].partition("\n## ")[0]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -46,11 +44,3 @@ def test_the_shown_file_syncs(documented: Cli, tmp_path: Path) -> None:
     (tmp_path / "schedules.toml").write_text(text)
     assert documented("sync", "schedules.toml", "-o", "json").json["created"] == ["nightly", "refresh"]
     assert documented.scheduler.get("nightly").describe().policies["retry"]["base"] == 30.0
-
-
-def test_the_commands_of_the_readme_run(documented: Cli) -> None:
-    lines = [line.strip() for line in README.splitlines() if line.startswith("    rqsched ")]
-    assert [shlex.split(line)[1] for line in lines] == ["create", "list", "forecast", "trigger", "history", "doctor"]
-    for line in lines:
-        words = shlex.split(line)[1:]
-        documented(*words, code=1 if words == ["doctor"] else 0)  # no worker runs here
