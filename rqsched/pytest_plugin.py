@@ -58,7 +58,7 @@ def rqsched_scheduler(
     """Yield a scheduler on an empty SQLite database, an empty Valkey and `rqsched_clock`."""
     path = tmp_path_factory.mktemp("rqsched-sql") / "rqsched.db"
     copyfile(_rqsched_template, path)
-    with import_module("rqsched.testing").scheduler_of_test(
+    with import_module("rqsched.testing")._scheduler_of_test(
         f"sqlite:///{path}", rqsched_redis_url, rqsched_clock
     ) as scheduler:
         yield scheduler

@@ -85,13 +85,13 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
     with (
         tables_in(database_url),
         _emptied(database_url),
-        scheduler_of_test(database_url, redis_url, clock) as scheduler,
+        _scheduler_of_test(database_url, redis_url, clock) as scheduler,
     ):
         yield scheduler
 
 
 @contextmanager
-def scheduler_of_test(database_url: str, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
+def _scheduler_of_test(database_url: str, redis_url: str, clock: Clock) -> Iterator[Scheduler]:
     """Open a scheduler on a database that has empty tables, after Redis was flushed."""
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()

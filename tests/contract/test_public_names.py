@@ -181,6 +181,7 @@ TESTING_NAMES = {
     "execute_pending",
     "run_due",
     "run_schedule",
+    "running",
     "tables_in",
 }
 
