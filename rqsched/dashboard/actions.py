@@ -1,40 +1,28 @@
-"""The operations that viewers request. Each is confirmed first, and recorded with the viewer's name and reason."""
+"""The operations on schedules and runs that viewers request.
+
+Each is confirmed first, and recorded with the viewer's name and reason.
+"""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
-from urllib.parse import quote
+from datetime import datetime
 
 from starlette.responses import Response
 
 from rqsched import BackfillRange, OverlapPolicy
 from rqsched.api import backfills
-from rqsched.api import runs as run_queries
-from rqsched.api import schedules as schedule_queries
 from rqsched.api.backfills import DEFAULT_BOUND
-from rqsched.api.database import Connection
-from rqsched.api.namespaces import delete_some
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.states import skip_in_words
-from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import BackfillNotFoundError, InvalidInputError, RqschedError
+from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
-from rqsched.http.errors import ForbiddenError
-from rqsched.types import Page, Run, RunStatus, Schedule
-
-_MOST_DAYS = 30
-WAITING = ("pending", "buffered", "retrying")
-"""The statuses of a run whose next attempt has not begun."""
-_MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
-"""The most runs of a backfill that are read at once, and the time after which a request cancels no further run."""
+from rqsched.types import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,115 +228,6 @@ def act_on_schedule(visit: Visit) -> Response:
     return visit.done(message, path)
 
 
-def confirm_retry_failed(visit: Visit) -> Response:
-    """Ask whether to retry every run that failed since an instant (by default, a day ago). Show their number."""
-    since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
-    rows = visit.scheduler.runs.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
-    return visit.page("retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS)
-
-
-def retry_failed(visit: Visit) -> Response:
-    """Retry every run of one or all schedules that failed since an instant. The overlap policies of schedules apply."""
-    context, schedule_id = visit.context, visit.form.get("schedule") or None
-    rows = visit.scheduler.runs.retry_failed(
-        _since(visit, visit.form.get("since", ""), patience=timedelta(days=1)), schedule_id=schedule_id,
-        namespace=visit.namespace,
-        reason=context.reason, context=context,
-    )  # fmt: skip
-    path = f"/schedules/{quote(schedule_id, safe='')}" if schedule_id else "/"
-    return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", path)
-
-
-def _asked(visit: Visit) -> str:
-    """Return the instant that was typed. If the field is unchanged, return the exact instant that was shown.
-
-    The field has no UTC offset. Therefore its text is ambiguous in an hour that occurs twice.
-    """
-    typed, shown = visit.query("since"), visit.query("shown")
-    is_left = bool(shown) and field_text(visit.instant("shown", shown), visit.zone) == typed
-    return shown if is_left else typed
-
-
-def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1)) -> datetime:
-    """Read an instant. `patience` is how long a viewer may look at the form. The limit is extended by this time."""
-    since = visit.instant("since", text) if text else (visit.now - timedelta(days=1)).replace(second=0, microsecond=0)
-    if not visit.now - timedelta(days=_MOST_DAYS) - patience <= since <= visit.now:
-        raise InvalidInputError("since", f"must be in the last {_MOST_DAYS} days")
-    return since
-
-
-def confirm_freeze(visit: Visit) -> Response:
-    """Ask whether to freeze the namespace, and why."""
-    return visit.page("freeze.html")
-
-
-def freeze(visit: Visit) -> Response:
-    """Freeze the namespace: no fire and no attempt begins in it until the thaw."""
-    context = visit.context
-    try:
-        visit.scheduler.freeze(context.reason, namespace=visit.namespace, context=context)
-    except RqschedError as error:
-        return visit.done(f"Not done: {error}", "/system")
-    return visit.done(f"The namespace {visit.namespace} is frozen.", "/system")
-
-
-def confirm_thaw(visit: Visit) -> Response:
-    """Ask whether to thaw the namespace, or everything; list the due schedules and the waiting runs."""
-    everything = visit.query("everything") == "yes"
-    return visit.page(
-        "thaw.html", everything=everything, found=visit.scheduler.preview_thaw(**_thawed(visit, everything))
-    )
-
-
-def thaw(visit: Visit) -> Response:
-    """Thaw the namespace, or everything. Due occurrences are handled as chosen; waiting runs may be cancelled first."""
-    cancels = "cancel_pending" in visit.form
-    missed: Any = visit.form.get("missed") or None
-    everything = visit.form.get("everything") == "yes"
-    scope: dict[str, Any] = _thawed(visit, everything)
-    try:
-        done = visit.scheduler.thaw(missed=missed, cancel_pending=cancels, context=visit.context, **scope)
-    except RqschedError as error:
-        return visit.done(f"Not done: {error}", "/")
-    also = f" {done.fired} occurrences fire, {done.missed} are recorded as missed." if missed else ""
-    also += f" {done.cancelled} runs are cancelled." if cancels else ""
-    what = "Everything" if everything else f"The namespace {visit.namespace}"
-    return visit.done(f"{what} {'is thawed' if done.freeze else 'was not frozen'}.{also}", "/")
-
-
-def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
-    """Return the arguments that tell the scheduler what to thaw; raises ForbiddenError."""
-    if everything:
-        _require_all(visit)
-        return {"everything": True}
-    return {"namespace": visit.namespace}
-
-
-def confirm_delete_namespace(visit: Visit) -> Response:
-    """Ask whether to delete everything in the namespace. Show how much there is to delete."""
-    return visit.page("delete_namespace.html", found=visit.scheduler.namespaces.preview_delete(visit.namespace))
-
-
-def delete_namespace(visit: Visit) -> Response:
-    """Delete some thousand rows of the namespace, if its name was typed. Then ask again, until no rows are left."""
-    name, where = visit.namespace, "/namespace/delete"
-    if visit.form.get("confirm", "").strip() != name:
-        return visit.done(f"Not done: type {name}, the name of the namespace.", where)
-    try:
-        done = delete_some(visit.scheduler.runtime, name, visit.context, terminates="terminate" in visit.form)
-    except RqschedError as error:
-        return visit.done(f"Not done: {error}", where)
-    told = ", ".join(f"{count} {what}" for what, count in sorted(done.rows.items())) or "nothing"
-    if not done.is_over:
-        return visit.done(f"Deleted so far: {told}. There is more: repeat it.", where)
-    return visit.done(f"The namespace {name} is deleted: {told}.", "/audit")
-
-
-def _require_all(visit: Visit) -> None:
-    if not visit.sees_all:
-        raise ForbiddenError("this concerns every namespace, and you see only some; use a token of all of them.")
-
-
 def act_on_run(visit: Visit) -> Response:
     """Retry, cancel or terminate one run."""
     schedule, run = visit.run()
@@ -376,35 +255,3 @@ def named(name: str) -> Action:
     if name not in ACTIONS:
         raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(ACTIONS)}")
     return ACTIONS[name]
-
-
-def cancel_backfill(visit: Visit) -> Response:
-    """Stop a backfill, or cancel its waiting runs, as the form says. Runs that have started continue."""
-    uid = str(visit.request.path_params["uid"]).upper()
-    found = backfills.get_backfill(visit.scheduler.runtime, uid)
-    schedule = visit.read(lambda connection: schedule_queries.find(connection, found.schedule_uid))
-    if schedule is None or schedule.namespace != visit.namespace:
-        raise BackfillNotFoundError(uid)
-    path = f"/schedules/{schedule.schedule_id}"
-    if "waiting" in visit.form:
-        return visit.done(_cancel_waiting(visit, found), path)
-    ended = backfills.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
-    return visit.done(f"The backfill is {ended.status}; what it has started continues.", path)
-
-
-def _cancel_waiting(visit: Visit, found: backfills.Backfill) -> str:
-    """Cancel waiting runs of a backfill for a few seconds. Begin with the newest, because the oldest may start soon."""
-
-    def read(connection: Connection) -> Page[Run]:
-        schedule, uid = found.schedule_uid, found.uid
-        return run_queries.list_runs(connection, schedule, limit=_MOST_CANCELLED, statuses=WAITING, backfill_uid=uid)
-
-    waiting = visit.read(read)
-    cancelled, until = 0, time.monotonic() + _CANCEL_SECONDS
-    for run in waiting.items:
-        if time.monotonic() > until:
-            break
-        ended = RunHandle(visit.scheduler.runtime, run).cancel(visit.context.reason, context=visit.context)
-        cancelled += ended.status == RunStatus.CANCELLED
-    is_all = cancelled == len(waiting.items) and waiting.next_cursor is None
-    return f"{cancelled} runs are cancelled." + ("" if is_all else " More wait: repeat it for the next ones.")

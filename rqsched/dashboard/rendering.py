@@ -34,6 +34,7 @@ from rqsched.api.states import (
 )
 from rqsched.api.values import iso_utc, loads
 from rqsched.errors import error_line
+from rqsched.features.list import FOLDER as FEATURES
 from rqsched.types import AuditRecord, Freeze
 from rqsched.when.words import in_words, length_in_words, zone_in_words
 
@@ -283,7 +284,7 @@ def asset(name: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER / "templates"),
+        loader=FileSystemLoader([_FOLDER / "templates", FEATURES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -314,5 +315,5 @@ def _environment() -> Environment:
 
 
 def render(template: str, /, **values: Any) -> str:
-    """Render a template."""
+    """Render a template of the dashboard, such as `runs.html`, or of a feature, such as `limits/limit.html`."""
     return _environment().get_template(template).render(**values)

@@ -29,7 +29,7 @@ from rqsched.api.runs import RunOutline, Streak
 from rqsched.api.timeline import Columns
 from rqsched.api.values import is_uid
 from rqsched.dashboard import charts
-from rqsched.dashboard.actions import WAITING, offered
+from rqsched.dashboard.actions import offered
 from rqsched.dashboard.editor import overwritten_by
 from rqsched.dashboard.rendering import Omission, exact, gap_of, under_freezes
 from rqsched.dashboard.visit import Visit
@@ -39,6 +39,8 @@ from rqsched.types import Answer, AuditRecord, Freeze, Page, Run, Schedule
 from rqsched.when.spec import Spec
 from rqsched.when.steps import answered
 
+WAITING = ("pending", "buffered", "retrying")
+"""The statuses of a run whose next attempt has not begun."""
 RUNS = 20
 """How many runs the page shows."""
 EVENTS = 20

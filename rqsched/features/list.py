@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from rqsched.config import Settings
@@ -61,6 +62,8 @@ def tracer_of(settings: Settings) -> Tracer | None:
     return Tracing(settings.default_queue)
 
 
+FOLDER = Path(__file__).parent
+"""The folder of all features. The dashboard finds the template `limits/limit.html` in it."""
 _PARTS = {
     "http": (
         "features.quotas.http",
@@ -74,12 +77,20 @@ _PARTS = {
         "features.freeze.http",
         "features.calendars.http",
     ),
-    "page": ("features.bulk.page", "features.calendars.page", "features.limits.page"),
+    "page": (
+        "features.backfill.page",
+        "features.bulk.page",
+        "features.calendars.page",
+        "features.freeze.page",
+        "features.limits.page",
+        "features.namespaces.page",
+        "features.retry_on_request.page",
+    ),
 }
 
 
 def parts_of(surface: str) -> list[ModuleType]:
-    """Import the modules that features add to a surface: `http` has their routers, `page` their pages.
+    """Import the modules that features add to a surface: `http` has their routers, `page` the routes of their pages.
 
     Modules of commands are not included, because `rqsched.cli.app` has their names and imports each at its first use.
     """

@@ -6,18 +6,14 @@ import base64
 import hashlib
 import hmac
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from rqsched import Cron, Every, RetryPolicy, Spec
 from rqsched.dashboard import session
-from rqsched.features.backfill.chain import BackfillRange
 from rqsched.http import create_app
 from rqsched.http.ended_sessions import FRESH, EndedSessions
 from rqsched.kernel.decide.ids import new_uid
@@ -27,7 +23,6 @@ from rqsched.workflows import make_workflow
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, Env
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
-from tests.support.processes import wait_until
 from tests.support.servers import PostgresServer
 from tests.support.sql import NO_PATIENCE
 from tests.support.web import MakeWeb, Web
@@ -99,96 +94,6 @@ def test_an_action_that_the_state_refuses_says_why_and_changes_nothing(pages: Pa
     handle = pages.env.create("nightly")
     assert "Not done:" in pages.do("/schedules/nightly/do", action="resume")
     assert handle.refresh().version == 1
-
-
-def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
-    env = pages.env
-    handle = env.create("daily", spec=Cron("0 2 * * *"), overlap="allow_all")
-    env.advance(timedelta(days=2))
-    end = env.clock.now()
-    span = {"start": (end - 5 * DAY).isoformat(), "end": (end - 2 * DAY).isoformat()}
-    act = "/schedules/daily/do"
-    assert "3 would start, 0 had run before" in pages.send(act, action="backfill", dry_run="yes", **span).text
-    assert handle.runs().items == []
-    assert "3 started" in pages.do(act, action="backfill", **span)
-    assert len(handle.runs().items) == 3
-    assert "is not a time" in pages.send(act, action="backfill", start="x", end="y").text
-
-
-def test_several_schedules_are_changed_at_once_after_a_question_with_their_number(pages: Pages) -> None:
-    env = pages.env
-    handles = [env.create(f"job-{number}") for number in range(3)]
-    asked = pages.send("/bulk", action="pause", id=["job-0", "job-1", "gone"])
-    assert "Pause: 3 schedules?" in asked.text
-    assert {handle.refresh().status for handle in handles} == {"active"}
-    done = pages.do("/bulk", action="pause", id=["job-0", "job-1", "gone"], confirmed="yes", reason="quiet night")
-    assert "Pause: 2 of 3 done." in done
-    assert "gone" in done
-    assert [handle.refresh().status for handle in handles] == ["paused", "paused", "active"]
-    assert "Choose schedules first." in pages.do("/bulk", action="pause")
-
-
-def test_what_failed_today_is_retried_together_after_a_question_with_its_number(pages: Pages) -> None:
-    env = pages.env
-    run = env.fail_next(env.create("crm", retry=ONCE))
-    assert "Retry 1 run?" in pages.get("/retry-failed")
-    ended = present(run.ended_at)
-    since = {"since": (ended - HOUR).isoformat()}
-    assert "1 run retried." in pages.do("/retry-failed", **since, reason="the CRM is back")
-    env.work()
-    assert run.refresh().status == "succeeded"
-    assert "Retry 0 runs?" in pages.get("/retry-failed")
-
-
-def test_failed_runs_are_counted_since_the_instant_that_was_shown_also_where_clocks_repeat_an_hour(
-    pages: Pages,
-) -> None:
-    """01:45 comes twice in New York in that night, and the field has no offset."""
-    pages.env.clock.set(datetime(2026, 11, 2, 6, 45, tzinfo=UTC))
-    pages.cookies["rqsched_zone"] = "America%2FNew_York"
-    first = pages.get("/retry-failed")
-    assert "01 Nov 2026 01:45" in first
-    assert "EST</time>" in first
-    shown = re.findall(r'name="shown" value="([^"]+)"', first)[0]
-    typed = re.findall(r'name="since" required value="([^"]+)"', first)[0]
-    again = pages.get(f"/retry-failed?since={typed}&shown={shown}")
-    assert re.findall(r'name="shown" value="([^"]+)"', again) == [shown]
-    other = pages.get(f"/retry-failed?since=2026-11-01T03:45&shown={shown}")
-    assert 'value="2026-11-01T08:45:00' in other
-
-
-def test_what_was_asked_about_the_oldest_instant_is_done_minutes_later(pages: Pages) -> None:
-    env = pages.env
-    since = env.clock.now() - 30 * DAY
-    assert "Retry 0 runs?" in pages.get(f"/retry-failed?since={since:%Y-%m-%dT%H:%M}")
-    env.advance(5 * MINUTE)
-    assert "0 runs retried." in pages.do("/retry-failed", since=since.isoformat())
-
-
-def test_failed_runs_are_retried_since_an_instant_in_the_viewers_zone_and_of_one_schedule(pages: Pages) -> None:
-    env = pages.env
-    env.failing = True
-    early = env.run_next(env.create("early", retry=ONCE))
-    env.advance(2 * HOUR)
-    crm = env.run_next(env.create("crm", retry=ONCE))
-    late = env.run_next(env.create("late", retry=ONCE))
-    env.failing = False
-    pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
-    since = (env.clock.now() - HOUR).astimezone(ZoneInfo("Asia/Tokyo")).strftime("%Y-%m-%dT%H:%M")
-    assert "Retry 3 runs?" in pages.get("/retry-failed")
-    assert "Retry 2 runs?" in pages.get(f"/retry-failed?since={since}")
-    asked = pages.get(f"/retry-failed?since={since}&schedule=crm")
-    assert "Retry 1 run of crm?" in asked
-    assert f'value="{since}"' in asked
-    assert "1 run retried." in pages.do("/retry-failed", since=since, schedule="crm")
-    assert [one.refresh().status for one in (early, crm, late)] == ["failed", "pending", "failed"]
-    assert "1 run retried." in pages.do("/retry-failed", since=since)
-    assert [one.refresh().status for one in (early, crm, late)] == ["failed", "pending", "pending"]
-
-
-def test_retry_since_refuses_what_is_no_time_or_too_long_ago(pages: Pages) -> None:
-    for since in ("yesterday", "2020-01-01T00:00", "9999-12-31T23:59+00:00", "0001-01-01T00:00+14:00"):
-        pages.get("/retry-failed?" + urlencode({"since": since}), status=422)
 
 
 def test_one_failed_run_is_retried_from_its_page(pages: Pages) -> None:
@@ -577,47 +482,6 @@ def test_a_page_of_a_neighbouring_site_changes_nothing_with_a_session_either(gua
     answer = operator.send("/schedules/nightly/do", action="pause")
     assert answer.status_code == 403
     assert handle.refresh().status == "active"
-
-
-def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Pages) -> None:
-    env = pages.env
-    schedule = env.create("hourly", spec=Cron("0 * * * *"))
-    end = env.clock.now()
-    wanted = BackfillRange(end - timedelta(hours=600), end)
-    next(iter(schedule.backfill_in_chunks(wanted)))  # the process that did more of it is gone
-    shown = pages.get("/schedules/hourly")
-    assert '<progress max="100" value="8' in shown
-    assert "500 occurrences:" in shown
-    (path,) = re.findall(r'action="(/backfills/[^"]+/cancel)"', shown)
-    assert "The backfill is stopped" in pages.do(path, reason="the wrong month")
-    shown = pages.get("/schedules/hourly")
-    assert "<progress" not in shown
-    assert "by <bdi>local</bdi> (<bdi>dashboard</bdi>)" in shown
-    pages.do(path, reason="once more")  # one that has ended stays as it is
-    (event,) = [event for event in schedule.iter_history() if event.event_type == "BackfillStopped"]
-    context = event.payload.pop("command_context")
-    assert (context["principal"], context["source"], context["reason"]) == ("local", "dashboard", "the wrong month")
-    assert event.payload == {
-        "backfill_id": path.split("/")[2],
-        "start_at": "2025-12-21T12:00:00Z",
-        "end_at": "2026-01-15T12:00:00Z",
-        "stopped_at": "2026-01-15T12:00:00Z",
-        "attempted": 500,
-        "reason": "the wrong month",
-    }
-    assert pages.send("/backfills/01KAMVZZZZZZZZZZZZZZZZZZZZ/cancel").status_code == 404
-
-
-def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Pages) -> None:
-    env = pages.env
-    env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
-    start, end = (f"{env.clock.now() - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (600, 0))
-    assert "it continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
-    wait_until(
-        lambda: "600 runs</a>, of which 0 ended, 0 running, 600 waiting" in pages.get("/schedules/hourly"),
-        timeout=120,
-        what="the rest",
-    )
 
 
 def test_the_form_lists_every_option_and_changes_only_what_was_edited(pages: Pages) -> None:

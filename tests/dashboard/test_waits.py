@@ -1,4 +1,4 @@
-"""Each run that waits says for what in one line, and the list of runs is filtered by it; limits have pages."""
+"""Each run that waits says for what in one line, and the list of runs is filtered by it."""
 
 from __future__ import annotations
 
@@ -68,40 +68,3 @@ def test_whether_a_worker_is_alive_is_not_known_without_redis(make_web: MakeWeb,
     pages.env.create("letters").trigger()
     own_valkey.kill()
     assert waits(pages.get("/runs"))["letters"] == "waits for a worker on default; whether one is alive is not known"
-
-
-@pytest.mark.every_database
-def test_limits_have_a_page_each_with_their_line_and_their_schedules(any_pages: Pages) -> None:
-    env = any_pages.env
-    env.create("idle", limit="quiet", limit_running=3)
-    handle = env.create("letters", limit="vendor", limit_running=1, overlap="allow_all")
-    runs = [present(handle.trigger().run) for _ in range(3)]
-    env.claim(runs[0])
-    listed = any_pages.get("/limits")
-    assert 'href="/limits/quiet">quiet</a>' in listed
-    assert 'href="/limits/vendor">vendor</a>' in listed
-    shown = any_pages.get("/limits/vendor")
-    (line,) = re.findall(r'data-live="line".*?</section>', shown, re.DOTALL)
-    assert re.findall(r'class="count">(\d+)</span>.*?/runs/(\w+)', line) == [("1", runs[1].uid), ("2", runs[2].uid)]
-    (running,) = re.findall(r'data-live="running".*?</section>', shown, re.DOTALL)
-    assert runs[0].uid in running
-    assert 'href="/schedules/letters">letters</a>' in shown
-    assert "No run waits." in any_pages.get("/limits/quiet")
-    any_pages.get("/limits/nothing", status=404)
-    env.create("odd", limit="shop:eu/1?#%", limit_running=1)
-    (where,) = re.findall(r'href="(/limits/shop[^"]*)"', any_pages.get("/schedules/odd"))
-    assert "<h1>Limit shop:eu/1?#%</h1>" in any_pages.get(where)
-    assert "Of shop:eu/1?#% 2 may run at once." in any_pages.do("/limits", name="shop:eu/1?#%", number="2")
-    for path in ("/schedules/letters", f"/runs/{runs[1].uid}"):
-        assert 'href="/limits/vendor">vendor</a>' in any_pages.get(path)
-    assert "/limits" in any_pages.get("/find?q=limits")
-    assert 'href="/limits/quiet"' not in any_pages.get("/system"), "only groups with open runs are on that page"
-
-
-def test_pages_of_limits_go_on(pages: Pages) -> None:
-    for number in range(101):
-        pages.env.create(f"job-{number}", limit=f"group-{number:03}", limit_running=1)
-    first = pages.get("/limits")
-    assert "group-100" not in first
-    following = re.findall(r'rel="next" href="([^"]*)"', first)[0].replace("&amp;", "&")
-    assert "group-100" in pages.get(following)

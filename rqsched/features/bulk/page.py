@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.responses import Response
 
 from rqsched.dashboard import actions
 from rqsched.dashboard.actions import Action, offered_for_several
+from rqsched.dashboard.frame import form
 from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
-from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
@@ -120,7 +120,7 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     so_far = json.dumps([counts, skipped[:_SKIPPED]])
     following = {**kept, **choices, "all": "yes", "cursor": progress.next_cursor or "", "so_far": so_far}
     return visit.page(
-        "bulk.html", progress=progress, action=action, question=f"{action.label}: {_schedules(progress.matched)}",
+        "bulk/bulk.html", progress=progress, action=action, question=f"{action.label}: {_schedules(progress.matched)}",
         about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
         following=following, back=visit.url("/schedules", **kept),
     )  # fmt: skip
@@ -168,6 +168,5 @@ def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
     return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])
 
 
-PAGES: dict[str, Callable[[Visit], Response]] = {}
-FORMS = {"/bulk": (ask, Role.OPERATE)}
-"""The addresses that the dashboard serves."""
+ROUTES = (form("/bulk", ask),)
+"""The addresses of these pages in the dashboard."""

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import CalendarNotFoundError, InvalidInputError, RqschedError
@@ -39,7 +40,7 @@ def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
     of = visit.scheduler.calendars
     found = [(one, len(_users(visit, one))) for one in of.list(namespace=visit.namespace)]
     status = 422 if problem else 200
-    return visit.page("calendars.html", status, found=found, problem=problem, values=visit.form)
+    return visit.page("calendars/calendars.html", status, found=found, problem=problem, values=visit.form)
 
 
 def show(visit: Visit) -> Response:
@@ -55,7 +56,7 @@ def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> 
     told = visit.scheduler.calendars.history(found)
     history = [one | {"at": datetime.fromisoformat(one["at"])} for one in told]
     return visit.page(
-        "calendar.html", 422 if problem else 200, calendar=found, year=year, months=_months(found, year),
+        "calendars/calendar.html", 422 if problem else 200, calendar=found, year=year, months=_months(found, year),
         users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
         history=history, may_change=_may_change(visit, found), problem=problem,
         values=visit.form, text="\n".join(found.exclude), month_names=months.month_abbr,
@@ -149,6 +150,10 @@ def _revision(visit: Visit) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-PAGES = {"/calendars": show_all, "/calendars/{name}": show}
-FORMS = {"/calendars": (change, Role.ADMIN), "/calendars/{name}/delete": (delete, Role.ADMIN)}
-"""The addresses that the dashboard serves."""
+ROUTES = (
+    page("/calendars", show_all),
+    page("/calendars/{name}", show),
+    form("/calendars", change, Role.ADMIN),
+    form("/calendars/{name}/delete", delete, Role.ADMIN),
+)
+"""The addresses of these pages in the dashboard."""

@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.system import shown_limit
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import LimitNotFoundError, RqschedError
 from rqsched.features.limits import store
 from rqsched.features.limits.decide import Bounds
-from rqsched.http.auth import Role
 from rqsched.kernel.decide.limit_options import key_of
 from rqsched.kernel.decide.results import LimitDescription
 from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
@@ -26,9 +26,9 @@ _MOST_SCHEDULES = 50
 def show_all(visit: Visit) -> Response:
     """Show a page of the namespace's groups, sorted by name."""
     cursor = unbind_cursor(visit.query("after") or None, "page of limits", visit.namespace)
-    page = visit.read(lambda connection: store.page(connection, visit.namespace, cursor, _PAGE, visit.now))
-    following = bind_cursor(page.next_cursor, "page of limits", visit.namespace)
-    return visit.page("limits.html", groups=[shown_limit(one) for one in page.items], following=following)
+    found = visit.read(lambda connection: store.page(connection, visit.namespace, cursor, _PAGE, visit.now))
+    following = bind_cursor(found.next_cursor, "page of limits", visit.namespace)
+    return visit.page("limits/limits.html", groups=[shown_limit(one) for one in found.items], following=following)
 
 
 def show(visit: Visit) -> Response:
@@ -44,7 +44,7 @@ def show(visit: Visit) -> Response:
     found, members = visit.read(read)
     if not found:
         raise LimitNotFoundError(visit.namespace, name)
-    return visit.page("limit.html", one=shown_limit(found[0]), members=members)
+    return visit.page("limits/limit.html", one=shown_limit(found[0]), members=members)
 
 
 def set_limit(visit: Visit) -> Response:
@@ -64,6 +64,5 @@ def set_limit(visit: Visit) -> Response:
     )
 
 
-PAGES = {"/limits": show_all, "/limits/{name:path}": show}
-FORMS = {"/limits": (set_limit, Role.OPERATE)}
-"""The addresses that the dashboard serves."""
+ROUTES = (page("/limits", show_all), page("/limits/{name:path}", show), form("/limits", set_limit))
+"""The addresses of these pages in the dashboard."""

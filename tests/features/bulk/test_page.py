@@ -260,17 +260,14 @@ def test_hostile_fields_are_refused_before_anything_is_done_and_shown_as_text(an
     assert env.scheduler.get("job-000").status == "active"
 
 
-def test_backfill_that_is_counted_or_refused_keeps_its_form(pages: Pages) -> None:
-    pages.env.create("daily")
-    typed = {"start": "2026-01-01T02:00", "end": "2026-01-03T02:00", "reason": "the <rest>", "overlap": "allow_all"}
-    for fields, status, said in (
-        ({**typed, "dry_run": "yes"}, 200, "had run before. Nothing was started."),
-        ({**typed, "end": "2025-01-01T00:00"}, 422, "Not done: "),
-        ({**typed, "start": "tomorrow"}, 422, "is not a time"),
-    ):
-        answer = pages.send("/schedules/daily/do", action="backfill", **fields)
-        assert (answer.status_code, said in answer.text) == (status, True)
-        assert f'name="start" required value="{fields["start"]}"' in answer.text
-        assert f'name="end" required value="{fields["end"]}"' in answer.text
-        assert 'value="the &lt;rest&gt;"' in answer.text
-        assert "<option selected>allow_all</option>" in answer.text
+def test_several_schedules_are_changed_at_once_after_a_question_with_their_number(pages: Pages) -> None:
+    env = pages.env
+    handles = [env.create(f"job-{number}") for number in range(3)]
+    asked = pages.send("/bulk", action="pause", id=["job-0", "job-1", "gone"])
+    assert "Pause: 3 schedules?" in asked.text
+    assert {handle.refresh().status for handle in handles} == {"active"}
+    done = pages.do("/bulk", action="pause", id=["job-0", "job-1", "gone"], confirmed="yes", reason="quiet night")
+    assert "Pause: 2 of 3 done." in done
+    assert "gone" in done
+    assert [handle.refresh().status for handle in handles] == ["paused", "paused", "active"]
+    assert "Choose schedules first." in pages.do("/bulk", action="pause")

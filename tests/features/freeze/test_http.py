@@ -1,20 +1,17 @@
-"""Freeze and thaw over HTTP, by its client, and on the pages: roles, refusals and texts."""
+"""Freeze and thaw over HTTP and by its client: roles, refusals and texts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 
 import pytest
 
 from rqsched import CommandContext
-from rqsched.errors import ConflictError, FrozenError, InvalidIdError
-from rqsched.kernel.store import metadata
+from rqsched.errors import FrozenError
 from rqsched.types import DueSchedule, Thawed
 from tests.support.client import asynchronous, client_of
-from tests.support.env import MINUTE, statuses
-from tests.support.pages import Pages
+from tests.support.env import MINUTE
 from tests.support.web import MINUTELY, MakeWeb, Web, at, one_token, problem
 
 FREEZE, THAW, FROZEN = "/api/v1/freeze/", "/api/v1/thaw/", "/api/v1/frozen/"
@@ -95,28 +92,6 @@ def test_the_client_freezes_and_thaws_everything_as_the_scheduler_does(web: Web)
     assert (over.reason, over.since, over.thawed_at) == ("restore", freeze.since, web.env.clock.now())
 
 
-def test_every_page_says_that_everything_is_frozen_and_one_button_thaws(make_web: MakeWeb) -> None:
-    pages = Pages(make_web())
-    schedule = pages.env.create()
-    assert "Everything is frozen" not in pages.get("/schedules")
-    pages.env.scheduler.freeze("restoring <last> night's backup", everything=True)
-    for path in ("/", "/schedules", "/system"):
-        assert "restoring &lt;last&gt; night" in pages.get(path)
-    assert "Not done: everything is frozen" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
-    pages.env.advance(3 * MINUTE)
-    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw?everything=yes")
-
-    told = pages.do("/thaw", everything="yes", missed="none", reason="the night is back")
-
-    assert "Everything is thawed. 0 occurrences fire, 3 are recorded as missed." in told
-    assert "Nothing begins" not in told
-    assert statuses(schedule) == []
-    assert "everything was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
-    audit = pages.get("/audit")
-    assert "restoring &lt;last&gt; night" in audit
-    assert "the night is back" in audit
-
-
 def test_while_a_namespace_is_frozen_what_is_started_by_hand_there_is_409_and_alarms_are_silent(web: Web) -> None:
     web.create()
     web.post("/api/v1/schedules/", {**MINUTELY, "schedule_id": "other"}, headers={"X-Namespace": "tenant"})
@@ -189,97 +164,3 @@ def test_the_client_freezes_and_thaws_as_the_scheduler_does(web: Web) -> None:
     assert (done.freeze.reason, replace(done, freeze=None)) == ("it moves", Thawed(None, 1, 1, 0, 1))
     assert client.frozen() == []
     assert [one.reason for one in client.freezes()] == ["it moves"]
-
-
-def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(make_web: MakeWeb) -> None:
-    pages = Pages(make_web())
-    schedule = pages.env.create()
-    assert "Freeze the namespace default?" in pages.get("/freeze")
-    assert 'href="/freeze"' in pages.get("/system")
-    assert "The namespace default is frozen." in pages.do("/freeze", reason="the <last> server moves")
-    for path in ("/", "/schedules", "/system"):
-        assert "the &lt;last&gt; server moves" in pages.get(path)
-    assert "Nothing begins" not in pages.get("/schedules?namespace=tenant")
-    assert "Not done: namespace" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
-    pages.env.advance(3 * MINUTE)
-    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw")
-    assert ">late</span>" in pages.get("/")
-
-    told = pages.do("/thaw", missed="none", reason="it has moved")
-
-    assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
-    assert "Nothing begins" not in told
-    assert statuses(schedule) == []
-    assert "the namespace default was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
-    audit = pages.get("/audit")
-    assert "the &lt;last&gt; server moves" in audit
-    assert "it has moved" in audit
-
-
-NAMESPACE = "/api/v1/namespace/"
-
-
-def test_a_frozen_namespace_is_deleted_by_an_admin_who_says_its_name(make_web: MakeWeb) -> None:
-    tokens = [
-        {"name": "boss", "role": "admin", "namespaces": ["tenant"], "token": "boss-secret-0123456789"},
-        {"name": "op", "role": "operate", "namespaces": ["tenant"], "token": "op-secret-0123456789"},
-    ]
-    web = make_web(tokens=json.dumps(tokens))
-    env = web.env
-    env.create(namespace="tenant")
-    env.create()
-    boss, operator = web.acting_as("boss-secret-0123456789"), web.acting_as("op-secret-0123456789")
-    for call in (operator.get(NAMESPACE), operator("DELETE", f"{NAMESPACE}?confirm=tenant")):
-        problem(call, 403, "forbidden")
-    assert boss.get(NAMESPACE).json()["rows"]["schedules"] == 1
-    problem(boss("DELETE", f"{NAMESPACE}?confirm=tenant"), 409, "conflict")
-    env.scheduler.freeze(namespace="tenant")
-    problem(boss("DELETE", NAMESPACE), 422, "invalid_input")
-    problem(boss("DELETE", f"{NAMESPACE}?confirm=default"), 422, "invalid_input")
-    problem(boss("DELETE", f"{NAMESPACE}?confirm=default&namespace=default"), 404, "namespace_not_found")
-
-    done = boss("DELETE", f"{NAMESPACE}?confirm=tenant&reason=it+leaves").json()
-
-    assert (done["is_over"], done["rows"]["schedules"]) == (True, 1)
-    assert env.scheduler.list(namespace="tenant").items == []
-    assert len(env.scheduler.list().items) == 1
-    (line,) = env.runtime.database.read(lambda c: metadata.find_altered(c, "tenant"))
-    assert (line.by, line.reason, line.source) == ("boss", "it leaves", "http")
-
-
-def test_both_clients_delete_a_namespace(web: Web) -> None:
-    for name in ("one", "default"):
-        web.env.create(namespace=name)
-        web.env.scheduler.freeze(namespace=name)
-    client = client_of(web)
-    assert client.namespaces.preview_delete("one").rows["schedules"] == 1
-    with pytest.raises(InvalidIdError):
-        client.namespaces.delete("*")
-    done = client.namespaces.delete("one", "it leaves")
-    assert (done.namespace, done.is_over, done.rows["schedules"]) == ("one", True, 1)
-    with pytest.raises(ConflictError, match="not frozen"):
-        client.namespaces.delete("one")
-
-    async def delete() -> None:
-        async with asynchronous(web) as other:
-            assert (await other.namespaces.preview_delete("default")).is_frozen
-            assert (await other.namespaces.delete("default")).is_over
-
-    asyncio.run(delete())
-
-
-def test_a_page_deletes_the_namespace_whose_name_is_typed(make_web: MakeWeb) -> None:
-    pages = Pages(make_web())
-    env = pages.env
-    env.create()
-    assert "It is not frozen" in pages.get("/namespace/delete")
-    env.scheduler.freeze()
-    assert 'href="/namespace/delete"' in pages.get("/system")
-    page = pages.get("/namespace/delete")
-    assert "1 schedules" in page
-    assert "Not done: type default" in pages.do("/namespace/delete", confirm="defaul")
-    assert len(env.scheduler.list().items) == 1
-    told = pages.do("/namespace/delete", confirm="default", reason="it leaves")
-    assert "The namespace default is deleted: " in told
-    assert "it leaves" in told
-    assert env.scheduler.list().items == []

@@ -1,4 +1,4 @@
-"""Limits over HTTP, its client, the pages and the metrics; `why` and doctor say who waits for a place."""
+"""Limits over HTTP, its client and the metrics; `why` and doctor say who waits for a place."""
 
 from __future__ import annotations
 
@@ -128,37 +128,6 @@ def test_client_does_as_the_scheduler_does(web: Web) -> None:
             return [one.number async for one in far.limits.iter()]
 
     assert asyncio.run(read()) == [4]
-
-
-def test_pages_say_who_waits_and_one_form_changes_the_number(make_web: MakeWeb) -> None:
-    pages = Pages(make_web())
-    fill(pages.env)
-    assert "shop:eu/1" in pages.get("/system")
-    run = newest(pages.env.scheduler.get("c"))
-    told = pages.get(f"/runs/{run.uid}")
-    assert "in line of limit shop:eu/1: 0 of 1 running and 1 about to start, it is number 2 in line" in told
-
-    assert "Of shop:eu/1 3 may run at once." in pages.do("/limits", name="shop:eu/1", number="3")
-
-    assert "in line of limit" not in pages.get(f"/runs/{run.uid}")
-    assert "Not done: number" in pages.do("/limits", name="shop:eu/1", number="x")
-    assert "Not done: no group" in pages.do("/limits", name="<b>", number="1")
-
-
-def test_pages_show_rates_and_one_form_changes_them(make_web: MakeWeb) -> None:
-    pages = Pages(make_web())
-    fill(pages.env, limit_running=None, limit_rate="1/min")
-    pages.env.work()
-    shown = pages.get("/system")
-    assert ('value="1/min"' in shown, "in the last minute" in shown) == (True, True)
-    run = newest(pages.env.scheduler.get("c"))
-    told = "in line of limit shop:eu/1: 0 running, 1 of 1 starts in the last minute, the next place on "
-    assert f"{told}Thu 15 Jan 2026 13:01:03 UTC, it is number 2 in line" in pages.get(f"/runs/{run.uid}")
-
-    changed = pages.do("/limits", name="shop:eu/1", number="4", rate="2/min")
-    assert "Of shop:eu/1 4 may run at once and 2 may start in any minute." in changed
-    assert "Of shop:eu/1 4 may run at once." in pages.do("/limits", name="shop:eu/1", number="4", rate=" ")
-    assert "Not done: rate" in pages.do("/limits", name="shop:eu/1", number="4", rate="x")
 
 
 def test_rate_is_read_and_changed_over_http_and_its_client(web: Web) -> None:

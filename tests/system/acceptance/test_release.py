@@ -55,11 +55,14 @@ def test_package_installs_into_a_clean_venv_and_works(pattern: str, packages: Pa
 
 def test_wheel_holds_the_package_alone_and_the_sdist_its_tests_and_docs(packages: Path) -> None:
     (wheel,), (sdist,) = packages.glob("*.whl"), packages.glob("*.tar.gz")
-    in_wheel = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    in_wheel = zipfile.ZipFile(wheel).namelist()
     with tarfile.open(sdist) as archive:
         in_sdist = {name.split("/")[1] for name in archive.getnames()}
+    package = [path for path in (REPOSITORY / "rqsched").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 
-    assert in_wheel == {"rqsched", f"rqsched-{PYPROJECT['project']['version']}.dist-info"}
+    folders = {name.partition("/")[0] for name in in_wheel}
+    assert folders == {"rqsched", f"rqsched-{PYPROJECT['project']['version']}.dist-info"}
+    assert {str(path.relative_to(REPOSITORY)) for path in package} - {*in_wheel} == set(), "also templates of features"
     assert {"rqsched", "tests", "docs", "examples", "pyproject.toml", "LICENSE", "README.md"} <= in_sdist
 
 

@@ -1,0 +1,197 @@
+"""The frame around each page of the dashboard: authentication, roles, forms, errors, and the stream of changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from rqsched.api.database import DatabaseError
+from rqsched.api.events import SETTLING, FoundEvent
+from rqsched.api.options import require_id
+from rqsched.dashboard import session
+from rqsched.dashboard.rendering import html, render
+from rqsched.dashboard.visit import Visit
+from rqsched.errors import (
+    DatabaseUnavailableError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    RqschedError,
+    WorkCancelledError,
+)
+from rqsched.http.auth import Principal, Role
+from rqsched.http.dependencies import wiring_of
+from rqsched.http.errors import (
+    HttpError,
+    MalformedError,
+    RateLimitedError,
+    TooManyHeavyReadsError,
+    TooManyStreamsError,
+    UnauthorizedError,
+    problem_of,
+)
+from rqsched.http.event_feed import Reader
+from rqsched.http.event_stream import NamespaceCursor, open_stream
+from rqsched.http.middleware import tag_of
+
+_log = logging.getLogger(__name__)
+_MOST_FIELDS = 2_000
+_PATIENCE = 3.0
+"""Seconds that a heavy page waits for another heavy page of the same viewer. Browsers may open several at once."""
+_NOBODY = Principal("nobody", Role.READ, frozenset())
+T = TypeVar("T")
+Handler = Callable[[Visit], Response]
+
+
+def page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
+    """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission."""
+
+    async def serve(request: Request) -> Response:
+        try:
+            fields = await _fields(request)
+        except RqschedError as error:
+            return _error(request, None, error)
+        if not is_heavy and not any(name == "dry_run" for name, _ in fields):
+            return await run_in_threadpool(_serve, request, fields, handler, role)
+        # Find the viewer in a thread first. Then wait for the admission without a thread.
+        visit = await run_in_threadpool(_serve, request, fields, _same, role)
+        if isinstance(visit, Response):
+            return visit
+        try:
+            async with wiring_of(request).heavy_reads.admit(request, visit.principal.name, patience=_PATIENCE):
+                return await run_in_threadpool(_show, request, visit, handler)
+        except TooManyHeavyReadsError as error:
+            response = _error(request, visit, error)
+            response.headers["Refresh"] = response.headers["Retry-After"]  # the browser reloads the page by itself
+            return response
+
+    return Route(path, serve, methods=[method], include_in_schema=False)
+
+
+def _same(visit: Visit) -> Visit:
+    return visit
+
+
+def _show(request: Request, visit: Visit, handler: Handler) -> Response:
+    try:
+        return handler(visit)
+    except Exception as error:  # noqa: BLE001 - as in `_serve`
+        return _error(request, visit, error)
+
+
+def form(path: str, handler: Handler, role: Role = Role.OPERATE) -> Route:
+    """Return the route to which a form is sent."""
+    return page(path, handler, role, "POST")
+
+
+def public(path: str, handler: Callable[[Request, Mapping[str, str]], Response], method: str = "POST") -> Route:
+    """Return the route of a page that needs no principal."""
+
+    async def serve(request: Request) -> Response:
+        try:
+            fields = dict(await _fields(request))
+            return await run_in_threadpool(handler, request, fields)
+        except Exception as error:  # noqa: BLE001 - as in `_serve`
+            return _error(request, None, error)
+
+    return Route(path, serve, methods=[method], include_in_schema=False)
+
+
+async def stream(request: Request) -> Response:
+    """Return the stream of events of the viewer's namespace. It begins at the time when the page was read."""
+    try:
+        visit = await run_in_threadpool(_visit, request, [])
+        cursor = NamespaceCursor(visit.namespace, _since(visit))
+        reader = Reader(visit.namespace, visit.now, may_read=session.lasting(request, visit.now))
+        return await open_stream(wiring_of(request).feed, reader, cursor, is_new=False, fields=_least)
+    except (UnauthorizedError, RateLimitedError, TooManyStreamsError, DatabaseUnavailableError, DatabaseError):
+        return Response(status_code=204)  # no stream now; a browser would log any other status as an error
+    except RqschedError as error:
+        return _error(request, None, error)
+
+
+def _since(visit: Visit) -> datetime:
+    """Return the instant from which events are sent. It is at most `SETTLING` ago, because old pages are reloaded."""
+    text = visit.query("since")
+    try:
+        at = datetime.fromisoformat(text) if text else visit.now
+    except ValueError:
+        raise InvalidInputError("since", f"{text[:64]!r} is not a time; load the page again") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return min(max(at, visit.now - SETTLING), visit.now)
+
+
+def _least(event: FoundEvent, id_: str) -> dict[str, Any]:
+    """Return only the schedule and the type of an event, because the page reads the details itself."""
+    return {"id": id_, "schedule_id": event.schedule_id, "event_type": event.record.event_type}
+
+
+def _serve(request: Request, fields: list[tuple[str, str]], handler: Callable[[Visit], T], role: Role) -> T | Response:
+    visit: Visit | None = None
+    try:
+        visit = _visit(request, fields)
+        if request.method == "POST":
+            session.require_csrf(request, visit.form.get("csrf", ""))
+        visit.require(role)
+        return handler(visit)
+    except UnauthorizedError:
+        to = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/login?to={to}", 303)
+    except Exception as error:  # noqa: BLE001 - the boundary of a page: a browser shows no JSON
+        return _error(request, visit, error)
+
+
+def _visit(request: Request, fields: list[tuple[str, str]]) -> Visit:
+    wiring = wiring_of(request)
+    scheduler, form = wiring.scheduler, dict(fields)
+    now = scheduler.runtime.now()
+    principal = session.principal_of(request, now)
+    wiring.buckets.take(principal.name)
+    wanted = form.get("namespace") or request.query_params.get("namespace")
+    namespace = _namespace(principal, wanted, scheduler.settings.namespace)
+    chosen = tuple(value for name, value in fields if name == "id")
+    return Visit(request, scheduler, principal, namespace, tag_of(request).request_id, now, form, chosen)
+
+
+def _namespace(principal: Principal, wanted: str | None, default: str) -> str:
+    if wanted is None and not principal.sees(default):
+        wanted = min(principal.namespaces or {default})
+    namespace = require_id(wanted or default, "namespace")
+    if not principal.sees(namespace):
+        raise NamespaceNotFoundError(namespace)
+    return namespace
+
+
+async def _fields(request: Request) -> list[tuple[str, str]]:
+    """Read the fields of a form. If no form was sent, return none."""
+    if request.method != "POST":
+        return []
+    try:
+        text = (await request.body()).decode()
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise MalformedError("the form cannot be read; load the page again.") from None
+
+
+def _error(request: Request, visit: Visit | None, error: BaseException) -> Response:
+    """Render an error as a page that says what to do."""
+    problem = problem_of(error)
+    if problem.status >= 500 and not isinstance(error, (HttpError, WorkCancelledError)):
+        _log.error(
+            "page %s failed: %s", request.url.path, type(error).__name__,
+            exc_info=error if problem.status == 500 else None, extra={"action": "page_failed"},
+        )  # fmt: skip
+    scheduler, id_ = wiring_of(request).scheduler, tag_of(request).request_id
+    shown = visit or Visit(request, scheduler, _NOBODY, scheduler.settings.namespace, id_, scheduler.runtime.now())
+    text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
+    response = html(request, text, problem.status)
+    for name, value in problem.headers.items():
+        response.headers.setdefault(name, value)
+    return response
