@@ -219,7 +219,7 @@ async def pause_schedule(workflow: WorkflowLike, *, schedule_name: str, namespac
 
 
 async def resume_schedule(workflow: WorkflowLike, *, schedule_name: str, namespace: str | None = None) -> bool:
-    """Fire again, and at once if fires were missed. Return False if there is no such schedule or it has ended."""
+    """Fire again, at once if fires were missed. Return False if there is no such schedule or it has ended."""
     return await run(_switch, _named(workflow, schedule_name, namespace), Status.ACTIVE)
 
 

@@ -492,7 +492,7 @@ class BackfillProgress:
     overlap: str | None
     """The overlap policy that was given for the backfill; None means the policy of the schedule."""
     rerun: str | None
-    """Which occurrences that had a run are run again: `failed` or `all`; None means no such occurrence."""
+    """The occurrences with a run that are run again: `failed` or `all`; None means none of them."""
     bound: int
     """The most occurrences that the range may have."""
     attempted: int

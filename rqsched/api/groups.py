@@ -31,7 +31,7 @@ def _itself(owner: object) -> object:
 
 
 class Grouped(Generic[G]):
-    """An attribute that is a group; on the class, the class of the group: `Scheduler.limits.set` is a function."""
+    """An attribute that is a group. Read from the class, it is the group's class, so `Scheduler.limits.set` works."""
 
     def __init__(self, kind: type[G], basis: Callable[[Any], object] = _itself) -> None:
         """`basis` returns the argument for the group's class; by default, the scheduler or client itself."""

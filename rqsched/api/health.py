@@ -72,7 +72,7 @@ _TOLD = NAMED + 1
 _DEEP = 1_000
 """The most waiting links; if there are more, the workers do not keep up."""
 _MOST, _MOST_WAITING = 1_000, 5_000
-"""How many schedules or blocked runs, and how many waiting runs and targets, are counted at most."""
+"""The most schedules or blocked runs, and the most waiting runs and targets, that are counted."""
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _ENDS_SOON = timedelta(days=90)
@@ -80,7 +80,7 @@ _ENDS_SOON = timedelta(days=90)
 _NEARLY_FULL = 0.9
 """A quota, or Redis's memory, is a warning when this share of it is used."""
 _GOES_ON = timedelta(minutes=5)
-"""How long it counts that two databases were found to write to one Redis. While they do, each pass finds it again."""
+"""How long a finding that two databases write to one Redis is valid. While they do, each pass renews the finding."""
 _MIB = 1024 * 1024
 _FOLLOWED_WITHIN = timedelta(minutes=1)
 """If a downstream run has not started this long after the end of the upstream run, that is a problem."""
@@ -375,7 +375,7 @@ def _ownership(scope: _Scope) -> Finding:
 
 
 def _server(runtime: Runtime) -> Finding:
-    """Compare the server of the database with the recorded server. A copy has the same database id."""
+    """Compare the database's server with the recorded server, because a copy has the same database id."""
     standing, mine = runtime.ownership.standing(), str(runtime.database.identity or "")
     if standing.outcome in MAY_GO_ON:
         return Finding(Level.OK, "the control queue belongs to this database")
@@ -814,7 +814,7 @@ def _when(at: datetime | None) -> str:
 
 @_check("after", "schema", "Create what it comes after again, or `rqsched update ID` with other times.")
 def _after(scope: _Scope) -> Finding:
-    """Look for schedules whose upstream is missing, or whose upstream's run has ended and started no run here."""
+    """Look for schedules whose upstream is missing, and for ends of upstream runs that no run has followed."""
     before, freezes = scope.runtime.now() - _FOLLOWED_WITHIN, scope.runtime.freezes
     owed = scope.read(lambda connection: upstream_ends.late(connection, scope.namespace, before, _MOST))
     late = {} if freezes.is_all_frozen else {one: error for one, error in owed if one.namespace not in freezes.frozen}

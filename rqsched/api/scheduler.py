@@ -238,7 +238,7 @@ class Scheduler(Freezing, Syncing, Declaring):
             missed: What happens to occurrences whose time has passed: `fire_once` (default), `skip` or `all`; see
                 MissedPolicy.
             missed_limit: The most occurrences that one fire starts under `missed="all"`; default 100.
-            fire_within: An occurrence that is later than this after its time is not fired; default no limit, 60 s under
+            fire_within: An occurrence that is late by more than this is not fired; default no limit, 60 s under
                 `missed="skip"`.
             start_within: Such as `30m`: an attempt that has not started within this time after it was queued ends as
                 expired.
@@ -342,7 +342,10 @@ class Scheduler(Freezing, Syncing, Declaring):
         connection: ConnectionLike | None = None,
         session: SessionLike | None = None,
     ) -> ScheduleHandle:
-        """Find a schedule that is not deleted, also one of your own open transaction; raises ScheduleNotFoundError."""
+        """Find a schedule that is not deleted; raises ScheduleNotFoundError.
+
+        With `connection` or `session`, read it in your own transaction, which may have created it.
+        """
         within = caller_transaction(connection, session)
         return self._found(changes.find_named, schedule_id, namespace, within)
 

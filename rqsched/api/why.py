@@ -159,7 +159,7 @@ class _Question:
         return text if gaps else ""
 
     def after_pause(self) -> Why | None:
-        """Answer for the instant if the schedule's pause will have ended by itself until then; else return None."""
+        """If the schedule's pause will have ended by itself at the instant, answer for it; else return None."""
         until = self.schedule.resume_at
         if until is None or self.end <= max(until, self.now):
             return None

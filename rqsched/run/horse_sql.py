@@ -1,5 +1,4 @@
-"""A worker writes to SQL for its work horse (RQ's process for a job), so that the horse of a short run needs no
-connection.
+"""A worker writes to SQL for its work horse (RQ's process for a job), so a short run needs no connection of its own.
 
 The horse sends the worker two requests over a pair of sockets: to claim its run, and to record the run's success. The
 horse itself does everything else: heartbeats, failures, queries of the workflow, and writes that the worker does not

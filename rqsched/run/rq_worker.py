@@ -61,7 +61,7 @@ _REVIVE_SECONDS = 15.0
 
 
 class _GuardedJob(Job):
-    """A mixin for the class of a job until the job's function begins. It ends the processes that the function forks."""
+    """A mixin for a job's class until the job's function begins. Processes that the function forks end with it."""
 
     @property
     def func(self) -> Any:
@@ -78,8 +78,7 @@ class _GuardedJob(Job):
 def _guarded(job: Job) -> Iterator[None]:
     """Guard the function of a job against forks, and delete a job of ours in the pipeline that records its end.
 
-    RQ itself, before it deletes a succeeded job, reads the job's status and each of its executions in eight round
-    trips.
+    Without this, RQ would read the job's status and each of its executions before the deletion, in eight round trips.
     """
     own_class: type[Job] = type(job)
     job.__class__ = type(own_class.__name__, (_GuardedJob, own_class), {})

@@ -33,7 +33,7 @@ _STOP_SECONDS = 1.0
 """How long a process may take to stop. A process that waits for a disk takes long."""
 _LOOK_SECONDS = 0.001
 _TEST_SECONDS = 10.0
-"""How long it counts that a fork of the supervisor has reached the servers. Forks ask up to four times in this time."""
+"""How long a fork's successful test of the servers is valid. Up to four tests are made in this time."""
 DAMAGED = 5
 """The exit status that stands for damage, so that each restart of a damaged runner is delayed longer."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode

@@ -2,8 +2,8 @@
 
 RQ writes the options of its connection into the source code that the horse executes. A pool behind Sentinels has no
 address in its options, and RQ 2.6 loses the options of TLS and UNIX sockets. So RQ gets a client whose only option is
-written as an expression, which opens a pool of the same URL. A client with a plain address keeps its options, except
-one whose text is not valid source (RQ 3 leaves that option out itself).
+written as an expression, which opens a pool of the same URL. A client with a plain address keeps its options, except an
+option whose text is not valid source (RQ 3 leaves that option out itself).
 """
 
 from __future__ import annotations

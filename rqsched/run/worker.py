@@ -63,7 +63,7 @@ _SIZE = re.compile(r"(\d+)\s*([KMG])i?B?", re.IGNORECASE)
 RUNNER_JOBS = 1_000
 """By default, a runner is replaced after this many jobs, because its runs may have leaked memory."""
 RUNNER_BYTES = 512 << 20
-"""By default, a runner with more resident bytes is replaced. If it began with more than half of them, twice that is its
+"""By default, a runner with more resident bytes is replaced. If twice its bytes at the start is more, that is its
 limit."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -79,11 +79,10 @@ class WorkerOptions:
     burst: bool = False
     """Whether the worker makes one pass, executes what is queued, and ends."""
     max_jobs: int | None = None
-    """A process that takes jobs is replaced after this many jobs; in a burst, it ends. None: only runners, after 1
-    000."""
+    """A process that takes jobs is replaced after this many; in a burst, it ends. Default: 1 000, for runners only."""
     max_memory: int | None = None
-    """A runner with more resident bytes is replaced after its run. None: 512 MiB, or twice its bytes at the start if
-    that is more."""
+    """A runner with more resident bytes is replaced after its run. By default, the limit is 512 MiB, or twice its bytes
+    at the start if that is more."""
     max_idle_time: int | None = None
     """After this many seconds without a job, a process that takes jobs ends. The worker ends with the last of them."""
     worker_class: str | None = None
@@ -326,7 +325,7 @@ def _is_running(pid: int) -> bool:
 
 
 def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
-    """Make a pass of reconcile and fire all due links, in a new process. Wait for its end, even if it fails.
+    """Make a pass of reconcile and fire all due links, in a new process. Wait until that process ends.
 
     No process is started if no schedule exists, or if a pass was made within the last interval and no link is due. This
     process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
@@ -359,7 +358,7 @@ def _needs_pass(runtime: Runtime) -> bool:
 def dispatch_once() -> None:
     """Make a pass of reconcile, fire all due links, and end."""
     runtime = open_runtime()
-    runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # this call makes the interval's pass
+    runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # others make no pass now
     Dispatcher(runtime, recover=True).run_until_idle()
     if runtime.tracing is not None:
         runtime.tracing.flush()
