@@ -109,7 +109,7 @@ ENTRIES = (
 
 
 class Deferred(TyperCommand):
-    """A command whose module is not imported before the command parses its arguments. Its help line is known before."""
+    """A command whose module is imported only when it must parse arguments. Its help line comes from ENTRIES."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry.name, help=entry.line, rich_help_panel=entry.panel)
@@ -129,7 +129,7 @@ class Deferred(TyperCommand):
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Load the command and let it parse the arguments. The returned context refers to the loaded command."""
         loaded = self.loaded
-        if not gc.isenabled():  # `main` has disabled it; the modules that are loaded by now are never freed
+        if not gc.isenabled():  # `main` has disabled the collection; the modules that are loaded now are never freed
             gc.freeze()
             gc.enable()
         return loaded.make_context(*args, **extra)
@@ -140,7 +140,7 @@ _IN_GROUPS = {
     **{name: f"run {name}" for name in ("targets", "deliveries")},
     "usage": "namespace usage",
 }
-"""Commands of groups that a user may call without the name of their group, with the full command as the hint."""
+"""Commands whose group a user may forget to type, each with the words that the user should type."""
 
 
 class Commands(TyperGroup):

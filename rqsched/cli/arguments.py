@@ -183,7 +183,7 @@ def given_text(option: str, text: str | None) -> str | None:
 def instant(option: str, text: object, zone: tzinfo | None = None) -> datetime:
     """Read an ISO 8601 instant; raises InvalidInputError. Dates and numbers from a file are refused, too.
 
-    An instant without an offset is a local time of `zone`. If `zone` is None, it is refused.
+    An instant without an offset is a local time of `zone`. If `zone` is None, such an instant is refused.
     """
     try:
         value = datetime.fromisoformat(text) if isinstance(text, str) else text

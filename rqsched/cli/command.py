@@ -1,4 +1,4 @@
-"""What every command shares: common options and connections, groups of options, and the exit codes of errors."""
+"""The common parts of commands: shared options and connections, groups of options, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Session:
     """How often -v was given. Each -v makes the command log more."""
 
     def __enter__(self) -> Session:
-        """Reserve standard output for results. What the user's modules print goes to standard error."""
+        """Reserve standard output for results. Text that imported modules print goes to standard error."""
         self.writer = Writer(self.output)
         self._stack = ExitStack()
         self._stack.enter_context(redirect_stdout(sys.stderr))
@@ -106,7 +106,7 @@ class Session:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler that the settings name, with a checked schema. RQSCHED_IMPORTS is imported; both may raise."""
+        """The scheduler that the settings name. Raises the errors of the schema's check and of RQSCHED_IMPORTS."""
         from rqsched.api.scheduler import Scheduler  # noqa: PLC0415 - RQ and Redis, which some commands do not need
 
         scheduler = Scheduler.from_env()

@@ -35,7 +35,7 @@ _BESIDES: Mapping[str, Sequence[str]] = {
     "start_at": (),
     "end_at": (),
 }
-"""Names that `--set` accepts although they are no options, as in files. If a name has few values, they are listed."""
+"""The names that `--set` accepts in addition to options, as files do. Each name has its values, if they are few."""
 _SET: Mapping[str, Option | Part] = {
     name: one
     for whole, option in OPTIONS.items()

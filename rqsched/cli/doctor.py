@@ -1,4 +1,4 @@
-"""The command `doctor`: it shows the findings of `api.health`. Before, it checks the settings and servers they need."""
+"""The command `doctor`: check the settings and the servers, and then show the findings of `api.health`."""
 
 from __future__ import annotations
 

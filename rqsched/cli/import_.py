@@ -121,7 +121,7 @@ def import_(
 
 
 def _address(source: str) -> str:
-    """Return SOURCE. For `env:NAME`, return the value of the variable: unlike arguments, other users cannot see it."""
+    """Return SOURCE. For `env:NAME`, return the variable's value. Other users can see arguments, but not variables."""
     variable = _VARIABLE.fullmatch(source)
     if variable is None:
         return source

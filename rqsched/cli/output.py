@@ -30,7 +30,7 @@ _WIDE = 100_000
 _MAKES_TERMINALS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 """The environment variables with which rich treats any output as a terminal."""
 _MOVES = dict.fromkeys(b"\a\b\v\f\r")
-"""Control characters of terminals, which are dropped, as rich does."""
+"""Control characters of terminals. They are dropped in plain output, because rich drops them, too."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _TONES = {"created": "ok", "ok": "ok", "warning": "warn", "problem": "bad"}
@@ -135,7 +135,7 @@ class Writer:
             self.json(row)
 
     def for_programs(self, rows: Iterable[Any], document: Any) -> bool:
-        """Write `rows` as lines of JSON (`jsonl`), or `document` (`json`). If a table is wanted, return False."""
+        """Write `rows` as lines of JSON (`jsonl`), or `document` (`json`). Return False if a table is wanted."""
         if self.is_lines:
             self.lines(rows)
         elif not self.is_table:

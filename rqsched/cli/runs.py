@@ -52,7 +52,7 @@ _LOOK_SECONDS = 1.0
 
 
 class _RunFilter(StrEnum):
-    """The values of `--status`: the statuses of runs, `blocked` (a kind of pending) and `expired` (of cancelled)."""
+    """The values of `--status`: the statuses of runs, `blocked` (pending without code) and `expired` (cancelled)."""
 
     PENDING = RunStatus.PENDING
     BLOCKED = BLOCKED
@@ -105,7 +105,7 @@ def _refs(event: AuditRecord) -> str:
 
 
 def _reason(event: AuditRecord) -> str:
-    """Return the cause of an event: a rule, the caller's reason, a line of the error, or how many were missed."""
+    """Return the cause of an event: a rule, the caller's reason, an error's line, or how many times were missed."""
     asked = event.payload.get("command_context") or {}
     by = event.payload.get("asked_by")
     given = (

@@ -1,6 +1,6 @@
 """A client of the HTTP API, with the names, results and errors of the in-process Scheduler.
 
-Its import loads neither SQLAlchemy, Redis, RQ nor croniter. It sends requests with httpx.
+The client sends requests with httpx. Its import loads neither SQLAlchemy, Redis, RQ nor croniter.
 
 >>> from rqsched.client import Client
 >>> with Client("http://127.0.0.1:8000", token="...") as client:  # doctest: +SKIP

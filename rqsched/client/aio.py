@@ -117,7 +117,7 @@ class AsyncClient(operations.AsyncOperations):
     """Schedules over HTTP, for one event loop. Close the client, or use it in an `async with`.
 
     Raises the errors of the in-process API, and ResponseError for errors that only HTTP has. Raises
-    BackendUnavailableError if the server does not respond within `timeout` seconds, and the retries do not help.
+    BackendUnavailableError if the server does not respond within `timeout` seconds, even to the retries.
     """
 
     runs = Grouped(AsyncRuns)
@@ -187,7 +187,7 @@ class AsyncClient(operations.AsyncOperations):
         return found[0], AsyncRunHandle(self, *found)
 
     def handle(self, schedule_id: str) -> AsyncScheduleHandle:
-        """Return a handle without a request. It reads the history and runs of a schedule even if this is deleted."""
+        """Return a handle without a request. With it, the history and runs of a deleted schedule can be read."""
         return AsyncScheduleHandle(self, schedule_id)
 
     create = _awaited(sync.Client.create)

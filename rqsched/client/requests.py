@@ -178,7 +178,7 @@ def plain(name: str, value: Any) -> Any:
 
 
 def sync_requests(declarations: Iterable[Declaration], *, delete_removed: bool) -> list[Request[Synced]]:
-    """Return the requests that write a set of declarations. With `delete_removed`, the last request also deletes."""
+    """Return the requests that write a set of declarations. The last request also deletes, if `delete_removed`."""
     found: dict[str, dict[str, Any]] = {}
     for declared in declarations:
         if declared.schedule_id in found:

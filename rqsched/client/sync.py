@@ -240,7 +240,7 @@ class Client(operations.Operations):
     """Schedules over HTTP. Threads may share a client. Close it, or use it in a `with`.
 
     Raises the errors of the in-process API, and ResponseError for errors that only HTTP has. Raises
-    BackendUnavailableError if the server does not respond within `timeout` seconds, and the retries do not help.
+    BackendUnavailableError if the server does not respond within `timeout` seconds, even to the retries.
     """
 
     runs = Grouped(Runs)
@@ -352,7 +352,7 @@ class Client(operations.Operations):
         return self.send(get(path_of("schedules", schedule_id), responses.one(Description)).then(self._handle))
 
     def handle(self, schedule_id: str) -> ScheduleHandle:
-        """Return a handle without a request. It reads the history and runs of a schedule even if this is deleted."""
+        """Return a handle without a request. With it, the history and runs of a deleted schedule can be read."""
         return ScheduleHandle(self, schedule_id)
 
     def list(

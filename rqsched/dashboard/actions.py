@@ -173,7 +173,7 @@ def offered(visit: Visit, schedule: Schedule) -> list[Action]:
 
 
 def offered_for_several(visit: Visit) -> list[Action]:
-    """Return the operations that the viewer may request for several schedules at once. A backfill is none of them."""
+    """Return the operations that the viewer may request for several schedules at once. A backfill is not among them."""
     return [one for one in _allowed(visit) if one.name != "backfill"]
 
 

@@ -99,7 +99,7 @@ class Grid:
     def stacks(self, lots: Sequence[Lot], width: int) -> list[Stack]:
         """Return a stack for each group of `width` columns in which a run executed.
 
-        If neighbouring stacks have a single tone, and the same tone, they become one stack.
+        If neighbouring stacks all have one and the same tone, they become one stack.
         """
         columns = defaultdict[int, list[Lot]](list)
         for lot in lots:

@@ -1,7 +1,7 @@
 """Create and edit a schedule in one form. The form checks values as they are typed, and shows the next fires.
 
-The fields of the form are made from the table of options. A field that is not edited changes nothing. Of a URL, only
-the host is shown, because the rest may contain a secret.
+The fields of the form are made from the table of options. A field that is not edited changes nothing. Only the host of
+a URL is shown, because the rest may contain a secret.
 """
 
 from __future__ import annotations

@@ -171,8 +171,9 @@ _BY_CONSEQUENCE = (
     "dead", "failing", "successes", "foreign workers", "blocked", "workers", "limits", "long", "notifications",
     "memory", "quotas", "clock",
 )  # fmt: skip
-"""The checks in the order in which the page lists their findings. Findings with which nothing fires come first. Then
-some schedules do not fire, or all their runs fail. Then runs wait. In the last ones, something may become a problem."""
+"""The checks in the order in which the page lists their findings. Findings that stop all fires come first. Then come
+findings that stop some schedules, or make all their runs fail. Then come findings that make runs wait. Findings that
+may become a problem come last."""
 _AS_GRAVE = frozenset({"all-frozen", "frozen", "dead", "failing", "successes"})
 """The checks whose warnings are listed among the problems, because schedules do not fire or their runs fail."""
 

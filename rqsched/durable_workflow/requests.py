@@ -42,8 +42,8 @@ _TIMEOUTS = (
     "workflow_execution_timeout_seconds",
     "workflow_execution_timeout",
 )
-"""The fields that set a timeout. The fields for an attempt come before those for a run, because an attempt ends first.
-Names without a unit are older names; their values are in seconds."""
+"""The fields that set a timeout. The first of them that is sent is used. The fields for an attempt come first, because
+an attempt may take no longer than its run. Names without a unit are older names; their values are in seconds."""
 DEFAULTS: Mapping[str, Any] = {"on_max_runs": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
 """The defaults of this surface. A schedule is deleted when it reaches `max_runs`; failed runs do not end it."""
 MAX_HEADER = 256

@@ -159,7 +159,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
 
 
 def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
-    """Return an event's payload. If a run was started, `outcome` says why: this follows from its instance id."""
+    """Return an event's payload. If a run was started, `outcome` says why. The run's instance id contains this."""
     if record.event_type != TRIGGERED or record.payload.get("outcome") != "triggered":
         return record.payload
     named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
@@ -447,7 +447,7 @@ class ClusterResponse(Schema):
     control_plane: dict[str, str]
     """The version of the control plane that the server supports, and its header."""
     worker_protocol: dict[str, Any]
-    """What the server offers to workers of this protocol: nothing, because RQ's workers execute the runs."""
+    """The offer to workers of this protocol. It is empty, because RQ's workers execute the runs."""
 
 
 class ReachableResponse(Schema):

@@ -1,4 +1,4 @@
-"""Serve a Scheduler over HTTP: one ASGI application with three surfaces, which map errors alike.
+"""Serve a Scheduler over HTTP: one ASGI application with three surfaces and a common mapping of errors.
 
 >>> from rqsched.http import create_app
 >>> app = create_app(scheduler)  # doctest: +SKIP

@@ -37,7 +37,7 @@ from rqsched.http.surface import DEFAULT
 _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 """Options that turn off uvicorn's access log. It contains the query of each request, which may contain a secret."""
 _PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
-"""How long the web process waits for SQL: shorter than a worker, so that callers get 503 soon."""
+"""How long the web process waits for SQL. It waits for less time than a worker, so that callers get 503 soon."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 

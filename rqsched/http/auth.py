@@ -179,7 +179,7 @@ class Authenticator:
         self._failures = failures
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
-        """Return the principal of a request. It is searched once for each request.
+        """Return the principal of a request. It is determined only once for each request.
 
         Raises UnauthorizedError or ForbiddenError.
         """

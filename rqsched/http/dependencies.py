@@ -232,7 +232,7 @@ AdminAlways = Annotated[Call, Depends(allow(Role.ADMIN, takes_conditions=False))
 def _heavy(
     role: Role, *, takes_conditions: bool = True, only: Callable[[dict[str, Any]], bool] | None = None
 ) -> Callable[..., AsyncIterator[Call]]:
-    """Return the dependency of a call that computes for seconds. With `only`, this applies to the bodies it accepts."""
+    """Return the dependency of a call that computes for seconds. If `only` refuses the body, the call is not heavy."""
     admitted: Any = Depends(allow(role, takes_conditions=takes_conditions))
 
     async def admit(request: Request, call: Call = admitted) -> AsyncIterator[Call]:

@@ -33,7 +33,7 @@ from rqsched.errors import (
 )
 
 MOST_ERRORS = 20
-"""The most errors of fields that a response lists. It only counts further errors."""
+"""The most errors of fields that a response lists. Further errors are only counted."""
 MORE = "more_errors"
 """The type of a pydantic error that stands for further errors and has their number."""
 _MOST_CHARACTERS = 255

@@ -52,7 +52,7 @@ class Cursor(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Move the position back as far as older events may still appear. Later events come from the feed."""
+        """Move the position back, because events before it may still appear. Later events come from the feed."""
         ...
 
     def id_of(self, event: FoundEvent) -> str:
@@ -90,7 +90,7 @@ class NamespaceCursor:
         return fresh
 
     def rewind(self) -> None:
-        """Move the position back as far as older events may still appear."""
+        """Move the position back, because events before it may still appear."""
         newest = self._position.recorded_at
         self._until = newest + 2 * SETTLING
         self._position = event_queries.position_before(newest - SETTLING)

@@ -22,7 +22,7 @@ class Limits:
     body_seconds: float = 20.0
     """Seconds that a body may take to arrive before it is refused."""
     stranger_bytes: int = 16 * 1024
-    """The largest body that is read before its sender is authenticated. Only the login form is read so."""
+    """The largest body that is read before its sender is authenticated. The dashboard's login form is such a body."""
     strangers: int = 50
     """How many bodies of unauthenticated senders are read at once per address. A further body displaces the oldest."""
     failures: int = 20

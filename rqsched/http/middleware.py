@@ -239,7 +239,7 @@ class Conditional:
             return
         is_head = scope["method"] == "HEAD"
         known = Headers(scope=scope).get("if-none-match")
-        scope["method"], scope[IS_HEAD] = "GET", is_head  # the scope is a copy that the guard made and reads
+        scope["method"], scope[IS_HEAD] = "GET", is_head  # the guard made this copy, and reads both
         await self._app(scope, receive, _Tagging(send, known, is_head=is_head))
 
 

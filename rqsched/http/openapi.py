@@ -242,7 +242,7 @@ EVERYWHERE: Sequence[ErrorLike] = (
     BackendUnavailableError, DatabaseUnavailableError, DatabaseReadOnlyError, DatabasePrivilegeError,
     DatabaseLimitError, RedisUnavailableError, SchemaError, WorkCancelledError,
 )  # fmt: skip
-"""The errors that a route of every surface may return with the same codes."""
+"""The errors that routes of every surface may return, with the same codes."""
 DEFINITION: Sequence[ErrorLike] = (
     InvalidSpecError, InvalidCronError, InvalidTimezoneError, InvalidDurationError, UpstreamError, InvalidPayloadError,
     InvalidPolicyError, InvalidTypeError, InvalidLimitError, TooMuchWorkError, UnknownWorkflowError,

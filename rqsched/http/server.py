@@ -50,9 +50,11 @@ def run_server(
     """
     if config.timeout_graceful_shutdown is None:
         config.timeout_graceful_shutdown = _GRACE
-    config.http, config.loop = Connection, "asyncio"  # others have no deadlines, or skip `accept`
+    # Other protocols have no read deadlines, and other event loops do not call our `accept`.
+    config.http, config.loop = Connection, "asyncio"
     config.proxy_headers = False  # uvicorn trusts every peer on loopback; the application has a stricter rule
-    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())  # then 503
+    # From this number of connections on, uvicorn answers 503.
+    config.limit_concurrency = 1 + min(config.limit_concurrency or sys.maxsize, most_connections())
     server = _Server(config, systemd or Systemd({}))
     server.run([Listening(one, server.server_state) for one in sockets or [bind(config)]])
     if not server.started:

@@ -106,7 +106,7 @@ class Imported:
 
     @property
     def fires(self) -> Fires:
-        """Whether the source, this schedule, or both fire the entry now."""
+        """Where the entry fires now."""
         is_active = self.schedule is not None and self.schedule.is_active
         if self.source.enabled:
             return Fires.BOTH if is_active else Fires.SOURCE
@@ -279,7 +279,7 @@ class HandingOver:
         return replace(one, schedule=handle.state)
 
     def _let_fire(self, handle: ScheduleHandle, one: Imported) -> None:
-        """Let a schedule fire. If its source should have fired an occurrence and did not, trigger it, once, before."""
+        """Let a schedule fire. If its source did not fire a due occurrence, trigger this occurrence first, once."""
         version, next_at, is_owed = handle.state.version, one.source.next_at, self.is_owed(one)
         if next_at is not None and is_owed:
             handle.trigger(force=True, idempotency_key=f"import:{iso_utc(next_at)}", context=self._context)
@@ -330,7 +330,7 @@ class HandingOver:
         return bool(loads(here.definition.labels).get(LABEL) == self._source.kind)
 
     def _named(self, source: SourceEntry) -> SourceEntry:
-        """Return an entry. If the name of its workflow is not registered here, name the function's path instead."""
+        """Return an entry. If its workflow's name is not registered here, replace the name by the function's path."""
         if source.entry is None or source.function is None:
             return source
         if option_checks.is_registered(self._runtime, source.entry["workflow"]):
@@ -365,7 +365,7 @@ class HandingOver:
             reason = "is neither registered here nor the dotted path of a function: register a workflow with this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        # `is_external` prevents that `new_definition` imports the function to read the options of its decorator.
+        # With `is_external`, `new_definition` does not import the function to read its decorator's options.
         given = {**options, "managed_by": MANAGED_BY}
         return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 
@@ -409,7 +409,7 @@ def _does_otherwise(ours: Definition, theirs: Definition) -> str:
 
 
 def _is_paused_since_created(schedule: Schedule) -> bool:
-    """Return whether a schedule is paused since an import created it. Then no person paused it."""
+    """Return whether a schedule has been paused since an import created it. If so, no person paused it."""
     return schedule.status is ScheduleStatus.PAUSED and schedule.paused_at == schedule.created_at
 
 

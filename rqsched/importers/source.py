@@ -53,7 +53,7 @@ class Reading(NamedTuple):
     """How a source is read."""
 
     is_trusted: bool = False
-    """Whether code of the source may run here. To read a source may mean to import its classes or run its files."""
+    """Whether code of the source may run here. Reading a source may import its classes or run its configuration."""
     timezone: str | None = None
     """The zone of expressions without a zone: the zone of the source's host. None means UTC."""
 

@@ -40,9 +40,9 @@ MAX_JOBS = 100
 MAX_DEAD_LETTERS = 100
 """The most dead letters of one page. A larger `limit` is reduced to this number."""
 MAX_ERROR = 8_192
-"""The most characters that an attempt stores of an error, as JSON."""
+"""The most characters of an error's JSON that are stored with its attempt."""
 MAX_TEXT = 2_000
-"""The most characters that are stored of each text in a larger error."""
+"""If an error is larger, the most characters that are stored of each of its texts."""
 _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
 """The error codes after which a job is not retried. The value says whether the job becomes a dead letter."""
 
@@ -146,7 +146,7 @@ def read_job(call: Read, job_id: JobId) -> Response:
 
 @router.delete("/jobs/{job_id}", response_model=responses.CancelledResponse, responses=REFUSED.of(WRONG_STATE))
 def cancel_job(call: Operate, job_id: JobId) -> Response:
-    """Cancel a job that has not ended. If a worker executes the job, its next heartbeat tells it to stop."""
+    """Cancel a job that has not ended. If a worker executes the job, the answer to its next heartbeat stops it."""
     found = _find(call, job_id)
     before: list[str] = []
 

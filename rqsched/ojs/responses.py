@@ -400,7 +400,7 @@ class JobsResponse(Schema):
     """The jobs that a worker claimed."""
 
     jobs: list[Job]
-    """The jobs. If fewer jobs wait than were requested, these are fewer or none."""
+    """The jobs. If no more jobs wait, there are fewer than requested, or none."""
 
 
 class CancelledJob(Job):

@@ -455,7 +455,7 @@ def _add(total: Told, one: Told) -> None:
 
 
 def _is_told(one: Told) -> bool:
-    """Return whether the report lists a schedule: whether it had more than successful runs."""
+    """Return whether a schedule had other outcomes than successful runs."""
     is_other = one.overlapped or one.missed or one.skipped or one.retries or one.excluded
     return bool(is_other or set(one.ended) - {"succeeded"} or one.status not in {"active", "paused"})
 

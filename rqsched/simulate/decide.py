@@ -353,7 +353,7 @@ class _Course:
         production, `kernel.chain.fire` does this.
         """
         if self._armed.get((uid, attempt)) != now:
-            return  # the link was moved to an earlier time, and has come then
+            return  # the link was moved to an earlier time, and processed then
         del self._armed[uid, attempt]
         run = state.open.get(uid)
         if run is not None and run.status is RunStatus.RETRYING and run.attempt == attempt:

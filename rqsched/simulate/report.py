@@ -147,7 +147,7 @@ class SimulationOutcome:
     limits: list[LimitOutcome]
     """Each group with a limit. The group with the longest wait comes first."""
     schedules: list[ScheduleOutcome]
-    """Each schedule that had more than successful runs, by name."""
+    """Each schedule that had other outcomes than successful runs, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class ClockEffect:
     local: str
     """The affected local time."""
     fires_at: list[datetime]
-    """The instants at which the timing fires instead, aware UTC; empty if it is skipped."""
+    """The instants at which the timing fires for this local time, aware UTC; empty if it is skipped."""
     schedules: list[str]
     """The first ten schedules with this timing, by name."""
     others: int

@@ -69,7 +69,7 @@ def behind_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
 
 
 def schedule_rows(outcome: SimulationOutcome) -> list[tuple[object, ...]]:
-    """Return rows of the schedules that had more than successful runs. Schedules with overlaps come first."""
+    """Return rows of the schedules with other outcomes than successful runs. Schedules with overlaps come first."""
     told = sorted(outcome.schedules, key=lambda one: (-one.overlapped, -sum(one.skipped.values()), one.name))
     return [(one.name, one.fires, one.overlapped, outcome_in_words(one)) for one in told]
 

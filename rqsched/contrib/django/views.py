@@ -27,7 +27,7 @@ _REQUEST = "rqsched.principal_of_django"
 
 
 def staff(request: HttpRequest) -> Principal | None:
-    """Return the principal of a user; None if the user is not staff. Superusers may do everything; other staff reads.
+    """Return the principal of a member of staff; None for others. Superusers may do everything, other staff may read.
 
     RQSCHED["OPERATOR"] may name a function that replaces this one.
     """

@@ -32,7 +32,7 @@ from rqsched.types import Page
 _OF_ALL = ("everything", "shared")
 """Parameters that make an operation concern every namespace. To write, the principal must then see every namespace."""
 _OF_THE_PROCESS = {"self", "namespace", "context", "progress", "if_version", "connection", "session"}
-"""Parameters of methods that are not fields of a request: namespace, context and version come from elsewhere in it."""
+"""Parameters of methods that are not parameters of a request. For example, the version comes from a header."""
 _TYPES: Mapping[Any, Any] = {str: Name, datetime: Instant, Sequence[str]: list[Name]}
 _NAMED: Mapping[str, Any] = {
     "limit": Annotated[int, Field(ge=1, le=MAX_PAGE)],

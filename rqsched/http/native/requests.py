@@ -183,7 +183,7 @@ ErrorNames = Annotated[list[Name], Field(max_length=MAX_ERROR_TYPES)]
 
 
 class TargetRetryRequest(RequestBody):
-    """How failed attempts of a target are repeated. Absent fields keep their value; in a new schedule, the default."""
+    """How failed attempts of a target are repeated. Absent fields keep their value, or get the default if it is new."""
 
     max_retries: Retries | None = _described("target_retry", "max_retries")
     base: Span | None = _described("target_retry", "base")
@@ -195,7 +195,7 @@ class TargetRetryRequest(RequestBody):
 
 
 class RetryRequest(TargetRetryRequest):
-    """How failed attempts are repeated. Absent fields keep their value; in a new schedule, the default."""
+    """How failed attempts are repeated. Absent fields keep their value, or get the default if the schedule is new."""
 
     max_retries: Retries | None = _described("retry", "max_retries")
     then: str | None = _described("retry", "then")

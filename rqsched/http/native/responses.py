@@ -168,7 +168,7 @@ class BulkResponse(Schema):
     matched: int
     """How many schedules matched when they were counted."""
     done: int
-    """How many schedules are done, including this chunk. If more schedules match meanwhile, it exceeds `matched`."""
+    """How many schedules are done, including this chunk. It can exceed `matched`, if more schedules match meanwhile."""
     counts: dict[str, int]
     """For each outcome, how many schedules of this chunk had it."""
     items: list[BulkRowResponse]

@@ -48,7 +48,7 @@ _BAD_REQUEST = frozenset({"pause", "resume"})
 
 
 def render(problem: Problem, request_id: str) -> Response:
-    """Render problem details. If a status forbids a pause or resume, this is 400, as in the Pipelit document."""
+    """Render problem details. A refused pause or resume returns 400, as in the Pipelit document."""
     error = problem.error
     if isinstance(error, ScheduleStateError) and error.operation in _BAD_REQUEST:
         problem = replace(problem, status=400)
