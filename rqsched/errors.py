@@ -579,7 +579,7 @@ class WrongDatabaseError(ConfigError):
 
 
 class SchemaError(RqschedError):
-    """The database's tables are not those of this version of rqsched."""
+    """The database's tables do not match this version of rqsched."""
 
     code = "schema_error"
     http_status = 503

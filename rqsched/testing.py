@@ -106,7 +106,7 @@ def _scheduler_of_test(database_url: str, redis_url: str, clock: Clock) -> Itera
 
 @contextmanager
 def tables_in(database_url: str) -> Iterator[None]:
-    """Create rqsched's missing tables, and drop the created ones with their rows at the end."""
+    """Create rqsched's missing tables, and at the end drop the tables that were created, with their rows."""
     with closing(Database(database_url)) as database:
         are_new = schema_version.status(database).current is None
         schema_version.upgrade(database)

@@ -1,4 +1,4 @@
-"""The scheduler for async web apps: the same operations, awaited. Nothing is implemented twice.
+"""The scheduler for async web apps: the same operations, awaited.
 
 Each method runs the synchronous operation in a worker thread; cancelling the await does not stop the operation. In the
 transaction of an AsyncSession or AsyncConnection the operation runs in the event loop, through `run_sync`, because the

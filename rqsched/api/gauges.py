@@ -75,7 +75,7 @@ class RedisGauges(NamedTuple):
     dispatchers: int | None
     """Live dispatchers; None while Redis takes no writes, because then no dispatcher can report that it lives."""
     memory: Memory | None
-    """Its memory in use and its limit; None where Redis does not report them."""
+    """Its memory in use and its limit; None if Redis does not report them."""
     reconcile: dict[str, float]
     """The sums over all reconcile passes."""
 

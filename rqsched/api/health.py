@@ -116,7 +116,7 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The counts or measures, by name: jobs by queue, seconds by clock."""
     advice: str | None = None
-    """What to do; None when there is nothing to do."""
+    """What to do; None if there is nothing to do."""
     error: Exception | None = None
     """Why the check could not be made; None if it was made."""
     check: str = ""

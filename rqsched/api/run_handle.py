@@ -114,7 +114,7 @@ class RunHandle(RunView):
     def targets(
         self, limit: int = 100, cursor: str | None = None, *, status: str | None = None
     ) -> Page[TargetDescription]:
-        """Read a page (1 to 500) of its targets in the order they were named, such as those of status `failed`."""
+        """Read a page (1 to 500) of its targets, in the order in which they were named; `status` selects a status."""
         return read_targets(self._runtime, self._run, limit, cursor, status)
 
     def retry(
@@ -181,7 +181,7 @@ def trigger_result(runtime: Runtime, outcome: StartResult) -> TriggerResult[RunH
 
 
 class Runs(Group):
-    """The runs of all schedules, deleted ones too; `ScheduleHandle.runs` has the runs of one schedule.
+    """The runs of all schedules, even of deleted schedules. `ScheduleHandle.runs` has the runs of one schedule.
 
     >>> [schedule_id for schedule_id, run in scheduler.runs.list(status="failed").items]
     []
@@ -208,7 +208,7 @@ class Runs(Group):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[tuple[str, RunHandle]]:
-        """Read a page of the runs of all schedules, deleted ones too, each with the id of its schedule.
+        """Read a page of the runs of all schedules, even of deleted schedules, each with the id of its schedule.
 
         Args:
             status: One status or several; `blocked` means the pending runs that are blocked.

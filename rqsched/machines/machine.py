@@ -108,7 +108,7 @@ class Machine:
         return values[0] if len(values) == 1 else OrderedSet(values)
 
     def whole(self, state: str) -> str:
-        """Return a state in its stored form: every active state, in the order of their definition.
+        """Return a state in its stored form: all active states, in the order of their definition.
 
         `state` may name some of the active states, in any order, because a transition may list them in another order.
         """

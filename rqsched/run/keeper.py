@@ -1,4 +1,4 @@
-"""The keeper: a child process of an RQ worker that keeps a dispatcher as its own child, and ends with its worker.
+"""The keeper is a child process of an RQ worker. It keeps a dispatcher as its own child, and ends with its worker.
 
 Keeper and dispatcher watch each other. The keeper replaces a dispatcher that has died, and a dispatcher whose keeper
 has died becomes the keeper. A keeper in a new Python does not import the dispatcher's modules. docs/adr/0013 says why.

@@ -120,7 +120,7 @@ class Runner(PatientWorker):
     max_memory: int | None = None
     """The most resident bytes; a runner that has more is replaced."""
     is_worn: bool = False
-    """Whether another runner must replace this one, because it has grown beyond `max_memory` or cannot start horses any
+    """Whether this runner must be replaced, because it has grown beyond `max_memory` or cannot start horses any
     more."""
     condition: Condition
     _turned_at = 0.0
@@ -144,8 +144,8 @@ class Runner(PatientWorker):
         """End this process if a claim, or the record of an attempt's end, failed because the process is damaged.
 
         If a server does not answer this process, the server may be down. The supervisor asks the server from another
-        process, and kills this process if the server answers the other one. Three failed claims of different runs in a
-        row also count as damage.
+        process, and kills this process if the server answers the other process. Three failed claims of different runs
+        in a row also count as damage.
         """
         try:
             job, is_outage = self.slot.job, isinstance(error, (BackendUnavailableError, RedisError))
@@ -211,7 +211,7 @@ class Runner(PatientWorker):
         self._tidy()
 
     def _leave_to_successor(self, job: RqJob, queue: Queue) -> None:
-        """Put a job back at the head of its queue, and let another runner replace this one."""
+        """Put a job back at the head of its queue, and let another runner replace this runner."""
         _log.error("the process that forks work horses has died", extra={"action": "horse_starter_died"})
         self._renew()
         with self.connection.pipeline() as pipeline:

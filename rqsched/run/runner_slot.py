@@ -1,9 +1,10 @@
 """The slot of one runner, in memory that forks share, and the supervisor's watch over that runner.
 
 A slot holds the runner's job, the commands for that job, and why the runner was killed. It outlives the runner, so that
-the next runner knows which attempt died. The supervisor kills a runner that takes too long or whose job a person stops,
-without waiting for Redis or SQL. A runner may begin its next job at any moment. So before the supervisor kills a runner
-because of a job, it stops the runner (SIGSTOP) and reads the slot again. Otherwise, the kill might hit the next job.
+the next runner knows which attempt died. The supervisor kills a runner if its job takes too long, or if a person stops
+the job. It does not wait for Redis or SQL. A runner may begin its next job at any moment. So before the supervisor
+kills a runner because of a job, it stops the runner (SIGSTOP) and reads the slot again. Otherwise, the kill might hit
+the next job.
 """
 
 from __future__ import annotations

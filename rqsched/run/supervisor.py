@@ -137,7 +137,7 @@ class ChildRole:
     finishes: bool = False
     """Whether the supervisor ends when all children with this flag have ended with `DONE`."""
     is_last: bool = False
-    """Whether the other children need this one. Then the supervisor ends it after the others at shutdown."""
+    """Whether the other children need this child. If so, the supervisor ends it after the others at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +457,7 @@ def _die_with_owner(life: int) -> None:
 
 
 def python(module: str, call: str) -> list[str]:
-    """Return the command that calls a function of a module in a new Python, with the import paths of this one."""
+    """Return the command that calls a function of a module in a new Python, with this process's import paths."""
     return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{call}"]
 
 

@@ -196,7 +196,7 @@ class Answer(NamedTuple):
     name: str
     """Its kind and pid."""
     state: Mapping[str, Any] | None
-    """Its state; None when it did not answer in time."""
+    """Its state; None if it did not answer in time."""
 
 
 def ask_all(folder: Path, seconds: float) -> Iterator[Answer]:

@@ -40,7 +40,7 @@ _LOOK_SECONDS = 1.0
 """How often a waiting worker checks the horse's deadline. On systems without pidfds, it also checks for the horse's
 end."""
 RunHorse: TypeAlias = Callable[[str, str, str], None]
-"""Runs a job in a horse; its arguments are those of `HorseStarter.start`."""
+"""Runs a job in a horse; it takes the arguments of `HorseStarter.start`."""
 _KILLED = None, int(signal.SIGKILL), None
 
 
@@ -113,8 +113,8 @@ def wait_for_end(
 ) -> None:
     """Wait until a process has ended, without reaping it; `look` is called each second.
 
-    Return at once if `is_child` is set and the process is no child of this one. `beside` is called before each wait. It
-    returns the descriptors to watch, each with the function to call when the descriptor is readable.
+    Return at once if `is_child` is set and the process is not a child of this process. `beside` is called before each
+    wait. It returns the descriptors to watch, each with the function to call when the descriptor is readable.
     """
     if is_child and _has_ended(pid):
         return

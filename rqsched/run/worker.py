@@ -328,7 +328,7 @@ def make_one_pass(runtime: Runtime, *, spawns: bool = False) -> None:
     """Make a pass of reconcile and fire all due links, in a new process. Wait until that process ends.
 
     No process is started if no schedule exists, or if a pass was made within the last interval and no link is due. This
-    process keeps no connection to SQL. `spawns` starts Python anew instead of forking.
+    process keeps no connection to SQL. With `spawns`, the process is a new Python instead of a fork.
     """
     if not _needs_pass(runtime):
         return

@@ -278,8 +278,8 @@ class Exclusion:
     def stretch_after(self, instant: datetime) -> Stretch | None:
         """Return the first excluded stretch that ends after `instant`, or None. `instant` may be inside it.
 
-        A stretch is cut at each change of the zone's offset: the next stretch may begin at the end of this one. The
-        last answer is cached, because the next question is often about the same stretch.
+        A stretch is cut at each change of the zone's offset: the next stretch may begin where the returned stretch
+        ends. The last answer is cached, because the next question is often about the same stretch.
         """
         known: tuple[datetime, Stretch | None] | None = self.__dict__.get("_known")
         if known is not None and known[0] <= instant and (known[1] is None or instant < known[1].end):

@@ -178,7 +178,7 @@ class Timeline(ABC):
     start_at: datetime | None = None
     """The first instant that may be yielded."""
     end_at: datetime | None = None
-    """No instant at or after this one is yielded."""
+    """The end, exclusive: no later instant is yielded, and not this instant itself."""
     exclusion: Exclusion | None = None
     """The excluded local times; None excludes nothing."""
     is_moving: bool = False
@@ -227,7 +227,7 @@ class Timeline(ABC):
     def excluded_between(self, after: datetime, until: datetime, cap: int = 1000) -> Excluded | None:
         """Return the excluded instants in (after, until], or None. They are counted as in `count_between`.
 
-        If excluded instants move to other days, only those that find no such day are counted.
+        If excluded instants move to other days, only the instants that find no such day are counted.
         """
         after, until = require_utc(after, "after"), require_utc(until, "until")
         if self.exclusion is None:
@@ -270,7 +270,7 @@ class Timeline(ABC):
         return Excluded(count, min(firsts), max(lasts))
 
     def last_between(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
-        """Return the newest `limit` instants in (after, until], oldest first, without walking the older ones."""
+        """Return the newest `limit` instants in (after, until], oldest first, without visiting the older instants."""
         return list(islice(self.backwards(after, until), limit))[::-1]
 
     def backwards(self, after: datetime, until: datetime) -> Iterator[datetime]:
