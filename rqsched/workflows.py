@@ -455,7 +455,7 @@ class RunContext:
     workflow: str
     """The workflow's name."""
     kind: str
-    """`scheduled`, `manual` or `backfill`."""
+    """The origin of the run: `scheduled`, `manual`, `backfill` or `after`."""
     status: str
     """The run's status when the attempt began: `running`."""
     occurrence_at: datetime

@@ -81,7 +81,7 @@ class Description:
     last_run_at: datetime | None
     """When the newest run was queued."""
     run_count: int
-    """Runs that have started, of every kind."""
+    """How many runs have been queued, of every kind."""
     success_count: int
     """Runs that have succeeded."""
     error_count: int
