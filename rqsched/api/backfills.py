@@ -1,10 +1,7 @@
 """Backfills, as surfaces start, continue and cancel them."""
 
-from rqsched.features.backfill.chain import CHUNK as CHUNK
 from rqsched.features.backfill.chain import DEFAULT_BOUND as DEFAULT_BOUND
-from rqsched.features.backfill.chain import cancel as cancel
 from rqsched.features.backfill.chain import continue_later as continue_later
-from rqsched.features.backfill.chain import get_backfill as get_backfill
 from rqsched.features.backfill.chain import preview as preview
 from rqsched.features.backfill.store import Backfill as Backfill
 from rqsched.features.backfill.store import page as page

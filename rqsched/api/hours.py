@@ -1,4 +1,4 @@
-"""The runs of a schedule, counted hour by hour."""
+"""The runs of schedules, counted hour by hour, and in the columns of a timeline."""
 
 from rqsched.features.hours.decide import A_DAY as A_DAY
 from rqsched.features.hours.decide import HourKey as HourKey
@@ -9,3 +9,7 @@ from rqsched.features.hours.decide import instant_of_hour as instant_of_hour
 from rqsched.features.hours.decide import quantile as quantile
 from rqsched.features.hours.store import counts as counts
 from rqsched.features.hours.store import read as read
+from rqsched.features.hours.timeline import Columns as Columns
+from rqsched.features.hours.timeline import Lot as Lot
+from rqsched.features.hours.timeline import of_backfill as of_backfill
+from rqsched.features.hours.timeline import read_columns as read_columns

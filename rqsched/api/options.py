@@ -1,7 +1,6 @@
 """The options of schedules: the table of all of them, their bounds, and the checks that need no database."""
 
 from rqsched.kernel.decide import notifications
-from rqsched.kernel.decide.limit_options import MAX_NUMBER as MAX_NUMBER
 from rqsched.kernel.decide.notifications import EXPECTATIONS as EXPECTATIONS
 from rqsched.kernel.decide.notifications import hidden as hidden
 from rqsched.kernel.decide.notifications import refused_url as refused_url
@@ -11,7 +10,6 @@ from rqsched.kernel.decide.options import PARTS as PARTS
 from rqsched.kernel.decide.options import POLICY as POLICY
 from rqsched.kernel.decide.options import TARGETS as TARGETS
 from rqsched.kernel.decide.options import WHAT as WHAT
-from rqsched.kernel.decide.options import WHEN as WHEN
 from rqsched.kernel.decide.options import Kind as Kind
 from rqsched.kernel.decide.options import Option as Option
 from rqsched.kernel.decide.options import Part as Part

@@ -1,5 +1,7 @@
-"""Runs as surfaces read them. Each function takes an open transaction."""
+"""Runs and their targets as surfaces read them. Each function takes an open transaction."""
 
+from rqsched.features.fan_out.store import names_of_targets as names_of_targets
+from rqsched.features.fan_out.store import newest_flow as newest_flow
 from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT as MOST_LOOKED_AT
 from rqsched.kernel.queries.run_pages import RunFilters as RunFilters
 from rqsched.kernel.queries.run_pages import fill_runs as fill_runs

@@ -13,5 +13,4 @@ from rqsched.kernel.queries.schedules import list_schedules as list_schedules
 from rqsched.kernel.queries.schedules import namespaces as namespaces
 from rqsched.kernel.queries.schedules import search_schedules as search_schedules
 from rqsched.kernel.queries.schedules import soonest as soonest
-from rqsched.kernel.store.changes import find as find
 from rqsched.kernel.store.changes import find_named as find_named

@@ -14,10 +14,9 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from rqsched.api.hours import A_DAY, HourKey, Tally, instant_of_hour, quantile
+from rqsched.api.hours import A_DAY, HourKey, Lot, Tally, instant_of_hour, quantile
 from rqsched.api.runs import RunOutline
 from rqsched.api.states import tone_of
-from rqsched.api.timeline import Lot
 from rqsched.api.values import iso_utc
 from rqsched.dashboard.rendering import duration
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
-from rqsched.api import backfills, timeline
+from rqsched.api import backfills
 from rqsched.api import events as event_queries
 from rqsched.api import hours as run_hours
 from rqsched.api import runs as run_queries
@@ -22,11 +22,10 @@ from rqsched.api.backfills import Backfill
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.cursors import bind_cursor, unbind_cursor
 from rqsched.api.database import Connection, find_freezes
-from rqsched.api.hours import A_DAY, HourKey, day_of, hour_of
+from rqsched.api.hours import A_DAY, Columns, HourKey, day_of, hour_of
 from rqsched.api.limits import told_of_line, told_of_targets
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunOutline, Streak
-from rqsched.api.timeline import Columns
 from rqsched.api.values import is_uid
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
@@ -202,7 +201,7 @@ def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: 
     axis = charts.Axis(backfill.start_at, max(backfill.end_at, backfill.start_at + timedelta(seconds=1)))
     step = ceil(axis.span.total_seconds() / _BACKFILL_COLUMNS)
     columns = Columns(int(axis.start.timestamp()), step, _BACKFILL_COLUMNS)
-    lots = timeline.of_backfill(connection, backfill.uid, columns, now, _MOST_COUNTED) if counts else []
+    lots = run_hours.of_backfill(connection, backfill.uid, columns, now, _MOST_COUNTED) if counts else []
     stacks = charts.Grid(axis, columns.start, step, visit.zone).stacks(lots, 1)
     return BackfillRuns(backfill, ended, failed, running, waiting, left, stacks, charts.in_words(lots))
 

@@ -23,7 +23,7 @@ from rq.job import Job
 from rq.worker import BaseWorker
 from starlette.responses import Response
 
-from rqsched.api import fan_out, health, limits, outages, processes
+from rqsched.api import health, limits, outages, processes
 from rqsched.api import runs as run_queries
 from rqsched.api.database import Altered, Connection
 from rqsched.api.processes import LiveDispatcher, LiveRqWorker
@@ -256,7 +256,7 @@ def _read_last_hour(visit: Visit) -> LastHour:
 
 def _read_paces(visit: Visit, namespace: str | None, start: datetime) -> tuple[datetime, Pace, dict[str, Pace]]:
     found, since = visit.read(partial(_newest_outcomes, namespace=namespace, start=start))
-    handled, since_target = visit.read(lambda c: fan_out.newest_flow(c, namespace, start, _MOST_RUNS))
+    handled, since_target = visit.read(lambda c: run_queries.newest_flow(c, namespace, start, _MOST_RUNS))
     default, of_queue = visit.scheduler.settings.default_queue, defaultdict[str, list[Outcome]](list)
     for one in found:
         of_queue[one.key or default].append(one)
@@ -356,7 +356,7 @@ def _what_is_done(connection: Connection, namespace: str, jobs: Iterable[str | N
     run_uids |= {id_: job.run_uid for id_, job in parsed.items() if isinstance(job, BatchJobId)}
     target_uids = {id_: job.uid for id_, job in parsed.items() if isinstance(job, TargetJobId)}
     runs = run_queries.names_of_runs(connection, namespace, [*run_uids.values()])
-    targets = fan_out.names_of_targets(connection, namespace, [*target_uids.values()])
+    targets = run_queries.names_of_targets(connection, namespace, [*target_uids.values()])
     doing = {}
     for id_, uid in run_uids.items():
         if run := runs.get(uid):

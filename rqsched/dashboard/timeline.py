@@ -17,12 +17,11 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api import events as event_queries
-from rqsched.api import timeline
 from rqsched.api.build_description import iter_upcoming
 from rqsched.api.database import Connection
+from rqsched.api.hours import Columns, Lot, read_columns
 from rqsched.api.load import MOST_HOURS, Window, read_load
 from rqsched.api.schedules import Found
-from rqsched.api.timeline import Columns, Lot
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of
 from rqsched.dashboard.schedules import around, filters_of, kept_of, read_page
@@ -155,7 +154,7 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
     newest = {uid: row.schedule.run_number for uid, row in rows.items()}
     by_hours = axis.span > timedelta(hours=_FROM_RUNS)
     lots = defaultdict[tuple[str, bool], list[Lot]](list)
-    picture = timeline.read(connection, newest, columns, visit.now, by_hours=by_hours)
+    picture = read_columns(connection, newest, columns, visit.now, by_hours=by_hours)
     for lot in picture.lots:
         lots[lot.schedule_uid, bool(lot.is_backfilled)].append(lot)
     grid = charts.Grid(axis, columns.start, columns.step, visit.zone)

@@ -14,7 +14,6 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rqsched import BackfillRange, OverlapPolicy, Rerun
-from rqsched.api import backfills
 from rqsched.api.build_description import describe_preview
 from rqsched.errors import (
     BackfillNotFoundError,
@@ -25,6 +24,7 @@ from rqsched.errors import (
     ScheduleNotFoundError,
     TooMuchWorkError,
 )
+from rqsched.features.backfill import chain
 from rqsched.http.dependencies import OperateAlways, OperateOrHeavy, Read
 from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.operation import Operation, routes
@@ -88,11 +88,11 @@ def start_backfill(call: OperateOrHeavy, schedule_id: ScheduleId, body: Backfill
         BackfillRange(body.start, body.end, overlap, body.bound, call.context, rerun),
     )
     if body.dry_run:
-        chunks = backfills.preview(call.scheduler.runtime, handle.refresh().state, wanted)
-        return Json(describe_preview(handle.state, wanted, chunks, backfills.CHUNK))
+        chunks = chain.preview(call.scheduler.runtime, handle.refresh().state, wanted)
+        return Json(describe_preview(handle.state, wanted, chunks, chain.CHUNK))
     first = next(iter(handle.backfill_in_chunks(wanted)))
     if first.is_done or first.uid is None:
         return Json(first)
-    backfills.continue_later(call.scheduler.runtime, first.uid)
+    chain.continue_later(call.scheduler.runtime, first.uid)
     location = str(request.url_for("read_backfill", uid=first.uid))
     return Json(replace(first, rows=[]), 202, {"Location": location})

@@ -91,7 +91,7 @@ class Picture(NamedTuple):
     """Whether all runs are included. After an upgrade of the database, older runs may not be counted yet."""
 
 
-def read(
+def read_columns(
     connection: Connection, newest: Mapping[str, int], columns: Columns, now: datetime, *, by_hours: bool
 ) -> Picture:
     """Read the runs in the columns. `newest` has the number of each schedule's newest run, by uid of the schedule.

@@ -13,10 +13,9 @@ from starlette.responses import Response
 
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.build_description import upstream_warnings
-from rqsched.api.creation import Named, ScheduleRequest, create_once, define_new
 from rqsched.api.cursors import PAGE_CHARACTERS
 from rqsched.api.database import Connection
-from rqsched.api.definitions import dies_by_default
+from rqsched.api.definitions import Named, ScheduleRequest, create_once, define_new, dies_by_default
 from rqsched.api.list_filters import to_filters
 from rqsched.api.options import require_id, require_note
 from rqsched.api.runs import LastRun, last_runs

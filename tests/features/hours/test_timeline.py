@@ -110,7 +110,7 @@ SPANS = {
 def test_a_column_shows_the_runs_that_lasted_in_it(database: Database, columns: Columns) -> None:
     found = fill(database)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
+    lots = database.read(partial(timeline.read_columns, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=False)
     named = {run.uid: run.number for runs in found.values() for run in runs}
     assert all(named[str(lot.run_uid)] == lot.number for lot in lots if lot.runs == 1)
@@ -126,7 +126,7 @@ def test_a_column_of_hours_shows_the_runs_that_ended_in_it_counted_or_not(
         for _ in range(steps):
             database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid))
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
+    lots = database.read(partial(timeline.read_columns, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=True)
 
 
@@ -136,7 +136,7 @@ def test_hours_are_shown_where_there_are_too_many_runs(database: Database, monke
     count(database, found)
     columns = Columns(START, HOUR, 100)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
+    lots = database.read(partial(timeline.read_columns, newest=newest, columns=columns, now=NOW, by_hours=False)).lots
     assert drawn(lots) == looked_at(found, columns, by_hours=True)
 
 
@@ -146,7 +146,7 @@ def test_an_hour_is_as_wide_as_its_columns(database: Database) -> None:
         database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid))
     columns = Columns(START + 50 * HOUR, 720, 20)
     newest = {schedule.uid: 700 for schedule in found}
-    lots = database.read(partial(timeline.read, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
+    lots = database.read(partial(timeline.read_columns, newest=newest, columns=columns, now=NOW, by_hours=True)).lots
     of_hours = [lot for lot in lots if lot.number is None]
     assert of_hours
     assert {(lot.first, lot.last) for lot in of_hours} <= {(first, first + 4) for first in (0, 5, 10, 15)}
@@ -159,7 +159,7 @@ def test_an_hour_tells_since_when_the_longest_of_its_runs_lasted(database: Datab
     write(database, Change(schedule, replace(schedule, run_number=1), new_runs=(run,)))
     database.transact(partial(run_hours.count_some, schedule_uid=schedule.uid))
     columns = Columns(START, HOUR, 100)
-    find = partial(timeline.read, newest={schedule.uid: 1}, columns=columns, now=NOW, by_hours=True)
+    find = partial(timeline.read_columns, newest={schedule.uid: 1}, columns=columns, now=NOW, by_hours=True)
     (lot,) = database.read(find).lots
     assert abs(lot.since - int(started.timestamp())) <= HOUR
 
@@ -170,7 +170,7 @@ def test_a_picture_says_that_older_runs_are_still_to_be_counted(
     monkeypatch.setattr(timeline, "MOST_RUNS", 200)
     found = fill(database)
     find = partial(
-        timeline.read,
+        timeline.read_columns,
         newest={schedule.uid: 700 for schedule in found},
         columns=SPANS["everything"],
         now=NOW,
