@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -68,21 +69,33 @@ html_title = "rqsched"
 html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "static" / "scorer.js")
 default_role = "literal"  # a name in a docstring's backticks is code
 smartquotes = False  # descriptions hold JSON
 
 
 PUBLIC = reference.public_paths()
 ASIDE: dict[str, list[str]] = {}
+SEARCHED = re.compile(r"\A<!-- search: (.+) -->\n")
+"""The first line of a page: words by which its readers search for it."""
 
 
 def setup(app: Sphinx) -> None:
     """Write the reference before it is read."""
     reference.write(DOCS / "reference")
+    app.connect("source-read", _add_searched_words)
     app.connect("missing-reference", _public, priority=400)  # before intersphinx, which then finds what it renamed
     app.connect("build-finished", _tell_language_models)
     app.connect("autodoc-process-docstring", _set_aside, priority=400)
     app.connect("autodoc-process-docstring", _put_back, priority=600)
+
+
+def _add_searched_words(_: Sphinx, __: str, source: list[str]) -> None:
+    """Make the words of the first line main entries of the index, which search puts first, and keywords of the page."""
+    if found := SEARCHED.match(source[0]):
+        keywords = f"---\nmyst: {{html_meta: {{keywords: '{found[1]}'}}}}\n---\n"
+        entries = ", ".join(f"!{word}" for word in found[1].split(", "))
+        source[0] = f"{keywords}```{{index}} {entries}\n```\n\n{source[0][found.end() :]}"
 
 
 def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Node | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -33,6 +35,7 @@ __all__ = ["make_web", "web"]
 DOCS = REPOSITORY / "docs"
 ARCHITECTURE = (DOCS / "architecture.md").read_text()
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text()
+NODE = shutil.which("node")
 LOADED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']((?:https?:)?//[^"']+)""")
 
 
@@ -206,3 +209,54 @@ def test_the_architecture_names_every_key_in_redis() -> None:
     keys = set(re.findall(r'f"(rqsched:[\w-]+:)\{', source))
     assert keys
     assert [key for key in sorted(keys) if f"`{key}{{" not in ARCHITECTURE] == []
+
+
+FIRST = {
+    "retry": "retries",
+    "weekend": "holidays",
+    "holiday": "holidays",
+    "alert": "alerts",
+    "why did not run": "troubleshooting",
+    "pause": "pausing",
+    "freeze tenant": "pausing",
+    "concurrency limit": "limits",
+    "rate limit": "limits",
+    "backfill": "backfill",
+    "daylight saving": "times",
+    "cron syntax": "times",
+    "timezone": "times",
+    "django": "django",
+    "celery beat": "coming-from-celery-beat",
+    "overlap": "retries",
+    "test without redis": "testing",
+    "kubernetes": "deployment",
+    "backup": "backup",
+    "webhook": "alerts",
+}
+"""What people search for, and the page that they want to see first."""
+
+
+SEARCH = """
+const fs = require("fs"), vm = require("vm"), [site, ...queries] = process.argv.slice(1), found = {};
+const page = vm.createContext({URLSearchParams, SPHINX_HIGHLIGHT_ENABLED: false, _: String, _ready() {},
+                               document: {getElementById() {}}, location: {}});
+page.window = page;
+for (const name of ["_static/searchtools.js", "_static/language_data.js", "searchindex.js"])
+  vm.runInContext(fs.readFileSync(`${site}/${name}`, "utf8"), page);
+for (const query of queries) {
+  page.location.search = "?q=" + encodeURIComponent(query);
+  page.query = query;
+  const results = vm.runInContext("Search._performSearch(...Search._parseQuery(query))", page);
+  found[query] = (results.pop() ?? [null])[0]; // shown from the last one on
+}
+console.log(JSON.stringify(found));
+"""
+"""What the page of the search does with a query, by Sphinx's own scripts, up to where it draws the results."""
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node, which runs the scripts of the search (Debian: nodejs)")
+def test_a_search_finds_the_page_first_that_is_about_it(site: Path) -> None:
+    command = [present(NODE), "-e", SEARCH, str(site), *FIRST]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert json.loads(said) == FIRST
