@@ -102,8 +102,10 @@ def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     """Resolve a type of ours by its public name: signatures name it bare, or by the module that defines it."""
     target = str(node.get("reftarget", ""))
     name = target.rpartition(".")[2]
-    if target in {"date", "datetime"}:  # as the fields of a tuple write it
-        node["reftarget"] = f"datetime.{target}"
+    if module := {"date": "datetime", "datetime": "datetime", "Path": "pathlib"}.get(
+        target
+    ):  # as a signature writes it
+        node["reftarget"] = f"{module}.{target}"
     if target != name and not target.startswith("rqsched."):
         return None
     python = env.domains.python_domain

@@ -136,7 +136,7 @@ def running(
     occurrence: datetime | None = None,
     attempt: int = 1,
     schedule_id: str = "test",
-    checkpoint: Callable[[], None] = lambda: None,
+    checkpoint: Callable[[], None] | None = None,
     **fields: Any,
 ) -> Iterator[RunContext]:
     """Let `current_run()` return a made-up run inside the block: a test calls a workflow's function without a server.
@@ -172,7 +172,7 @@ def running(
         memo={},
         search_attributes={},
         payload={},
-        _checkpoint=checkpoint,
+        _checkpoint=checkpoint or (lambda: None),
     )
     run = replace(run, **fields)
     token = enter_run(run)
