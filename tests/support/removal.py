@@ -178,6 +178,12 @@ def pytest_fixture_setup() -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    """Skip what fixtures check after a test by means of a removed feature."""
+    return (yield from _skip_if_removed())
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
     """Skip a module that uses a removed feature while it is imported; the life of a schedule imports the kernel."""
     report = yield
