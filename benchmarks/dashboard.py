@@ -1,10 +1,13 @@
 """The dashboard: what each page costs as the tables grow, as a ratio to the smallest size.
 
     python -m benchmarks.dashboard --smallest 1000 --largest 100000 --runs 10 --rounds 15
+    python -m benchmarks.dashboard --smallest 5000 --largest 100000 --runs 8 --rounds 15
 
-Pages over 100 000 schedules and 1 000 000 runs beside those over 1 000 and 10 000, on PostgreSQL and SQLite. Every page
-is read over HTTP from an `rqsched web` of its own, the sizes in turn. The aims are a ratio of at most 1.5, the first
-byte within 150 ms, and a page, its style sheet and its script of at most 150 KB together.
+The first command reads pages over 100 000 schedules and 1 000 000 runs beside those over 1 000 and 10 000, on
+PostgreSQL and SQLite. The second reads those over 5 000 schedules and 40 000 runs beside 100 000 and
+800 000. Every page is read over HTTP from an `rqsched web` of its own, the sizes in turn. The aims are a
+ratio of at most 1.5, the first byte of each page within 150 ms in the median and within 300 ms in 95 of 100 reads, and
+a page, its style sheet and its script of at most 150 KB together. `slow` names the pages that miss an aim of time.
 
 A page that searches looks at up to 5 000 failures or events, of which the smaller world has 100 and 1 000. So its
 ratio is to the page over as few schedules and runs with as many failures and events as it looks at;
@@ -15,17 +18,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 from redis import Redis
 
 from benchmarks.lab import DATABASES, Lab, arguments, lab, ratio, report, summary
 from benchmarks.processes import environment
-from benchmarks.world import World
+from benchmarks.world import GROUP, World
 from rqsched import Scheduler
 from rqsched.config import Settings
 from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT
@@ -61,6 +65,8 @@ PAGES = {
         for name, query in {
             "failed": "status=failures&within=24h",
             "blocked": "status=blocked",
+            "in_line": "status=in_line",
+            "queued": "status=queued",
             "workflow": "workflow=workflow-3",
             "rare_workflow": "workflow=rare",
             "of_a_schedule": "schedule={schedule}",
@@ -68,6 +74,9 @@ PAGES = {
             "rare_text": "q=rare",
         }.items()
     },
+    "limits": "/limits",
+    "limit": f"/limits/{GROUP}",
+    "calendars": "/calendars",
     "audit": "/audit",
     **{
         f"audit_{name}": f"/audit?{query}"
@@ -89,7 +98,9 @@ SEARCHES = frozenset(name for name in PAGES if name.startswith(("runs_text", "ru
 """Pages that search all failures, or all events with a principal, up to a bound."""
 Read = tuple[float, float, int]
 """Milliseconds to the first byte of a page and to its last, and its bytes."""
-_AIM = {"ratio": 1.5, "first_byte_ms": 150, "kilobytes": 150}
+_SOON = {"median": 150, "p95": 300}
+"""The most milliseconds to the first byte of a page."""
+_AIM = {"ratio": 1.5, "first_byte_ms": _SOON, "kilobytes": 150}
 
 
 @dataclass
@@ -173,7 +184,13 @@ def main() -> None:
     sizes = given.smallest, given.largest
     with lab() as place:
         figures = {kind: measure(place, kind, sizes, given.runs, given.rounds) for kind in DATABASES}
-    report("dashboard", vars(given), {**figures, "aim": _AIM})
+    slow = {kind: [page for page, one in found.items() if _is_slow(one)] for kind, found in figures.items()}
+    report("dashboard", vars(given), {**figures, "slow": slow, "aim": _AIM})
+
+
+def _is_slow(figures: Mapping[str, Any]) -> bool:
+    """Return whether the first byte of a page came later than the aim, at any size."""
+    return any(one[name] > most for one in figures["first_byte_ms"].values() for name, most in _SOON.items())
 
 
 if __name__ == "__main__":

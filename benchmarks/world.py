@@ -22,8 +22,10 @@ from rqsched.kernel.store.tables import audit_events, backfills, runs, schedules
 
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""
-PAUSED, FAILED, DONE = 4, 6, 8
-"""The places in each ten schedules of a paused one, one whose newest run failed, and a completed one."""
+LIMITED, PAUSED, FAILED, DONE = 2, 4, 6, 8
+"""The places in each ten schedules of one whose newest run waits in line for the limit GROUP, a paused one, one whose
+newest run failed, and a completed one."""
+GROUP = "vendor"
 RARE = 5
 """The number of the one schedule that has the rare workflow, label and id; so many are dead, late and blocked."""
 _DAY = timedelta(days=1)
@@ -51,8 +53,15 @@ class World:
         run = scheduler.create("model", NOOP, Cron("0 12 * * *")).trigger().run
         assert run is not None
         database = scheduler.runtime.database
-        schedule, of_run = (database.read(partial(_only_row, table=table)) for table in (schedules, runs))
-        whole = (schedules, self._schedules(schedule)), (runs, self._runs(of_run)), (audit_events, self._events())
+        model = [database.read(partial(_newest_row, table=table)) for table in (schedules, runs)]
+        group = {"limit": GROUP, "limit_running": 1, "overlap": "allow_all"}
+        limited = scheduler.create("limited", NOOP, Cron("0 12 * * *"), **group)
+        for _ in range(2):  # the second run waits for the place of the first
+            limited.trigger()
+        in_line = [database.read(partial(_newest_row, table=table)) for table in (schedules, runs)]
+        of_schedules, of_runs = zip(model, in_line, strict=True)
+        written = self._schedules(*of_schedules), self._runs(*of_runs), self._events()
+        whole = zip((schedules, runs, audit_events), written, strict=True)
         for table, rows in whole:
             while chunk := list(islice(rows, _CHUNK)):
                 database.transact(partial(insert_rows, table=table, columns=columns_of(chunk)))
@@ -60,7 +69,7 @@ class World:
         analyse(scheduler.runtime)
         return self._run_uid(self.schedules // 2, self.days - 1)
 
-    def _schedules(self, model: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _schedules(self, model: dict[str, Any], limited: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for number in range(self.schedules):
             kind, created = number % KINDS, self._at(number, -1)
             status = {PAUSED: "paused", DONE: "done"}.get(
@@ -69,7 +78,7 @@ class World:
             due = self._at(number, self.days) if status == "active" else None
             is_rare, has_failed = number == RARE, kind == FAILED
             yield {
-                **model, "uid": self._uid(created, number),
+                **(limited if kind == LIMITED else model), "uid": self._uid(created, number),
                 "schedule_id": f"{'rare' if is_rare else 'job'}-{number}-{kind}",
                 "workflow": "rare" if is_rare else f"workflow-{kind}",
                 "labels": '{"team":"rare"}' if is_rare else f'{{"team":"{kind}"}}',
@@ -81,20 +90,24 @@ class World:
                 "last_run_at": self._at(number, self.days - 1),
             }  # fmt: skip
 
-    def _runs(self, model: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _runs(self, model: dict[str, Any], in_line: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for day in range(self.days):
             for number in range(self.schedules):
                 at, is_newest = self._at(number, day), day == self.days - 1
                 is_blocked = is_newest and number < RARE
+                is_in_line = is_newest and number % KINDS == LIMITED and not is_blocked
+                waits = is_blocked or is_in_line
                 has_failed = day < self.failing_days or (is_newest and number % KINDS == FAILED)
                 status = "failed" if has_failed else "succeeded"
-                ended = None if is_blocked else at + timedelta(seconds=20)
+                ended = None if waits else at + timedelta(seconds=20)
                 yield {
-                    **model, "uid": self._run_uid(number, day), "schedule_uid": self._uid(self._at(number, -1), number),
+                    **(in_line if is_in_line else model), "uid": self._run_uid(number, day),
+                    "schedule_uid": self._uid(self._at(number, -1), number),
                     "number": day + 1, "instance_id": live_instance_id(f"job-{number}", at), "kind": "scheduled",
-                    "occurrence_at": at, "created_at": at, "due_at": at, "queued_at": at,
-                    "started_at": None if is_blocked else at + timedelta(milliseconds=number % 500), "ended_at": ended,
-                    "status": "pending" if is_blocked else status, "workflow": f"workflow-{number % KINDS}",
+                    "occurrence_at": at, "created_at": at, "due_at": at,
+                    "queued_at": None if is_in_line else at, "limit_at": at if is_in_line else None,
+                    "started_at": None if waits else at + timedelta(milliseconds=number % 500), "ended_at": ended,
+                    "status": "pending" if waits else status, "workflow": f"workflow-{number % KINDS}",
                     "error": "RuntimeError: as usual" if status == "failed" else None,
                     "blocked_at": at if is_blocked else None,
                     "blocked_reason": "no module named 'usual'" if is_blocked else None,
@@ -135,5 +148,5 @@ class World:
         return first_uid_at(at)[:10] + digits
 
 
-def _only_row(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
-    return dict(connection.execute(sa.select(table)).mappings().one())
+def _newest_row(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
+    return dict(connection.execute(sa.select(table).order_by(table.c.uid.desc()).limit(1)).mappings().one())
