@@ -24,6 +24,12 @@ _OF_ENTROPY = 16
 """The number of characters in a uid that encode these bytes."""
 _CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 """Maps the digits of RFC 4648 to the digits of a ULID."""
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
+_PLACES = range(120, -1, -10)
+"""The texts of ten bits of a uid, and where each ten of its bits are. The package `ulid` takes twice as long."""
+_RANDOM, _UUID7 = ~(0xF << 76 | 0x3 << 62), 0x7 << 76 | 0x2 << 62
+"""Masks: the bits of a uid that are not fixed, and its fixed bits, the version and variant of a UUIDv7."""
 _UID = "[0-9A-HJKMNP-TV-Z]{26}"
 _LINK = re.compile(rf"sched-(?P<uid>{_UID})-n(?P<n>\d{{1,18}})-rc0")
 _RETRY = re.compile(rf"sched-(?P<uid>{_UID})-r(?P<number>\d{{1,18}})-rc(?P<attempt>\d{{1,9}})")
@@ -169,10 +175,9 @@ def new_uids(now: datetime, count: int) -> list[str]:
 def derived_uid(now: datetime, *parts: object) -> str:
     """Compute a uid from `now` and `parts`. The same inputs give the same uid."""
     entropy = hashlib.blake2b(repr(parts).encode(), digest_size=_ENTROPY).digest()
-    raw = bytearray(int(now.timestamp() * 1000).to_bytes(6, "big") + entropy)
-    raw[6] = (raw[6] & 0x0F) | 0x70
-    raw[8] = (raw[8] & 0x3F) | 0x80
-    return str(ULID.from_bytes(bytes(raw)))
+    raw = int(now.timestamp() * 1000).to_bytes(6, "big") + entropy
+    bits = int.from_bytes(raw, "big") & _RANDOM | _UUID7
+    return "".join([_PAIRS[bits >> place & 0x3FF] for place in _PLACES])
 
 
 def first_uid_at(instant: datetime) -> str:
