@@ -96,7 +96,7 @@ class ChangeBuilder:
         return self._runs[uid]
 
     def _in_order(self) -> list[Run]:
-        return sorted(self._runs.values(), key=attrgetter("number"))
+        return sorted(self._runs.values(), key=_by_number)
 
     def set(self, **changes: Any) -> None:
         """Change fields of the schedule."""
@@ -123,42 +123,37 @@ class ChangeBuilder:
         """Record which revisions of the calendars the schedule's next time is planned with."""
         self.set(calendars=stamp_of(self.schedule.contents))
 
-    def add_run(self, run: Run) -> None:
-        """Add a new run, which takes the schedule's next run number."""
-        self._runs[run.uid] = run
-        self._count(run, +1)
-        self.set(run_number=run.number)
+    def put_run(self, run: Run) -> Run:
+        """Keep a run with its changes. Update the schedule's counters of waiting and backfilled runs to its status.
 
-    def set_run(self, uid: str, **changes: Any) -> Run:
-        """Change fields of a run. Update the schedule's counters of waiting and backfilled runs to its new status."""
-        old = self._runs[uid]
-        run = self._runs[uid] = changed(old, **changes)
-        self._count(old, -1)
-        self._count(run, +1)
+        A run that was not read is new, and takes the schedule's next run number.
+        """
+        old = self._runs.get(run.uid)
+        self._runs[run.uid] = run
+        if old is None:
+            self.set(run_number=run.number)
+        for one, step in ((old, -1), (run, +1)):
+            if one is not None and (name := _counter_of(one)) is not None:
+                self.set(**{name: getattr(self.schedule, name) + step})
         return run
 
-    def queue_run(self, uid: str, **changes: Any) -> Run:
-        """Make a run pending. If the schedule has `start_within`, set the time by which the attempt must start."""
+    def set_run(self, uid: str, **changes: Any) -> Run:
+        """Change fields of a run."""
+        return self.put_run(changed(self._runs[uid], **changes))
+
+    def queue_run(self, run: Run, **changes: Any) -> Run:
+        """Make a run pending, also a new one. With `start_within`, set the time by which the attempt must start."""
         within = self.schedule.start_within
         start_by = None if within is None else self.now + within
-        if (run := self._runs[uid]).limit_group is not None:
+        if run.limit_group is not None:
             changes |= {"limit_at": run.limit_at or self.now, "granted_at": None, "passed_at": None}
-        return self.set_run(uid, status=RunStatus.PENDING, queued_at=self.now, start_by=start_by, **changes)
+        pending = {"status": RunStatus.PENDING, "queued_at": self.now, "start_by": start_by}
+        return self.put_run(changed(run, **pending, **changes))
 
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
         """Set the final status of a run."""
         ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}
-        return self.set_run(uid, status=status, **ended, **changes)
-
-    def _count(self, run: Run, step: int) -> None:
-        is_backfill = run.kind is RunKind.BACKFILL
-        if run.status is RunStatus.BUFFERED:
-            name = "backfill_waiting" if is_backfill else "buffer_depth"
-        elif is_backfill and run.is_unfinished:
-            name = "backfill_unfinished"
-        else:
-            return
-        self.set(**{name: getattr(self.schedule, name) + step})
+        return self.put_run(changed(self._runs[uid], status=status, **ended, **changes))
 
     def drop_buffer(self) -> int | None:
         """Cancel every waiting run. Return their number for the payload of an event; None if no run waited."""
@@ -210,6 +205,15 @@ class ChangeBuilder:
         return Change(before, after, new, moved, tuple(self._events), *drops, tuple(self.dead_letters), self.owed_again)
 
 
+def _counter_of(run: Run) -> str | None:
+    """Return the field of the schedule that counts runs such as this one; None if they are not counted."""
+    is_backfill = run.kind is RunKind.BACKFILL
+    if run.status is RunStatus.BUFFERED:
+        return "backfill_waiting" if is_backfill else "buffer_depth"
+    return "backfill_unfinished" if is_backfill and run.is_unfinished else None
+
+
+_by_number = attrgetter("number")
 _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
 """The fields of a schedule whose change makes its older links stale."""
 

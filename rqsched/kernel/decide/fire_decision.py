@@ -71,7 +71,8 @@ def decide_fire(
         missed = MissedPolicy.FIRE_ONCE
     _evaluate(builder, classify_due(schedule, now, missed=missed), context, policy=missed)
     complete_if_over(builder)
-    builder.set(fire_failures=0)
+    if schedule.fire_failures:
+        builder.set(fire_failures=0)
     return builder.build()
 
 
@@ -100,7 +101,8 @@ def decide_miss_due(
         missed = replace(passed, count=passed.count + len(due.fires), first=first)
         _evaluate(builder, due._replace(fires=(), missed=missed), context, policy=SkipReason.FROZEN.value)
     complete_if_over(builder)
-    builder.set(fire_failures=0)
+    if schedule.fire_failures:
+        builder.set(fire_failures=0)
     return builder.build()
 
 
@@ -177,5 +179,5 @@ def decide_fire_failed(schedule: Schedule, error: str, *, now: datetime) -> Chan
 def decide_retry(schedule: Schedule, runs: Iterable[Run], run: Run, *, now: datetime) -> Change:
     """Make a retrying run pending for its next attempt. The caller has checked run, attempt and status."""
     builder = ChangeBuilder(schedule, runs, now=now)
-    builder.queue_run(run.uid, attempt=run.attempt + 1, delivery=1, token=None, worker=None, retry_at=None)
+    builder.queue_run(run, attempt=run.attempt + 1, delivery=1, token=None, worker=None, retry_at=None)
     return builder.build()

@@ -236,7 +236,7 @@ def decide_retry_on_request(
     builder = ChangeBuilder(schedule, [run, *runs], now=now, context=context)
     if run.is_blocked:
         # Count a new delivery of the same attempt, because the attempt has not begun.
-        builder.queue_run(run.uid, delivery=run.delivery + 1)
+        builder.queue_run(run, delivery=run.delivery + 1)
         builder.record(audit.RUN_RETRY_REQUESTED, run, outcome="offered", previous_status=BLOCKED, reason=reason)
     else:
         attempt_again(builder, run, reason=reason)
@@ -305,7 +305,7 @@ def attempt_again(
         is_rated=False,
     )
     if not blocking:
-        again = builder.queue_run(run.uid)
+        again = builder.queue_run(again)
     builder.record(
         audit.RUN_RETRY_REQUESTED,
         again,
