@@ -109,15 +109,13 @@ class JobQueue:
         """
         if not jobs:
             return 0
-        owner = None if self._owner is None else self._owner()
-        are_alike = all(job.label is None and job.timeout == jobs[0].timeout for job in jobs)
-        shared = [*self._shared, *(self._own(jobs[0], owner, server) if are_alike else [])]
+        columns = self._columns(jobs, server)
+        alike = {name: values[0] for name, values in columns.items() if values.count(values[0]) == len(jobs)}
+        shared = [*self._shared, *chain.from_iterable(alike.items())]
+        own = {name: values for name, values in columns.items() if name not in alike}
         head = [*self._head(now), _WAKE_SECONDS, server if self._has_server else "", len(shared), *shared]
-        calls = []
-        for chunk in chunks(jobs, CHUNK):
-            owns = [[] if are_alike else self._own(job, owner, server) for job in chunk]
-            rows = [(job.id, _place(job, now), len(own), *own) for job, own in zip(chunk, owns, strict=True)]
-            calls.append([*head, *chain.from_iterable(rows)])
+        rows = [*zip([job.id for job in jobs], [_place(job, now) for job in jobs], *own.values(), strict=True)]
+        calls = [[*head, len(own), *own, *chain.from_iterable(some)] for some in chunks(rows, CHUNK)]
         if len(calls) == 1:  # a pipeline would ask first whether Redis knows the script
             return sum(self._arm(keys=self._keys, args=calls[0]))
         with self.redis.pipeline(transaction=False) as pipe:
@@ -145,23 +143,24 @@ class JobQueue:
         started_after = rq_time(now - self._started_grace)
         return [Job.redis_job_namespace_prefix, rq_time(now), started_after, int(self._is_exact), *bounds]
 
-    def _own(self, job: JobSpec, owner: str | None, server: str) -> list[Any]:
-        """Return the names and values of a job's hash that may differ from other jobs of its kind, the longest first.
+    def _columns(self, jobs: Sequence[JobSpec], server: str) -> dict[str, list[Any]]:
+        """Return by name the fields of the jobs' hashes that may differ in jobs of this kind, the longest first.
 
         The meta names the job's database and its server, so that a worker with another database can refuse the job.
         Links have no meta, to save memory.
         """
-        label = job.label
-        if label is not None:
-            call = call_of(function_of(label.workflow), self._serializer)
-            meta = self._serializer.dumps(label.meta(owner, server or None))
-            fields = ["data", call, "description", label.description, "meta", meta]
-        elif owner is not None:
-            named = {DATABASE: owner, SERVER: server} if server else {DATABASE: owner}
-            fields = [*self._call, "meta", self._serializer.dumps(named)]
-        else:
-            fields = self._call
-        return [*fields, "timeout", job.timeout]
+        owner = None if self._owner is None else self._owner()
+        named = {} if owner is None else {DATABASE: owner, SERVER: server} if server else {DATABASE: owner}
+        labels = [job.label for job in jobs]
+        metas = [named if label is None else label.meta(owner, server or None) for label in labels]
+        functions = [self.kind.func if label is None else function_of(label.workflow) for label in labels]
+        columns: dict[str, list[Any]] = {
+            "data": [call_of(function, self._serializer) for function in functions],
+            "description": [self.kind.func if label is None else label.description for label in labels],
+            "meta": [self._serializer.dumps(meta) for meta in metas] if any(metas) else [],
+            "timeout": [job.timeout for job in jobs],
+        }
+        return {name: values for name, values in columns.items() if values}
 
     @cached_property
     def _arm(self) -> Any:
@@ -188,14 +187,9 @@ class JobQueue:
         fields = job.to_dict(include_meta=False, include_result=False)
         return [text for name, value in fields.items() if value != "" and name not in _OWN for text in (name, value)]
 
-    @cached_property
-    def _call(self) -> list[Any]:
-        """The names and values that say what a job without a label calls."""
-        return ["data", call_of(self.kind.func, self._serializer), "description", self.kind.func]
-
 
 _OWN = frozenset({"timeout", "created_at", "status", "enqueued_at", "data", "description"})
-"""Fields that differ from job to job. The script writes them, or `_own` returns them."""
+"""Fields that may differ from job to job. The script writes them, or `_columns` returns them."""
 
 
 def _place(job: JobSpec, now: datetime) -> str:

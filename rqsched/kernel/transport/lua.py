@@ -80,17 +80,19 @@ ARM = (
     + _FOREIGNNESS
     + """
 local wake_seconds, identity, shared = ARGV[7], ARGV[8], tonumber(ARGV[9])
-local first_job = 10 + shared
-local template = {'created_at', now}
-for i = 10, first_job - 1 do template[#template + 1] = ARGV[i] end
+local own, names = tonumber(ARGV[10 + shared]), 10 + shared
+local template, texts = {'created_at', now}, {}
+for i = 10, 9 + shared do template[#template + 1] = ARGV[i] end
+for i = 1, own do texts[2 * i - 1] = ARGV[names + i] end
 if is_foreign(server, identity) then return redis.error_reply(foreign) end
 
-local function arm(id, place, first_own, last_own)
+local function arm(id, place, values)
   if is_live(id, place) then return 0 end
   local hash = prefix .. id
   redis.call('DEL', hash)
   -- Write the longest values first: after short ones they would make Redis convert a compact hash.
-  if last_own >= first_own then redis.call('HSET', hash, unpack(ARGV, first_own, last_own)) end
+  for i = 1, own do texts[2 * i] = ARGV[values + i] end
+  if own > 0 then redis.call('HSET', hash, unpack(texts)) end
   if place == 'front' or place == 'back' then
     redis.call('HSET', hash, 'status', 'queued', 'enqueued_at', now, unpack(template))
     redis.call('ZREM', scheduled, id)
@@ -103,13 +105,11 @@ local function arm(id, place, first_own, last_own)
   return (#head == 0 or tonumber(place) < tonumber(head[2])) and 2 or 1
 end
 
-local answers, is_first, i = {}, false, first_job
-while i <= #ARGV do
-  local last_own = i + 2 + tonumber(ARGV[i + 2])
-  local answer = arm(ARGV[i], ARGV[i + 1], i + 3, last_own)
+local answers, is_first = {}, false
+for i = names + own + 1, #ARGV, 2 + own do
+  local answer = arm(ARGV[i], ARGV[i + 1], i + 1)
   is_first = is_first or answer == 2
   answers[#answers + 1] = answer > 0 and 1 or 0
-  i = last_own + 1
 end
 redis.call('SADD', queues, list)
 if is_first and wake then
@@ -127,8 +127,8 @@ A job that becomes the earliest wakes a dispatcher. After the six values ARGV co
 - the life of the wake key in seconds
 - the identity of this process's server, which is compared with the recorded one; empty for no comparison
 - the number of shared texts, and these texts: names and values that every hash gets
-- for each job its id, its place (a score, or an end of the list: 'front' or 'back'), the number of its own texts, and
-  these texts: names and values that only its hash gets
+- the number of own fields, and their names: each hash gets its own values for them
+- for each job its id, its place (a score, or an end of the list: 'front' or 'back'), and the values of its own fields
 """
 
 LEASE = (
