@@ -250,7 +250,7 @@ DOCUMENT_CHARACTERS = 8 * 1024 * 1024
 """The approximate size of one statement. It is limited because payloads may be large, and a batch is in memory several
 times."""
 _SEPARATOR = "\x1f"
-_MANY = 100
+_MANY = 20
 """SQLite gets this number of rows or more as a document. For fewer rows, this would take longer, because SQLite must
 parse another statement."""
 _NUL = "\\u0000"
