@@ -56,8 +56,9 @@ class HostClock(Clock, Protocol):
 class DatabaseClock(Clock):
     """The database's time as this host knows it: the newest measurement plus the monotonic time since.
 
-    The clocks of hosts differ by more than a fire may be early, so all hosts follow their common database. If somebody
-    sets the wall clock, the time here does not change, but a new measurement is due. A fork keeps the measurement.
+    A fire may be only slightly early, but the clocks of hosts differ by more than that. So all hosts follow the clock
+    of their common database. If somebody sets the wall clock, the time here does not change, but a new measurement is
+    due. A fork keeps the measurement.
     """
 
     def __init__(self, host: HostClock) -> None:

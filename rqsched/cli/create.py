@@ -131,7 +131,7 @@ class Given(_Flags):  # type: ignore[misc] # made from the table of options
 
     @cached_property
     def rest(self) -> Mapping[str, list[str]]:
-        """The texts of `--set` by name; raises InvalidInputError for a name that it does not take."""
+        """The texts of `--set` by name; raises InvalidInputError for a name that `--set` does not take."""
         found: dict[str, list[str]] = {}
         for text in self.settings or ():
             name, equals, value = text.partition("=")

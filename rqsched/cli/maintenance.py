@@ -66,7 +66,7 @@ def recover(
 ) -> None:
     """Compare SQL with Redis and repair the difference, once. Safe to repeat. Exit code 1 when a row failed."""
     scheduler = session.scheduler
-    scheduler.runtime.transport.redis.ping()  # report an outage of Redis, because a pass would wait for its end
+    scheduler.runtime.transport.redis.ping()  # report an outage at once, because a pass would wait for Redis
     total = scheduler.runtime.database.read(count_to_compare) if deep else None
     with progress_bar("Comparing", total) as advance:
         recovered = scheduler.recover(deep=deep, progress=advance)
@@ -101,10 +101,10 @@ def status(session: Session) -> None:
 
 @command(db)
 def adopt(session: Session, yes: Yes = False) -> None:
-    """Let this database's server have the control queue at once, and refuse the processes of the one that had it.
+    """Let this database's server have the control queue at once, and refuse processes of the previous server.
 
     Use it for a restored copy, or for a primary that was refused, once you are sure that this database is the right
-    one. It also ends doctor's report of a database that went back.
+    one. It also deletes doctor's finding that SQL or Redis has older data than before.
     """
     confirm("Is this the right database? Processes of the other server are refused from now on.", yes)
     found = session.scheduler.runtime.ownership.adopt_server()
@@ -115,7 +115,7 @@ def adopt(session: Session, yes: Yes = False) -> None:
 
 @command(db)
 def new_identity(session: Session, yes: Yes = False) -> None:
-    """Make a copy a database of its own, with another id. Stop its processes first; it needs a Redis of its own.
+    """Give a copied database another id. Stop its processes first; it needs a Redis of its own.
 
     Instead of another Redis, another RQSCHED_CONTROL_QUEUE and other run queues suffice. Waiting notifications are
     deleted from the copy, because the original sends them. Waiting and retrying runs also execute in the copy as soon

@@ -38,9 +38,9 @@ def ping(
     """Ask the processes of this machine whether they live.
 
     It is made for probes. It asks the workers and dispatchers of this user, and each `rq worker` with a dispatcher. In
-    a container, it asks those inside the container. Exit code 1 if there is none, or if one does not answer. It asks no
-    server, so a worker that waits for Redis or SQL counts as alive. The line of a process shows if its database is a
-    standby, or if its settings freeze it.
+    a container, it asks only processes inside the container. Exit code 1 if there is none, or if one does not answer.
+    It asks no server, so a worker that waits for Redis or SQL counts as alive. The line of a process shows if its
+    database is a standby, or if its settings freeze it.
     """
     folder = run_folder(Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None)
     try:

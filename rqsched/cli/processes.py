@@ -89,7 +89,7 @@ def worker(
     *,
     logs: Logs,
 ) -> None:
-    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number may run.
+    """Fire schedules and execute their runs until SIGTERM or Ctrl-C. Any number of workers may run.
 
     Without --concurrency, one process executes runs and forks for each of them.
     """
@@ -118,7 +118,7 @@ def dispatcher(
 ) -> None:
     """Fire schedules, and leave their runs to workers of your own. It ends at SIGTERM or Ctrl-C.
 
-    Any number may run.
+    Any number of dispatchers may run.
     """
     logs.begin()
     _freeze(freeze)

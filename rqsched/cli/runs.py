@@ -75,7 +75,7 @@ def history(
     after_sequence: Annotated[int, typer.Option("--after-sequence", min=0, help="Only events after this one.")] = 0,
     every: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
 ) -> None:
-    """Show a schedule's audit events, oldest first. They stay readable after it was deleted."""
+    """Show a schedule's audit events, oldest first. They stay readable after the schedule was deleted."""
     handle, writer = session.newest(schedule_id), session.writer
     found: Iterable[AuditRecord] = (
         handle.iter_history(after_sequence) if every else handle.history(limit, after_sequence)

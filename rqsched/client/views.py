@@ -1,4 +1,7 @@
-"""The bases of the handles of both clients: they keep the description as it was last read, and build requests."""
+"""The base classes of the handles in `Client` and `AsyncClient`.
+
+They keep the description as it was last read, and build requests.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class ScheduleView(ScheduleFields):
         return path_of("schedules", self.schedule_id, *parts)
 
     def _if_match(self, version: int | None) -> dict[str, str]:
-        """Return the header If-Match, with the ETag of this incarnation at a version."""
+        """Return the header If-Match, with the ETag that this schedule has at a version."""
         return {} if version is None else {"If-Match": f'"{self.uid}.{version}"'}
 
     def _edit(self, operation: str, body: dict[str, Any], if_version: int | None) -> Request[Self]:

@@ -41,7 +41,7 @@ WITHIN: Mapping[str, timedelta] = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-"""The spans up to now that the time filter offers."""
+"""The lengths of time that the time filter offers. Each of them ends now."""
 
 
 def show(visit: Visit) -> Response:
@@ -66,7 +66,10 @@ def show(visit: Visit) -> Response:
 
 
 def _one_of_each(found: Sequence[tuple[str, Run]]) -> tuple[list[tuple[str, Run]], dict[str, list[Run]]]:
-    """Group the runs that failed alike. Return the newest run of each group, and the other runs by its uid."""
+    """Group the runs that failed alike. Return the newest run of each group.
+
+    Also return the other runs of each group, by the uid of the newest run.
+    """
     groups: dict[tuple[str, str], list[tuple[str, Run]]] = {}
     for schedule_id, run in found:
         groups.setdefault((schedule_id, numberless(error_line(run.error)) or run.uid), []).append((schedule_id, run))

@@ -159,7 +159,7 @@ def event(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
 
 
 def _payload(record: AuditRecord, schedule_id: str) -> dict[str, Any]:
-    """Return an event's payload. If a run was started, `outcome` says why. The run's instance id contains this."""
+    """Return an event's payload. If a run was started, `outcome` says why, which is read from the run's instance id."""
     if record.event_type != TRIGGERED or record.payload.get("outcome") != "triggered":
         return record.payload
     named = (record.workflow_instance_id or "").removeprefix(f"schedule:{schedule_id}:")
@@ -473,7 +473,7 @@ class RefusalResponse(Schema):
     errors: dict[str, list[str]] | None = None
     """The messages of refused fields, by field."""
     last_safe_cursor: dict[str, Any] | None = None
-    """The position in the other list, if the page token belongs to a list with other filters."""
+    """If the page token belongs to a list with other filters: the position in that list."""
     schedule_id: str | None = None
     """The schedule that the error is about, if any."""
     outcome: Literal["trigger_failed"] = "trigger_failed"

@@ -35,7 +35,7 @@ from rqsched.errors import (
 MOST_ERRORS = 20
 """The most errors of fields that a response lists. Further errors are only counted."""
 MORE = "more_errors"
-"""The type of a pydantic error that stands for further errors and has their number."""
+"""The type of a pydantic error that replaces several errors and contains their number."""
 _MOST_CHARACTERS = 255
 RETRY_AFTER = 5
 """Seconds after which a caller may try again when a backend does not respond."""

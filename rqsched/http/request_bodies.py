@@ -53,7 +53,7 @@ class Bodies:
         BusyError, and MalformedError if the client disconnects before its body is complete.
         """
         headers, scope = connection.headers, connection.scope
-        # Over HTTP/2 a body may be announced by neither of these headers.
+        # Over HTTP/2 a request may have a body without Content-Length and Transfer-Encoding.
         may_have_body = scope["method"] not in SAFE_METHODS and scope.get("http_version", "1.1") >= "2"
         if not may_have_body and "content-length" not in headers and "transfer-encoding" not in headers:
             return _replay(b"", receive)
@@ -201,7 +201,7 @@ class _StrictRequest(Request):
     async def json(self) -> Any:
         try:
             return parse_json(await self.body())
-        except MalformedError as error:  # the only kind of error that FastAPI's body reader lets through
+        except MalformedError as error:  # FastAPI's body reader hides the text of every other error
             raise HTTPException(400, str(error)) from error
 
 
@@ -239,7 +239,7 @@ def _hinted(detail: dict[str, Any], bodies: Sequence[Any]) -> dict[str, Any]:
 
 
 _MOST_NAMED = 20
-"""The most known fields that one error lists, and the most errors for which a similar field is searched."""
+"""An error lists at most so many known fields, and a similar field is searched for at most so many errors."""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -1,4 +1,7 @@
-"""The responses of this surface and their schemas. Each response has the fields of all published forms of jobs."""
+"""The responses of this surface and their schemas.
+
+The documents of Open Job Spec name some fields differently. Each response has these fields under all names.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def cron_response(schedule: Schedule) -> dict[str, Any]:
 
 
 def state_of(run: Run) -> str:
-    """Return a run's state as the spec names it."""
+    """Return a run's state as Open Job Spec names it."""
     return _STATES[run.status]
 
 

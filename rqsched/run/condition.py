@@ -28,7 +28,10 @@ _AT_ONCE = Patience(total=timedelta(0))
 
 
 class Condition:
-    """The state of a sound process (a descriptor, its user), for a comparison after the application's code."""
+    """The state of a process (an open descriptor, its user) before it executes the application's code.
+
+    Afterwards `find_damage` compares the process with this state.
+    """
 
     def __init__(self) -> None:
         """Record the state, and open a descriptor.

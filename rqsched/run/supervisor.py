@@ -61,7 +61,7 @@ _WAITS_FOR_WRITES, _IS_FROZEN = 1, 2
 
 
 class Progress:
-    """Shows another process that a loop turns, or why it begins nothing.
+    """Shows another process that a loop turns, or why the loop begins no work.
 
     It is two numbers in memory that forks share.
     """

@@ -37,7 +37,7 @@ class RqschedConfig(AppConfig):
     verbose_name = "Schedules"
 
     def ready(self) -> None:
-        """Let rqsched use the project's settings and their names. Import `schedules.py` of every installed app."""
+        """Use the project's settings, and name them in messages. Import `schedules.py` of every installed app."""
         provide(project.provided)
         speak_with(project.in_words)
         around_runs(fresh_connections)
@@ -87,7 +87,9 @@ def upgrade(using: str, **others: Any) -> None:
         return
     try:
         settings = Settings()
-    except ConfigError as error:  # `manage.py check` reports it; a test database in memory needs no tables
+    except ConfigError as error:
+        # `manage.py check` reports this error. It must not stop the migration of a test database in memory, which needs
+        # no tables of rqsched.
         _log.warning("rqsched's tables are not upgraded: %s", error, extra={"action": "schema_not_upgraded"})
         return
     with closing(Database(settings.database_url or "", pooler=settings.database_pooler)) as database:

@@ -168,7 +168,7 @@ def _follow(builder: ChangeBuilder, end: UpstreamEnd) -> Followed:
 
 
 def _keep_newest(builder: ChangeBuilder, ends: Sequence[UpstreamEnd]) -> tuple[Change, dict[str, Followed]]:
-    """Store the newest end that came during a pause, for the resume. Earlier ends are missed."""
+    """Store the newest end that came during a pause, for the resume. Record earlier ends as missed."""
     schedule = builder.schedule
     if ends:
         known = missed_end(schedule)
@@ -224,7 +224,7 @@ def require_no_cycle(upstreams: Mapping[str, str], schedule_ids: Iterable[str]) 
         while at is not None and at not in walked and at not in in_none:
             walked[at] = None
             at = upstreams.get(at)
-        if at is None or at in in_none:  # with `in_none`, no schedule is visited twice
+        if at is None or at in in_none:  # no schedule of `in_none` leads to a cycle
             in_none |= walked.keys()
         elif at == first:
             circle = " after ".join([*walked, first])

@@ -57,13 +57,13 @@ class FanOut(Feature):
     def follow(self, changes: Sequence[Change], *, seen: Seen, skip_locked: bool) -> None:  # noqa: ARG002 - an end sees no state of targets
         """End runs whose last target ended before their workflow returned."""
         for before, after in chain.from_iterable(change.changed_runs for change in changes):
-            # If both are the same object, an earlier commit is followed again, because its answer was lost or its
-            # process died.
+            # If both are the same object, an earlier commit is followed again, because the answer of the commit was
+            # lost, or the process that committed has died.
             if is_dispatched(after) and (before.dispatched_at is None or before is after):
                 try_to_end(self._runtime, after.uid, skip_locked=skip_locked)
 
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:  # noqa: ARG002 - any link does
-        """Make the due targets of a run pending again. Return when the next target, and so the link, is due."""
+        """Make the due targets of a run pending again. Return when the link is due for the next target."""
         if not is_dispatched(run):
             return None
         promote(self._runtime, run.uid)
@@ -136,7 +136,7 @@ def _end_blocked(runtime: Runtime, connection: Connection) -> list[str]:
 
 
 def _continue(runtime: Runtime, job: BatchJobId, first: Target) -> int:
-    """Enqueue the next targets of a run with `max_parallel`; for another run, enqueue the job that dispatches them."""
+    """Enqueue the next targets of a run. Without `max_parallel`, enqueue the job that dispatches these targets."""
     if first.max_parallel is not None:
         return fill(runtime, job.run_uid)
     return runtime.transport.enqueue([batch_job(job)], first.queue, first.connection, now=runtime.now())

@@ -8,8 +8,9 @@ attempt calls the resolver again.
 Then the first chunk is put on its queue, and behind it a job that puts the next chunk there. Workers take a queue in
 order, so they reach this job only when they have taken the targets before it. SQL is written before Redis: if a process
 dies between the two, reconcile enqueues the missing jobs. With `max_parallel` at most that many targets are on the
-queue or handled at once, and each target that ends puts the next target there. If the schedule has the option `limit`,
-its targets wait in the line of that limit instead, and go to the queue when they get a place (`features/limits`).
+queue or handled at once, and each target that ends puts the next target on the queue. If the schedule has the option
+`limit`, its targets wait in the line of that limit instead, and go to the queue when they get a place
+(`features/limits`).
 
 Each target is dispatched once, because the id of its job is computed from run and target. It is claimed once, and its
 failure does not end the other targets (`execution`).
@@ -123,7 +124,7 @@ def _named(one: Any) -> Named:
 
 
 def batch_of(runtime: Runtime, run_uid: str, workflow: str | None = None) -> Batch:
-    """Return the values that all targets of a run share, from its schedule's present policies."""
+    """Return the values that all targets of a run share. The present policies of the run's schedule contain them."""
     found = runtime.database.read(lambda connection: changes.find_with_schedule(connection, run_uid))
     if found is None:
         raise RunNotFoundError(run_uid)

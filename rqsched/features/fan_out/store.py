@@ -123,7 +123,7 @@ TARGET_COLUMNS = [targets.c[name] for name in Target._fields]
 
 
 def _has_ended_in_vain() -> sa.ColumnElement[bool]:
-    """Return the condition that the run of a target was cancelled, terminated or lost, or that its workflow failed."""
+    """Return the condition that the run of a target was cancelled, terminated or lost, or failed in its workflow."""
     return sa.exists().where(runs.c.uid == targets.c.run_uid, runs.c.status.in_(sorted(ENDED_IN_VAIN)))
 
 
@@ -221,7 +221,7 @@ def pending(connection: Connection, before: datetime, after: str | None, limit: 
 
 
 def unfinished_batches(connection: Connection, before: datetime) -> list[tuple[BatchJobId, Target]]:
-    """Return the fan-outs with targets left to dispatch: the job that continues each, and its first waiting target.
+    """For each fan-out with targets left to dispatch, return the job that continues it and its first waiting target.
 
     Fan-outs whose workflow has not returned are left out, because the next attempt may first name more targets.
     """
@@ -414,7 +414,7 @@ class TargetFlow(NamedTuple):
 def newest_flow(
     connection: Connection, namespace: str | None, start: datetime, most: int
 ) -> tuple[list[TargetFlow], datetime]:
-    """Read at most `most` of the newest targets since `start`. Return the targets of the namespace (None: of all).
+    """Read at most `most` of the newest targets since `start`, and return those in the namespace (None: in any).
 
     Also returns the time since which the result is complete.
     """

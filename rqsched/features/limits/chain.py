@@ -104,7 +104,7 @@ class Limits(Feature):
         take_back(connection, given_back)
 
     def sees(self, change: Change) -> Sees:
-        """Return the columns with the state of a group if a run of the group ends."""
+        """If the Change ends a run of a group, return the columns with the state of the group."""
         group = next((run.limit_group for _, run in change.changed_runs), None)
         return NOTHING if group is None else Sees(store.STATE, {"group": group})
 
@@ -152,14 +152,14 @@ class Limits(Feature):
     def delivered(self, link: str, run: Run, *, is_published: bool) -> datetime | None:
         """If the link made no Change, give places in the run's group.
 
-        Return when the group's rate may allow more starts.
+        Return when the link is due again to give more places; None if it is not needed for this.
         """
         if not is_published and run.limit_group is not None:
             give(self._parts, [run.limit_group])
         return look_of(self._parts, link, run)
 
     def rehearse(self, connection: Connection, uid: str, now: datetime) -> None:
-        """Execute the statements of the end of a run and of a grant."""
+        """Execute the statements that give places after the end of a run."""
         store.rehearse(connection, uid, now)
 
 
@@ -170,10 +170,11 @@ def give(
     stopped: Collection[str] = (),
     known: Mapping[str, int | None] | None = None,
 ) -> None:
-    """Give the free places of the groups in which a run or target has `joined` the line, or `left` the line or a place.
+    """Give the free places of groups.
 
-    This first cancels targets of the `stopped` runs (their uids), unless a process handles the target. Errors are
-    logged and not raised, because each pass of reconcile repeats this.
+    In the `joined` groups, a run or target has joined the line. In the `left` groups, a run or target has left the line
+    or its place. This first cancels targets of the `stopped` runs (their uids), unless a process handles the target.
+    Errors are logged and not raised, because each pass of reconcile repeats this.
     """
     try:
         if stopped:
@@ -240,7 +241,7 @@ def _deliver(parts: Parts, granted: Granted) -> int:
 
 
 def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
-    """Return when a link of a run is due again, to give places in the line in which the run or its target waits.
+    """Return when a link must give places again in the line in which its run, or a target of the run, waits.
 
     Return None if the line does not wait for a rate, or if another link gives these places.
     """

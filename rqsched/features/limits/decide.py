@@ -77,8 +77,7 @@ class Waiting(NamedTuple):
     granted_at: datetime | None = None
     """When it got a place, if no worker has claimed it since; None while it is in line."""
     passed_count: int | None = None
-    """How often a worker took its job after it had lost its grant, and found the group full; None if it has not lost a
-    grant."""
+    """How often a worker took the job after the grant was lost, and found the group full; None if no grant was lost."""
     is_target: bool = False
     """Whether it is a target of a run."""
     queue: str = ""
@@ -95,7 +94,7 @@ class Grants(NamedTuple):
     given: tuple[str, ...] = ()
     """The uids of the runs that get a place."""
     passed: tuple[str, ...] = ()
-    """The uids of the runs that lose an unclaimed grant. They are passed over until a worker asks for a place."""
+    """The uids of the runs that lose an unclaimed grant. These runs are passed over until a worker takes their job."""
 
 
 def wants_grants(number: int, running: int, unclaimed: int) -> bool:

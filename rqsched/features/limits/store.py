@@ -12,10 +12,10 @@ place only if the sum is less than N. A claim writes the start in its own transa
 has a grant. If a run is given back because its code is missing, it has not started, and its start is removed.
 
 Proof. Take N + 1 starts. Let L be the start that was granted last, at `now`. The other N starts had been granted
-before. So the grant of L counted each of them (as unclaimed, as a start or as both), unless it was at `now - T` or
-before. The grant counted fewer than N, so one of the N starts, E, was at `now - T` or before. L starts at `now` or
-later, because a claim writes no instant before its grant (`Dialect.after`). So E and L are T or more apart, and no
-window holds both.
+before. So the grant of L counted each of these N starts (as unclaimed, as a start or as both), except starts at
+`now - T` or before. The grant counted fewer than N, so one of the N starts, E, was at `now - T` or before. L starts at
+`now` or later, because a claim writes no instant before its grant (`Dialect.after`). So E and L are T or more apart,
+and no window holds both.
 
 The proof uses the recorded instants, so no clock has to be right. But a grant removes starts that left their window
 more than `_KEPT_LONGER` ago. So the clocks of two processes that grant may not differ by more than that.
@@ -74,7 +74,7 @@ from rqsched.kernel.store.tables import (
 )
 
 MAX_CHANGES = 20
-"""How many of the newest changes of its bounds a group stores."""
+"""A group stores at most so many changes of its bounds. Older changes are dropped."""
 _KEPT_LONGER = timedelta(minutes=1)
 """How long a start is kept after it has left its window."""
 _NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
@@ -138,8 +138,8 @@ class Look(NamedTuple):
     """The time at which a line that waits only for its group's rate may get places again."""
 
     link: RetryLinkId
-    """The link (a delayed job) that gives the places. It has the id of a used link: the retry link of the previous
-    attempt of the first run in line."""
+    """The link (a delayed job) that gives the places. It is a retry link of the first run in line, with the number of
+    the previous attempt. No retry of the run uses this number any more."""
     at: datetime
     """When the start that blocks the line leaves the window of the rate."""
 
@@ -210,7 +210,7 @@ def make(connection: Connection, group: str, bounds: Bounds, now: datetime) -> N
 
 
 def set_bounds(connection: Connection, group: str, bounds: Bounds, change: Mapping[str, Any]) -> None:
-    """Set the bounds of a locked group, and record the `change`. Without a rate, delete the recorded starts."""
+    """Set the bounds of a locked group, and record the `change`. If the new bounds have no rate, delete the starts."""
     is_it = limits.c.limit_group == group
     known = json.loads(connection.execute(sa.select(limits.c.changes).where(is_it)).scalar_one())
     told = dumps([*known, change][-MAX_CHANGES:])
@@ -236,9 +236,9 @@ def grant(
     """Give the free places of these groups to the first in their lines. Return the runs and targets that got a place.
 
     `asked` is a run or target (`is_target`) whose job a worker has taken (`features.limits.decide.decide_grants`). If
-    it gets no place, it waits in line and gets another job later. In `frozen` groups only targets get places, so that
-    fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds. `clock` is read
-    after everything is locked.
+    this run or target gets no place, it waits in line and gets another job later. In `frozen` groups only targets get
+    places, so that fan-outs that have begun continue. `skip_locked` leaves out groups that another transaction holds.
+    `clock` is read after everything is locked.
     """
     locked = lock(connection, groups, skip_locked=skip_locked)
     if not locked:
@@ -272,7 +272,9 @@ def grant(
     got_targets = _give_targets(connection, some[_TARGETS], now, rated)
     uids = {*(run.uid for run in got_runs), *(target.uid for target in got_targets)}
     looks = list[Look]()
-    for group in rated:  # a run may also lack a place because another run is being claimed now
+    # The rate is not always the reason why a run got no place. The place may belong to another run, which is being
+    # claimed at this moment.
+    for group in rated:
         left = [one for uid, one in lines[group].items() if uid not in uids]
         taken = places[group] + len(lines[group]) - len(left)
         use = running[group], taken, starts[group]
@@ -321,8 +323,9 @@ def _frees_at(
 ) -> datetime | None:
     """Return when a group's rate allows the next start; `now` if it allows one already, None if the number forbids one.
 
-    `use` has the numbers of running runs, of granted runs that have not started, and of starts in the last window. The
-    start of a granted run that has not started leaves the window no earlier than a whole window from now.
+    `use` has three numbers: running runs, granted runs that have not started, and starts in the last window. A granted
+    run that has not started yet can only start now or later. So its start stays in the window for at least the length
+    of the window.
     """
     rate, (running, unclaimed, starts) = bounds.rate, use
     if rate is None or (bounds.number is not None and bounds.number - running - unclaimed <= 0):
@@ -347,11 +350,11 @@ def _link_of(connection: Connection, waiting: Waiting) -> RetryLinkId | None:
 
 
 def look_of(connection: Connection, link: str, run: Run, now: datetime, *, is_frozen: bool) -> datetime | None:
-    """Return when a link of a run has to give places in its line again; None if another link does so, or none has to.
+    """Return when a link of a run must give places again in the line in which the run, or a target of the run, waits.
 
-    Only the link of the first in line does this. Otherwise every link that ever put a run in line would do it each time
-    that a start leaves the window. If a start has left the window since the rate blocked a grant, the link is due at
-    once, because no other link would come.
+    Return None if another link does this, or if no link is needed. Only the link of the first in line gives places.
+    Otherwise every link that ever put a run in line would do so each time that a start leaves the window. If a start
+    has left the window since the rate blocked a grant, the link is due at once, because no other link would come.
     """
     at = next_look(connection, run.uid, now)
     if at is None or run.limit_group is None:
@@ -371,7 +374,7 @@ def _is_for_quiet(connection: Connection, group: str, now: datetime, *, is_froze
 
 
 def next_look(connection: Connection, uid: str, now: datetime) -> datetime | None:
-    """Return when a link has to give places again in the line in which a run, or its target, waits.
+    """Return when a link must give places again in the line in which a run, or a target of the run, waits.
 
     Return `now` if the rate already allows a start, and None if the line does not wait for a rate.
     """
@@ -547,9 +550,9 @@ def _give_targets(connection: Connection, uids: Sequence[str], now: datetime, ra
 
 
 def rehearse(connection: Connection, uid: str, now: datetime) -> None:
-    """Compile the statements of an end and a grant: execute them for a run and a group that do not exist.
+    """Compile the statements that give places after the end of a run. Execute them for a group that does not exist.
 
-    These are the statements for runs of a group without a rate.
+    The statements for a rate are not executed here.
     """
     wants(connection, uid, now)
     lock(connection, [uid])
@@ -577,7 +580,8 @@ def wants(connection: Connection, group: str, now: datetime) -> int | None:
     bounds = _bounds(*row[:3])
     taken, unclaimed = row[3:]
     most = bounds.number
-    if most is None and bounds.rate is not None:  # if the group has a number, the grant checks the rate
+    # Read the rate only if the group has no number. If it has a number, only the grant checks the rate.
+    if most is None and bounds.rate is not None:
         most, taken = bounds.most_unclaimed(0, _started(connection, group, bounds.rate, now)), 0
     return int(unclaimed) if wants_grants(most or 0, taken, unclaimed) else None
 
@@ -636,11 +640,11 @@ def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:
     still count the ended run, and STATE may not show the line. So if STATE shows no line, the answer is not known, with
     two exceptions:
 
-    - Later ends give the places (`others_look`).
-    - The group was less than half full. Then a joining run found it full only if more than half of its places were
-      given while this end was written. The end of one of those runs sees the line. The place stays free until then, or
-      until the next fire or pass. This must be rare, which is why half of the places must be free, and not just one
-      more.
+    - The ends of later runs give the places (`others_look`).
+    - Less than half of the places were occupied. In this case a run can join the line unseen only if more than half of
+      the places were given while this end was written. The end of one of the runs with these places sees the line.
+      Until that end, or until the next fire or pass, the place of the ended run stays free. Such a delay must be rare.
+      Therefore this exception requires that half of the places are free, and not just one place.
 
     An end does not help a rate, because the start stays in the window; a link gives places when the start leaves the
     window. So if a group has only a rate, no run waits for an end, unless the rate is above `MAX_NUMBER`
@@ -693,7 +697,7 @@ def remove_empty(connection: Connection, groups: Sequence[str], now: datetime) -
 
 
 def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Return groups with waiting runs or targets but without a row, and the policies of a schedule for each group."""
+    """Return groups that have waiting runs or targets but no row, each with the policies of one of its schedules."""
     found = list[tuple[str, str]]()
     for kind in _KINDS:
         group = kind.table.c.limit_group
@@ -788,7 +792,7 @@ def busiest(connection: Connection, most: int, now: datetime, namespace: str | N
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count the runs and targets, by queue, that have lost their grant and for which no worker has asked since."""
+    """Count, for each queue, the runs and targets that lost their grant and whose job no worker has taken since."""
     found = Counter[str | None]()
     for kind in _KINDS:
         queue = kind.table.c.queue
@@ -813,9 +817,9 @@ class Members(NamedTuple):
     """The first runs and the first schedules of a group."""
 
     line: list[tuple[str, Run]]
-    """The runs in line, in order, each with the id of its schedule and its position."""
+    """The runs in line, in order. Each run has its position, and comes with the id of its schedule."""
     running: list[tuple[str, Run]]
-    """The runs that run or have a place to start, the oldest first."""
+    """The running runs, the oldest first."""
     schedules: list[str]
     """The ids of schedules that name the group."""
     has_more: bool

@@ -76,7 +76,7 @@ class Outbox:
         return [delivery.uid for delivery in owed]
 
     def _routed(self, connection: Connection, delivery: Delivery) -> Delivery:
-        """Return a delivery to a workflow with the timeout, queue and Redis that the workflow names."""
+        """Return a delivery, for a workflow with the timeout, queue and Redis that this workflow declares."""
         if delivery.kind is not DeliveryKind.WORKFLOW:
             return delivery
         known = self._parts.workflows.get(delivery.destination)

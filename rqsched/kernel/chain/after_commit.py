@@ -2,8 +2,8 @@
 
 The written rows are read again on our own connection. Their present state is published, and not the decided state,
 because the transaction or a savepoint in it may have been rolled back. If a row still has the uid of its operation, the
-row and its events are as the operation decided. For all rows that only one operation wrote, one statement finds this
-out.
+row and its events are as the operation decided. For the rows that only one operation wrote, a single statement checks
+this.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, mus
     It does no harm if a link is delivered twice, late, early or after its schedule changed. If the decision about a
     schedule raises, each schedule of the batch is fired alone, and the failure is recorded on that schedule. Other
     schedules are not affected. A schedule of a newer release is left to processes of that release, which take its link
-    when the link is due again. While everything or a namespace is frozen, its links do nothing and are due again later.
-    Raises BackendUnavailableError if SQL does not answer. With `must_follow`, also raises it if Redis does not answer.
-    Use `must_follow` for links that are delivered again after an error.
+    when the link is due again. While everything, or the namespace of a link, is frozen, the link does nothing and is
+    due again later. Raises BackendUnavailableError if SQL does not answer. With `must_follow`, also raises it if Redis
+    does not answer. Use `must_follow` for links that are delivered again after an error.
     """
     if runtime.freezes.is_all_frozen:
         return [Fired(one, "all_frozen", runtime.now() + FROZEN_AGAIN) for one in ids]

@@ -1,4 +1,7 @@
-"""Settle attempts: decide what follows an end, write this and publish it. Any process may report an end."""
+"""Settle attempts: decide what follows the end of an attempt, write the decision and publish it.
+
+Any process may report the end of an attempt.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ class ChangeBuilder:
         self.dead_letters: list[str] = []
         """The uids of the failed runs that are kept among the dead letters."""
         self.owed_again: tuple[str, datetime] | None = None
-        """An upstream run that ended during a pause, and the time of its end. The resume starts a run for this end."""
+        """An upstream run that ended during a pause, and the time of its end. After the resume, this upstream run
+        starts a run of the schedule."""
 
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new run of this kind, oldest first. Backfilled runs never block live runs."""
@@ -179,7 +180,7 @@ class ChangeBuilder:
         self._events.append(Event(event_type, stored, run.uid if run else None, run.instance_id if run else None))
 
     def build(self, operation: str | None = None) -> Change:
-        """Return the Change, with the new position `n`; `operation` is the uid of the owner's operation."""
+        """Return the Change, with the new position `n`. `operation` is the uid of the call that caused it, if any."""
         if self.schedule.moves is not None and self.schedule.next_run_at is None:
             self.set(moves=dump_moves(self.schedule.parsed_moves._replace(nominals=())))
         before, after = self._before, self.schedule

@@ -41,7 +41,7 @@ def count_open_runs_by_status(connection: Connection) -> list[tuple[str, str, in
 
 
 def count_open_targets_by_status(connection: Connection) -> list[tuple[str, str, int]]:
-    """Count the targets of schedules' runs that have not ended; returns (namespace, status, count)."""
+    """Count the open targets, but not of fan-outs that were started by hand; returns (namespace, status, count)."""
     return _counted(connection, _with_schedules(targets), [targets.c.status], IS_OPEN_TARGET)
 
 

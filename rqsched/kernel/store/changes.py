@@ -610,7 +610,7 @@ _READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
     ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
 )
 _MOST_EVENTS = 3
-"""The most audit events that one statement takes. They are few, so that few different statements are prepared."""
+"""The most audit events that one statement takes. The limit is low, so that few different statements are prepared."""
 
 
 def is_one_of_each(change: Change) -> bool:
@@ -640,7 +640,7 @@ def _bound(prefix: str, table: sa.Table, names: Sequence[str]) -> dict[str, sa.B
 
 @lru_cache(maxsize=2)
 def note_followed(dialect: Dialect) -> sa.Update:
-    """Set `followed_at` of the new schedules (bound as `among`) that have a downstream: an `After` with their id.
+    """Set `followed_at` of the new schedules (bound as `among`) that already have a downstream schedule.
 
     Takes one index lookup for each new schedule, or a single lookup if no schedule has an upstream.
     """

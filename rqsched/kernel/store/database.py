@@ -338,7 +338,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 class Database:
-    """One SQL database, with an engine per process that is never shared across a fork."""
+    """One SQL database. A process and its forks never share a connection."""
 
     def __init__(
         self,
@@ -528,7 +528,7 @@ class Database:
             kept.close()
 
     def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
-        """Run `work` on one consistent snapshot; it must not write."""
+        """Run `work` on one consistent snapshot; `work` must not write."""
         return self._patiently(partial(self._once, work, is_read_only=True), patience, is_read_only=True)
 
     @property

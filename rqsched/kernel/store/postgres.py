@@ -209,9 +209,9 @@ def make_engine(
 ) -> Engine:
     """Return an engine of `BoundedConnection`s. It opens no connection before its first use.
 
-    `examine` is called with each new connection. `newest` returns the newest server that is known. It is called only if
-    the URL names several hosts. If a connection has reached a server on an earlier timeline than `newest`, it is
-    replaced by a connection to a host on a later timeline.
+    `examine` is called with each new connection. `newest` returns the newest server that is known. `newest` is called
+    only if the URL names several hosts. If a connection has reached a server on an earlier timeline than `newest`, it
+    is replaced by a connection to a host on a later timeline.
 
     A pooler in transaction mode (`pools_transactions`) gives each transaction its own session. So the first statement
     of each transaction sets the time limits. No statement is prepared, because the next transaction would look for it

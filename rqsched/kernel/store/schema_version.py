@@ -136,7 +136,10 @@ def _require_upgradable(current: str) -> None:
 
 
 def _require_utf8(connection: Connection) -> None:
-    """Raise SchemaError for a new database that cannot store every text. With tables, only `doctor` reports this."""
+    """Raise SchemaError if a new database cannot store every text.
+
+    If a database already has tables, it is not refused, and only `doctor` reports this.
+    """
     if not dialect_of(connection).has_server:
         return
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()

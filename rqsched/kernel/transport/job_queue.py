@@ -63,9 +63,9 @@ class JobQueue:
     now stands for another time. A job that RQ started is live for `started_grace`. With `is_exact` the list is searched
     for a job, which is necessary if jobs are pushed in front.
 
-    `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the jobs' database, which is
-    written into their meta, or None while the id is not known. `server_key` names the key with the identity of that
-    database's server. It is empty for a Redis that does not have this key.
+    `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database to which the
+    jobs belong, or None while the id is not known. The id is written into the meta of the jobs. `server_key` names the
+    key with the identity of that database's server. It is empty for a Redis that does not have this key.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ Their ARGV begin with six values:
 
 1. the prefix of job hashes
 2. now, as RQ writes times (these texts sort by time)
-3. the time after which RQ must have started a started job that counts as live, written in the same way
+3. the earliest start (written in the same way) of a started job that still counts as live
 4. 1 to search the list, because the order of its entries cannot be trusted; else 0
 5. the score (Unix seconds) of the oldest entry of the scheduled set that still counts as live
 6. the latest score to which a due job may have been put off

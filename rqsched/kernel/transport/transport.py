@@ -64,8 +64,8 @@ REDIS_TIMER = 0.1
 _WAKE_SLICE = 0.01
 """How many seconds pass between two checks for a wake shortly before a link is due."""
 FIRST_LOOK_LIFE = 1_000
-"""How many milliseconds a dispatcher stays the first after it asked. An idle dispatcher asks five times in this
-time."""
+"""How many milliseconds a dispatcher stays the first dispatcher after it asked. An idle dispatcher asks five times in
+this time."""
 FLUSH_MARKER_LIFE = 60 * 60 * 1000
 """How many milliseconds a full pass may take. After this time its flush marker expires, even if the pass was killed."""
 _PROBE_LIFE = 60_000
@@ -160,7 +160,7 @@ class Transport:
         ttl = int(settings.rq_failure_ttl.total_seconds())
         name = settings.control_queue
         self.wake_key = redis_keys.wake(name)
-        """The list dispatchers block on."""
+        """The list on which idle dispatchers wait (BLPOP)."""
         self.database_id_key = redis_keys.database_id(name)
         """The key that names the database this control queue belongs to; missing after a flush."""
         self.server_key = redis_keys.identity(name)
@@ -471,7 +471,10 @@ class Transport:
         self._patiently(self._set_freeze_script, keys=[self.freeze_key], args=[uid, text])
 
     def drop_freeze(self, uids: Sequence[str], *, text: str = "") -> None:
-        """Remove the freeze of everything (with `text`, only one with this text), and remember `uids` as thawed."""
+        """Remove the freeze of everything, and remember `uids` as thawed.
+
+        If `text` is given, only a freeze with this text is removed.
+        """
         self._patiently(self._drop_freeze_script, keys=[self.freeze_key], args=[" ".join(uids), text])
 
     def drop(self, ids: Iterable[str]) -> None:

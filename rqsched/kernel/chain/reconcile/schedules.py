@@ -90,7 +90,10 @@ def apply_new_tzdata(runtime: Runtime) -> Iterator[Recovered]:
 
 
 def is_newer(tzdata: str, known: str) -> bool:
-    """Return whether `tzdata` is a newer release than `known`. If one is no release, any other text counts as newer."""
+    """Return whether `tzdata` is a newer release than `known`.
+
+    If one of the two texts is not a release, return whether they differ.
+    """
     releases = _RELEASE.search(tzdata), _RELEASE.search(known)
     if None in releases:
         return tzdata != known
