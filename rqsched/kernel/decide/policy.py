@@ -256,13 +256,19 @@ def no_retry() -> RetryPolicy:
     return RetryPolicy(max_retries=0)
 
 
+_COUNT = {"kind": "count"}
+"""Marks a field of Policies that takes None, or a whole number from 1."""
+_SPAN: dict[str, Any] = {"kind": "span", "most": None}
+"""Marks a field of Policies that takes None, or a positive length of time of at most `most` (None: any)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """All policies of one schedule. Contradicting combinations are refused."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """The reaction to a fire while an earlier run is unfinished."""
-    buffer_limit: int | None = None
+    buffer_limit: int | None = field(default=None, metadata=_COUNT)
     """The most runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
     """The reaction to occurrences that passed without a fire."""
@@ -270,16 +276,16 @@ class Policies:
     """Each fire is delayed by one fixed offset below this length. The offset is computed from the schedule."""
     missed_limit: int = DEFAULT_MISSED_LIMIT
     """The most occurrences for which one fire starts runs under `missed="all"`."""
-    fire_within: timedelta | None = None
+    fire_within: timedelta | None = field(default=None, metadata=_SPAN)
     """An occurrence that is later than this does not fire and is counted as missed; None allows any age."""
-    start_within: timedelta | None = None
+    start_within: timedelta | None = field(default=None, metadata=_SPAN | {"most": MAX_DELAY})
     """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
     """How `resume()` continues by default; the call may override it."""
     on_max_runs: str = "done"
     """The effect when `max_runs` is used up: the schedule is `done`, or with `delete` deleted (Durable Workflow
     document)."""
-    max_successes: int | None = None
+    max_successes: int | None = field(default=None, metadata=_COUNT)
     """The schedule is done after this many successful runs (Pipelit's `total_repeats`); None is unlimited."""
     environments: tuple[str, ...] = ()
     """A fire starts runs only if RQSCHED_ENVIRONMENT of its process is one of these; if empty, in every process."""
@@ -302,13 +308,13 @@ class Policies:
     """The workflow that returns the ids of a run's targets; with None, the run's own workflow may return them."""
     target_retry: RetryPolicy = field(default_factory=no_retry)
     """How failed attempts of a target are repeated; by default they are not."""
-    target_timeout: int | None = None
+    target_timeout: int | None = field(default=None, metadata=_COUNT)
     """The seconds that one attempt of a target may take; None means the timeout of the run."""
-    max_parallel: int | None = None
+    max_parallel: int | None = field(default=None, metadata=_COUNT)
     """The most targets of one run that are handled at once, over all workers; None is unlimited."""
     limit: str | None = None
     """The group whose limit the runs share. The name may be a template over labels and namespace. None is no group."""
-    limit_running: int | None = None
+    limit_running: int | None = field(default=None, metadata=_COUNT)
     """How many runs of the group may run at once. Used only if the schedule creates the group."""
     limit_rate: str | None = None
     """How many attempts of the group may start in a window (`Rate`). Used only if the schedule creates the group."""
@@ -330,7 +336,7 @@ class Policies:
         object.__setattr__(self, "final_errors", tuple(self.final_errors))
         require_limit("limit", self.limit)
         object.__setattr__(self, "limit_rate", require_rate("limit_rate", self.limit_rate))
-        for name in ("fire_within", "start_within"):
+        for name in _SPANS_OR_NONE:
             object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_values()
         self._check_combinations()
@@ -339,19 +345,20 @@ class Policies:
         _require(self.on_max_runs in {"done", "delete"}, "on_max_runs", "must be 'done' or 'delete'")
         _require(self.on_delete in {"end_runs", "keep_runs"}, "on_delete", "must be 'end_runs' or 'keep_runs'")
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
-        fire_within, limit, within = self.fire_within, self.missed_limit, self.start_within
-        _require(fire_within is None or _is_positive(fire_within), "fire_within", "must be a positive length")
-        is_within = within is None or (_is_positive(within) and within <= MAX_DELAY)
-        _require(is_within, "start_within", f"must be a positive length of at most {MAX_DELAY.days} days")
+        for name, most in _SPANS_OR_NONE.items():
+            span = getattr(self, name)
+            is_short = span is None or most is None or span <= most
+            bound = "" if most is None else f" of at most {most.days} days"
+            _require(span is None or (_is_positive(span) and is_short), name, f"must be a positive length{bound}")
         _require(
-            _is_count(limit, 1) and limit <= MAX_MISSED_LIMIT,
+            _is_count(self.missed_limit, 1) and self.missed_limit <= MAX_MISSED_LIMIT,
             "missed_limit",
             f"must be a whole number from 1 to {MAX_MISSED_LIMIT}; backfill what is more",
         )
         for name in ("then", "max_consecutive_failures"):
             about_runs = "applies to runs only; set it in retry"
             _require(getattr(self.target_retry, name) is None, f"target_retry.{name}", about_runs)
-        for name in ("buffer_limit", "max_successes", "target_timeout", "max_parallel", "limit_running"):
+        for name in _COUNTS_OR_NONE:
             value = getattr(self, name)
             _require(value is None or _is_count(value, 1), name, "must be a whole number from 1, or None for no bound")
 
@@ -441,7 +448,11 @@ def _plain_of(text: str) -> tuple[dict[str, Any], list[str]]:
     return values, [name for name, value in values.items() if isinstance(value, (dict, list))]
 
 
-_SPANS = frozenset({"base", "cap", "jitter", "fire_within", "spread", "start_within"})
+_SPANS_OR_NONE: dict[str, timedelta | None] = {
+    one.name: one.metadata["most"] for one in fields(Policies) if one.metadata.get("kind") == "span"
+}
+_COUNTS_OR_NONE = [one.name for one in fields(Policies) if one.metadata.get("kind") == "count"]
+_SPANS = frozenset({"base", "cap", "jitter", "spread", *_SPANS_OR_NONE})
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
