@@ -157,4 +157,5 @@ def test_queue_of_runs_of_an_hour_that_end_sooner_than_they_come_has_enough_work
 def test_each_check_of_the_overview_has_its_words_and_its_place_among_the_problems() -> None:
     shown = {check.name for check in health._CHECKS if check.shown is not health._Shown.DOCTOR}
     assert {*overview._BY_CONSEQUENCE} == shown
-    assert shown - overview._WORDS.keys() == set(), "the overview would fail at the first finding"
+    without_words = {"redis"}  # its findings are errors, which say what Redis said
+    assert shown - overview._WORDS.keys() == without_words
