@@ -252,7 +252,7 @@ def _advice_on_silent(moving: HandingOver, at_source: str, silent: Sequence[Impo
 
 
 def _place(settings: Settings) -> Iterator[str]:
-    """Yield the place of the imported schedules, if no setting names a database. Other applications may not see it."""
+    """Yield a warning if no setting names a database, because an application may use another database than ours."""
     if settings.database_url is None:
         yield (
             f"Ours belong to {settings.data_dir}, for RQSCHED_DATABASE_URL is unset. An application with a database of "

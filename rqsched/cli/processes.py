@@ -116,7 +116,7 @@ def dispatcher(
     *,
     logs: Logs,
 ) -> None:
-    """Fire schedules, and leave their runs to workers of your own. It ends at SIGTERM or Ctrl-C.
+    """Fire schedules, and leave their runs to workers of your own. The command ends at SIGTERM or Ctrl-C.
 
     Any number of dispatchers may run.
     """

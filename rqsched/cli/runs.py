@@ -120,7 +120,7 @@ def _reason(event: AuditRecord) -> str:
 
 
 def _missed(event: AuditRecord) -> str:
-    """Return how many occurrences were missed and why, or are excluded."""
+    """Return how many occurrences were missed and why, or how many are excluded."""
     if event.event_type not in {MISSED, EXCLUDED}:
         return ""
     told = event.payload

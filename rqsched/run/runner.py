@@ -2,8 +2,8 @@
 
 It is an RQ worker with its own name. Runs, targets and notifications are executed in its own process. For any other job
 of RQ, a separate process (`HorseStarter`) forks a work horse, which is RQ's process for one job. The runner notes each
-job in its slot (shared memory) before the claim. So if a runner dies, its successor first settles the attempt that died
-with it, and the RQ job of this attempt.
+job in its slot (shared memory) before the claim. So if a runner dies, its successor first settles the attempt that the
+dead runner executed, and the RQ job of this attempt.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _LONGEST_RESULT = 1_000
 _CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
-"""The longest time without a turn of the loop while a runner is idle. The loop then turns every few seconds."""
+"""The longest time without a turn of the loop while a runner is idle. An idle loop turns every few seconds."""
 _HORSE_SECONDS = 120.0
-"""The longest time while a work horse executes a job. The loop then turns every half minute."""
+"""The longest time while a work horse executes a job. Meanwhile the loop turns every half minute."""
 
 
 class _InProcess(BaseWorker):

@@ -41,8 +41,8 @@ _START_SECONDS = 120.0
 """How long a child may take until the first turn of its loop. Before that, it connects and may create a schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""The most seconds of silence that one turn of the supervisor adds, because a supervisor that was stopped itself could
-not see the turns of its children."""
+"""One turn of the supervisor adds at most this many seconds of silence. While the supervisor itself was stopped, it
+could not see the turns of its children."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""

@@ -65,7 +65,7 @@ class Parts(commit.Parts, Protocol):
 
 
 class After(Feature):
-    """Write owed ends in the transaction of a run's end, and start the downstream runs after its commit."""
+    """Write the ends of upstream runs in the transaction that ends the run. After the commit, start downstream runs."""
 
     columns = tuple((attrgetter(name), None) for name in ("followed_at", "upstream_id", "missed_run_uid"))
 
@@ -112,7 +112,7 @@ class After(Feature):
 
 
 def _follow_now(parts: Parts, uids: Sequence[str], *, skip_locked: bool) -> None:
-    """Follow the ends owed to several schedules in one transaction. If that fails, use one transaction for each.
+    """Follow the ends owed to several schedules in one transaction. If that fails, use one for each schedule.
 
     A schedule that another process has locked comes last, in a separate transaction. With `skip_locked` it is left to a
     pass of reconcile. So a schedule that is locked, or fails, does not delay the others.

@@ -32,7 +32,7 @@ from rqsched.kernel.decide.reasons import SkipReason
 TOGETHER = 50
 """The most downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
-"""The most characters that are stored of the error of a failed try to follow an end."""
+"""If a try to follow an end fails, at most this many characters of the error are stored."""
 
 
 class Followed(StrEnum):
@@ -92,7 +92,7 @@ class Thaw(NamedTuple):
 
 
 def owes(change: Change) -> bool:
-    """Return whether a Change may write ends: for downstream schedules, or for its own schedule after a pause."""
+    """Return whether a Change may write ends for downstream schedules, or (after a pause) for the changed schedule."""
     return change.after.followed_at is not None or change.owed_again is not None
 
 

@@ -247,7 +247,7 @@ def owing(
 
 
 def gone(connection: Connection, namespace: str | None, limit: int) -> list[Schedule]:
-    """Read schedules whose upstream does not exist any more, in a namespace or in all."""
+    """Read schedules whose upstream does not exist any more, in one namespace or in all."""
     other = schedules.alias()
     is_it = other.c.namespace == schedules.c.namespace, other.c.schedule_id == schedules.c.upstream_id
     is_there = sa.exists().where(*is_it, other.c.status != constant(ScheduleStatus.DELETED))

@@ -31,8 +31,8 @@ from rqsched.kernel.store.database import Connection
 from rqsched.workflows import Workflow
 
 _LOST_AFTER = timedelta(seconds=60)
-"""How long after its deadline a target may record its end. After this time, plus `completion_outage`, it counts as
-lost."""
+"""How long after its deadline a target may record its end. After this time, plus `completion_outage`, the target
+counts as lost."""
 LOST = "its process vanished: it neither ended nor ran out of time"
 """The error of a target whose deadline passed without a result."""
 

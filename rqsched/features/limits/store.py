@@ -83,7 +83,7 @@ _MOST = sa.bindparam("most", type_=sa.Integer)
 
 
 class _Kind:
-    """The table of runs or of targets, whose rows occupy places, with conditions on its rows."""
+    """A table whose rows occupy places (runs or targets), with conditions on its rows."""
 
     def __init__(
         self,

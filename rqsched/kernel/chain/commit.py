@@ -156,7 +156,7 @@ def _let_follow(feature: Feature, changes: Sequence[Change], seen: Seen, skip_lo
 
 
 def _keep_out_of_sync(parts: Parts, changes: Sequence[Change], error: RedisError) -> None:
-    """Remember the schedules, so that Redis follows them when it is back. If it is back already, make it follow now.
+    """Remember the schedules that Redis must follow when it is back. If Redis is back already, make it follow now.
 
     In a process without breakers, reconcile finds the schedules instead.
     """

@@ -1,7 +1,7 @@
 """Firing: lock the schedules of delivered links, decide, write the Changes, and publish them.
 
 A link is the RQ job that fires a schedule at its next time. A retry link starts the next attempt of a run. A single
-link is a batch of one (docs/architecture.md, Fire).
+link is handled as a batch of one (docs/architecture.md, Fire).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Fired(NamedTuple):
 
 _Batch: TypeAlias = Mapping[str, Sequence[LinkId | RetryLinkId]]
 """The links of one delivery, by the uid of their schedule. Each schedule has at most one main (not retry) link. The
-order of the delivery is kept, so that the schedule that was due first fires first, and its run is first on its
-queue."""
+order of the delivery is kept, so that the schedule that was due first fires first, and its run comes before the runs of
+the other schedules."""
 
 
 def fire(runtime: Runtime, ids: Sequence[str], *, skip_locked: bool = False, must_follow: bool = True) -> list[Fired]:
@@ -140,9 +140,9 @@ def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_f
 
 
 def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
-    """Let features do their part for the retry link of a run.
+    """Call the features for the retry link of a run.
 
-    The link is due again at the earliest time that they return.
+    The link is due again at the earliest time that the features return.
     """
     ahead = [fired.again_at]
     for feature in runtime.features.involved((), [run]):

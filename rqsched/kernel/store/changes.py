@@ -204,7 +204,8 @@ def open_runs(
 
     For each schedule these are:
 
-    - its unfinished live runs; `with_backfill` also its unfinished backfilled runs, on which no live decision depends
+    - its unfinished live runs
+    - if `with_backfill` is set, its unfinished backfilled runs, on which no live decision depends
     - its first waiting (buffered) live run and its first waiting backfilled run
     - the first waiting live run whose retry a person requested, if the schedule lets no other waiting run start
 

@@ -101,7 +101,7 @@ class Patience(NamedTuple):
     longest: timedelta = timedelta(seconds=1)
     """The longest wait between two attempts."""
     repeats_refusals: bool = False
-    """Also repeat statements that the server cancelled for taking too long, and statements that fail because a
+    """Whether to repeat statements that the server cancelled for taking too long, and statements that fail because a
     privilege or a table is missing. Use it for a few rows that must not be lost, not for a batch."""
     waits_for_writes: bool = True
     """Whether to wait while the server takes no writes. Otherwise only one more connection is tried."""

@@ -79,10 +79,11 @@ _PATIENCE_SECONDS = 5
 """Seconds after which a call is not repeated any more. The client itself repeats a call that timed out."""
 LINK_STARTED_GRACE = timedelta(seconds=10)
 """How long a link that RQ started counts as live. A link takes milliseconds. If a link takes longer than this, the same
-link may be delivered again meanwhile, and one of the two is stale
+link may be delivered again meanwhile, and one of the two deliveries is stale
 (docs/proofs/architecture-details.md, "Live links")."""
 LONGEST_RETRY = timedelta(seconds=30)
-"""The longest time that RQ waits before it repeats a link that raised. Besides this, only a lease puts a link off."""
+"""The longest time that RQ waits before it repeats a link that raised. Apart from such a wait, only a lease puts off a
+link."""
 _LINK_RETRY = Retry(max=60, interval=[1, 2, 5, 10, int(LONGEST_RETRY.total_seconds())])
 
 
