@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.crowd import copy_run
 from tests.support.env import MINUTE, statuses
+from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb
 
@@ -26,6 +28,17 @@ def test_every_page_says_that_everything_is_frozen_and_one_button_thaws(pages: P
     audit = pages.get("/audit")
     assert "restoring &lt;last&gt; night" in audit
     assert "the night is back" in audit
+
+
+def test_question_before_a_thaw_says_of_which_it_lists_only_some(pages: Pages) -> None:
+    env = pages.env
+    run = present(env.create(overlap="allow_all").trigger().run)
+    copy_run(env.runtime, run, 500)
+    env.scheduler.freeze("an audit")
+    env.advance(MINUTE)
+    asked = pages.get("/thaw")
+    assert "Due: 1 schedule(s)." in asked
+    assert "500+ run(s) wait to begin." in asked
 
 
 def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(pages: Pages) -> None:
