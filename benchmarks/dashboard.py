@@ -149,7 +149,7 @@ def _answers(client: httpx.Client) -> bool:
         return False
 
 
-def measure(place: Lab, kind: str, sizes: tuple[int, int], runs: int, rounds: int) -> dict[str, object]:
+def measure(place: Lab, kind: str, sizes: tuple[int, int], runs: int, rounds: int) -> dict[str, dict[str, Any]]:
     now = datetime.now(UTC) - timedelta(minutes=1)
     small, large = (World(size, runs, now) for size in sizes)
     eventful = replace(small, events=-(-MOST_LOOKED_AT // small.schedules), failing_days=runs // 2)
@@ -165,7 +165,7 @@ def measure(place: Lab, kind: str, sizes: tuple[int, int], runs: int, rounds: in
         return {page: _figures(samples, sites[1].assets()) for page, samples in found.items()}
 
 
-def _figures(samples: Sequence[Sequence[Read]], assets: int) -> dict[str, object]:
+def _figures(samples: Sequence[Sequence[Read]], assets: int) -> dict[str, Any]:
     """Return the cost of a page over the smallest world, the largest, and the smallest with as much to search."""
     times = [[last for _, last, _ in some] for some in samples]
     firsts = [summary([first for first, _, _ in some]) for some in samples]

@@ -54,8 +54,9 @@ class World:
         assert run is not None
         database = scheduler.runtime.database
         model = [database.read(partial(_newest_row, table=table)) for table in (schedules, runs)]
-        group = {"limit": GROUP, "limit_running": 1, "overlap": "allow_all"}
-        limited = scheduler.create("limited", NOOP, Cron("0 12 * * *"), **group)
+        limited = scheduler.create(
+            "limited", NOOP, Cron("0 12 * * *"), limit=GROUP, limit_running=1, overlap="allow_all"
+        )
         for _ in range(2):  # the second run waits for the place of the first
             limited.trigger()
         in_line = [database.read(partial(_newest_row, table=table)) for table in (schedules, runs)]

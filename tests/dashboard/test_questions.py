@@ -63,7 +63,8 @@ class Person:
 
 def answer(env: Env, *columns: Any, where: Any = True) -> list[Any]:
     """What SQL answers."""
-    return env.runtime.database.read(lambda connection: connection.execute(sa.select(*columns).where(where)).all())
+    statement = sa.select(*columns).where(where)
+    return env.runtime.database.read(lambda connection: [*connection.execute(statement)])
 
 
 def serve(env: Env, *queues: str) -> None:
