@@ -153,8 +153,8 @@ def test_what_fires_in_the_next_hour(any_pages: Pages) -> None:
     person, now = Person(any_pages), env.runtime.now()
     for label in ("Timeline", "Zoom in", "Zoom in"):
         person.click(label)
-    lanes = re.findall(r'<div class="lane"><span class="whose">.*?>(\w+)</a>(.*?)</div>', person.page, re.DOTALL)
-    told = {(name, at) for name, lane in lanes for at in re.findall(r"fires Thu (\d\d:\d\d):00", lane)}
+    rows = re.findall(r'<div class="lane"><span class="whose">.*?>(\w+)</a>(.*?)</div>', person.page, re.DOTALL)
+    told = {(name, at) for name, row in rows for at in re.findall(r"fires Thu (\d\d:\d\d):00", row)}
     for _ in range(60):
         env.tick()
     fired = answer(env, schedules.c.schedule_id, runs.c.occurrence_at, where=schedules.c.uid == runs.c.schedule_uid)
