@@ -74,7 +74,7 @@ class _WithDispatcher(PatientWorker):
                 self._kept.stop()
 
     def on_turn(self) -> None:
-        """Start the dispatcher and its keeper again if both died; called each time RQ's loop turns."""
+        """Start the dispatcher and its keeper again if both died; called in each turn of RQ's loop."""
         if self._kept is not None and not self._stop_requested:
             self._kept.keep()
         super().on_turn()

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 2.0
 _AFTER_FAILURE = 5.0
 """Extra seconds before a process tries again after a failed pass, so that another process takes the pass."""
 _LONGEST_END = 5.0
-"""The most seconds that `end` waits for a pass."""
+"""How many seconds `end` waits for a pass at most."""
 
 
 def find_worker_command() -> Any:
@@ -99,7 +99,7 @@ class Recovering:
 def _make_pass(runtime: Runtime) -> bool:
     """Make a pass if it is this process's turn, else return False. No connection to SQL stays open.
 
-    While the database takes no writes, no process has the turn. After a failed pass another process may take it.
+    While the database takes no writes, no process takes a turn. After a failed pass, another process may take the turn.
     """
     from rqsched.kernel.chain.reconcile.passes import recover  # noqa: PLC0415 - most commands need none of its thirty modules
 

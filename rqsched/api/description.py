@@ -107,7 +107,7 @@ class Description:
     expect_success_within: float | None
     """Seconds without a success after which it is overdue; None means never."""
     overdue_since: datetime | None
-    """Since when it is overdue; None if it is not."""
+    """When it became overdue; None if it is not overdue."""
     last_success_at: datetime | None
     """When a run succeeded last; recorded only if the schedule has `expect_success_within`."""
     notifications: dict[str, Any]
@@ -247,7 +247,7 @@ class RunDescription:
     is_override: bool
     """Whether the policy was not the schedule's own, or a backfill created the run."""
     trigger_number: int | None
-    """The number of this start among the schedule's starts; None until it started."""
+    """Its place in the order in which the schedule's runs start: 1 for the first. None until it starts."""
     labels: dict[str, Any]
     """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
@@ -297,7 +297,7 @@ class RunDescription:
     expired_at: datetime | None = None
     """When it ended as `cancelled` because it had not started in time; None otherwise."""
     blocked_at: datetime | None = None
-    """Since when it is blocked: no worker that took it could find its workflow. None unless it is blocked."""
+    """When it became blocked, because a worker could not find its workflow. None unless it is blocked."""
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the missing code; None unless it is blocked."""
     upstream_run_uid: str | None = None
@@ -494,7 +494,7 @@ class BackfillProgress:
     rerun: str | None
     """The occurrences with a run that are run again: `failed` or `all`; None means none of them."""
     bound: int
-    """The most occurrences that the range may have."""
+    """The maximum number of occurrences that the range may have."""
     attempted: int
     """Occurrences handled so far."""
     started: int

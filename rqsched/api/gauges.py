@@ -27,7 +27,7 @@ from rqsched.kernel.transport.telemetry import SECONDS as SECONDS
 from rqsched.kernel.transport.telemetry import Memory as Memory
 
 _MOST_LIMITS = 100
-"""The most groups that are reported. Groups with more runs come first."""
+"""The maximum number of groups that are reported. Groups with more runs come first."""
 
 
 class DatabaseGauges(NamedTuple):

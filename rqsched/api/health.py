@@ -66,13 +66,13 @@ T = TypeVar("T")
 GIVEN_UP_WITHIN = timedelta(days=1)
 """How long a notification that was given up stays a finding."""
 NAMED = 5
-"""The most schedules, workers or reasons that a surface lists."""
+"""The maximum number of schedules, workers or reasons that a surface lists."""
 _TOLD = NAMED + 1
-"""The most items that are read: one more than is listed, to know whether there are more."""
+"""The maximum number of items that are read: one more than is listed, to know whether there are more."""
 _DEEP = 1_000
-"""The most waiting links; if there are more, the workers do not keep up."""
+"""The maximum number of waiting links without a warning. If there are more, the workers do not keep up."""
 _MOST, _MOST_WAITING = 1_000, 5_000
-"""The most schedules or blocked runs, and the most waiting runs and targets, that are counted."""
+"""The maximum number of schedules or blocked runs, and of waiting runs and targets, that are counted."""
 _LATE = timedelta(minutes=10)
 """Notifications that wait longer are a warning."""
 _ENDS_SOON = timedelta(days=90)

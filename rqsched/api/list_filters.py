@@ -27,7 +27,8 @@ _TERM = re.compile(r"""\s*([A-Za-z_][\w.-]*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[-
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 _FIELDS = {"ScheduleId": "schedule_id", "WorkflowType": "workflow", "TaskQueue": "queue", "Note": "note"}
 _MOST_MEMBERS = 64
-"""The most members of an object in a query. Each becomes a condition, and a statement of SQLite takes a thousand."""
+"""The maximum number of members of an object in a query. Each becomes a condition, and a statement of SQLite takes a
+thousand."""
 _NO_MATCH = ("none",)
 """A status that no schedule has."""
 

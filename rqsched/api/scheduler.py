@@ -234,10 +234,10 @@ class Scheduler(Freezing, Syncing, Declaring):
             args: Positional arguments of the workflow, JSON-native; at most 256 KiB together with `kwargs`.
             kwargs: Keyword arguments of the workflow, JSON-native.
             overlap: How a fire treats an unfinished earlier run; see OverlapPolicy; default `skip`.
-            buffer_limit: The most runs that wait under `buffer_all`; default no limit.
+            buffer_limit: The maximum number of runs that wait under `buffer_all`; default no limit.
             missed: What happens to occurrences whose time has passed: `fire_once` (default), `skip` or `all`; see
                 MissedPolicy.
-            missed_limit: The most occurrences that one fire starts under `missed="all"`; default 100.
+            missed_limit: The maximum number of occurrences that one fire starts under `missed="all"`; default 100.
             fire_within: An occurrence that is late by more than this is not fired; default no limit, 60 s under
                 `missed="skip"`.
             start_within: Such as `30m`: an attempt that has not started within this time after it was queued ends as
@@ -248,9 +248,9 @@ class Scheduler(Freezing, Syncing, Declaring):
             spread: The longest delay of its fires. All its fires have the same delay, computed from namespace and id;
                 default none.
             limit: The group whose concurrency or rate is limited, such as `tenant:{labels.tenant}`.
-            limit_running: The most runs at once, if this is the group's first schedule; see `limits.set`.
-            limit_rate: The most starts within a length of time, such as `100/min`, if this is the group's first
-                schedule; see `limits.set`.
+            limit_running: The maximum number of runs at once, if this is the group's first schedule; see `limits.set`.
+            limit_rate: The maximum number of starts within a length of time, such as `100/min`, if this is the group's
+                first schedule; see `limits.set`.
             max_runs: How many runs may start; default no limit.
             on_max_runs: When `max_runs` is used up, the schedule is `done` (default), or deleted (`delete`).
             max_successes: The schedule is done after this many successful runs; default no limit.
@@ -262,7 +262,7 @@ class Scheduler(Freezing, Syncing, Declaring):
                 `dispatched`; see OverlapUntil.
             target_retry: How failed attempts of a target are repeated; default RQSCHED_TARGET_RETRY, then not at all.
             target_timeout: How long one attempt of a target may take, a length; default the timeout of the run.
-            max_parallel: The most targets of one run that are handled at once, over all workers.
+            max_parallel: The maximum number of targets of one run that are handled at once, over all workers.
             retention: How much history is kept: `90d`, `1000` runs, both, or `0` for all; default RQSCHED_RETENTION.
             timeout: How long one attempt may take, a length in whole seconds; default the workflow's, then
                 RQSCHED_RUN_TIMEOUT.

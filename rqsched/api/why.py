@@ -40,13 +40,14 @@ from rqsched.when.steps import MOST_STEPS, answered
 from rqsched.when.words import after_in_words, length_in_words
 
 LOOKED_AT = 5_000
-"""The most events that one search of the history reads; older events are not considered."""
+"""The maximum number of events that one search of the history reads; older events are not considered."""
 _SKEW = timedelta(seconds=5)
-"""How slow a process's clock may be. An event that was recorded this long before its occurrence still counts."""
+"""How far a process's clock may be slow. The search for the event of an occurrence begins this long before the
+occurrence."""
 _LATE = timedelta(seconds=1)
 """A run is late if it starts this long after it was due."""
 _MOST_DAYS = 3
-"""The most moved instants that are listed; the others are only counted."""
+"""At most this many moved instants are listed. The others are only counted."""
 _STATUSES = {
     audit.CREATED: ScheduleStatus.ACTIVE,
     audit.RESUMED: ScheduleStatus.ACTIVE,
@@ -148,7 +149,7 @@ class _Question:
         return f" {found[-1].text}. {found[-1].advice}" if found else ""
 
     def shifted(self, occurrence: datetime | None) -> str:
-        """Return text if an occurrence stands for a local time over which the clocks went forward; else empty text."""
+        """Return text if an occurrence was shifted, because its local time was left out; else return empty text."""
         spec = self.schedule.spec
         if occurrence is None or not spec.is_known or spec.dst_gap != "shift":
             return ""
@@ -159,7 +160,7 @@ class _Question:
         return text if gaps else ""
 
     def after_pause(self) -> Why | None:
-        """If the schedule's pause will have ended by itself at the instant, answer for it; else return None."""
+        """Answer for an instant after the planned end of the schedule's pause. For any other instant, return None."""
         until = self.schedule.resume_at
         if until is None or self.end <= max(until, self.now):
             return None
@@ -232,7 +233,7 @@ class _Question:
         return next((one for at in instants if at is not None for one in self.freezes if one.covers(at)), None)
 
     def under_freeze(self, told: Why) -> Why:
-        """Add to an answer without a run the freeze that lasts now, or that lasted when the occurrence was due."""
+        """If a freeze lasts now, or lasted when the occurrence was due, add the freeze to the answer `told`."""
         occurrence, is_unfired = told.occurrence_at, told.answer in _UNFIRED
         if occurrence is None or told.answer not in {*_UNFIRED, *_NOT_FIRED, Answer.SKIPPED}:
             return told
@@ -261,7 +262,7 @@ class _Question:
             return told
         of_it = replace(self, schedule=before).answer()
         text = f"{told.text} An earlier schedule had this id: {of_it.text}"
-        return replace(of_it, text=text, event_sequence=None)  # the number counts in the earlier schedule's history
+        return replace(of_it, text=text, event_sequence=None)  # the event is in the earlier schedule's history
 
     @cached_property
     def span(self) -> timedelta:
@@ -330,9 +331,9 @@ class _Question:
     def timing_then(self) -> tuple[Spec | None, datetime | None]:
         """The timing at the instant, and its first occurrence in the time asked about.
 
-        The timing is None if the history does not have it. The occurrence is None if the timing has none in that time.
-        The stored next occurrence counts even if the timing does not contain it: it may count from the end of a run, or
-        be older than the timing.
+        The timing is None if the history does not have it. If the timing has no occurrence in that time, the stored
+        next occurrence is used if it is in that time; else the occurrence is None. The stored occurrence may have been
+        computed from the end of a run, or with an earlier timing.
         """
         schedule = self.schedule
         spec: Spec | None
@@ -466,7 +467,7 @@ class _Question:
         """Answer from the event that gave a passed occurrence its outcome; return None if there is no such event.
 
         Without `occurrence`, look for an event about any occurrence at the instant. The timing may not contain that
-        occurrence: the clocks may have left out its local time, it may have counted from the end of a run, or the
+        occurrence: the clocks may have left out its local time, it may have been computed from the end of a run, or the
         timing may have changed since.
         """
         after = self.up_to((occurrence or self.at) - _SKEW)

@@ -30,7 +30,7 @@ from rqsched.types import LastOutcome, ScheduleStatus
 from rqsched.when.duration import parse_span
 
 _MOST = 100
-"""The most ids that completion offers."""
+"""The maximum number of ids that completion offers."""
 _SECONDS = 2
 """How long a connection may take. It is short, because the user waits for the completion."""
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")

@@ -26,7 +26,7 @@ from rqsched.when.zones import require_timezone
 app = typer.Typer(add_completion=False)
 _VARIABLE = re.compile(r"env:([A-Z_][A-Z0-9_]*)")
 _SHOWN = 5
-"""The most ids that a sentence about many schedules lists."""
+"""The maximum number of ids that a sentence about many schedules lists."""
 _DISABLE = "run this with --disable-source, and take out of your application what schedules them there"
 _HEAD = (
     "Where the import wrote these, too, they wait there until --disable-source, and a sync leaves them so.",

@@ -104,7 +104,7 @@ def adopt(session: Session, yes: Yes = False) -> None:
     """Let this database's server have the control queue at once, and refuse processes of the previous server.
 
     Use it for a restored copy, or for a primary that was refused, once you are sure that this database is the right
-    one. It also deletes doctor's finding that SQL or Redis has older data than before.
+    one. It also deletes doctor's finding that SQL or Redis went back to an earlier state.
     """
     confirm("Is this the right database? Processes of the other server are refused from now on.", yes)
     found = session.scheduler.runtime.ownership.adopt_server()

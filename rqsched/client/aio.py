@@ -187,7 +187,7 @@ class AsyncClient(operations.AsyncOperations):
         return found[0], AsyncRunHandle(self, *found)
 
     def handle(self, schedule_id: str) -> AsyncScheduleHandle:
-        """Return a handle without a request. With it, the history and runs of a deleted schedule can be read."""
+        """Return a handle without a request. The handle can also read the history and runs of a deleted schedule."""
         return AsyncScheduleHandle(self, schedule_id)
 
     create = _awaited(sync.Client.create)

@@ -352,7 +352,7 @@ class Client(operations.Operations):
         return self.send(get(path_of("schedules", schedule_id), responses.one(Description)).then(self._handle))
 
     def handle(self, schedule_id: str) -> ScheduleHandle:
-        """Return a handle without a request. With it, the history and runs of a deleted schedule can be read."""
+        """Return a handle without a request. The handle can also read the history and runs of a deleted schedule."""
         return ScheduleHandle(self, schedule_id)
 
     def list(

@@ -75,7 +75,7 @@ class _Call(NamedTuple):
 
 
 def in_atomic(using: str = DEFAULT_DB_ALIAS) -> InAtomic:
-    """Return a value for the argument `session`. With it, an operation joins the `atomic()` block around the call."""
+    """Return a value for the argument `session`, so that an operation joins the `atomic()` block around the call."""
     return InAtomic(using)
 
 

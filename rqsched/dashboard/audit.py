@@ -22,7 +22,7 @@ from rqsched.errors import InvalidInputError
 PAGE = 50
 """Lines on one page."""
 EVENTS = 500
-"""The most events that one page reads. If a request was repeated, its events become one line."""
+"""The maximum number of events that one page reads. If a request was repeated, its events become one line."""
 
 AT_LARGE = 20
 """How many freezes and changes of limits and calendars are shown above the lines."""

@@ -42,7 +42,7 @@ class Bar:
     label: str
     """Its text on hover."""
     run_uid: str = ""
-    """The run that the bar stands for."""
+    """The run that the bar shows."""
 
 
 class Stack(NamedTuple):
@@ -227,7 +227,7 @@ class Durations:
     bars: list[Bar]
     """One bar per run, the oldest run first."""
     longest: float
-    """The seconds that the full height of the chart stands for."""
+    """The seconds that the full height of the chart shows."""
     interval: float | None
     """The interval between fires, as a share of the full height. None if it is greater than 1 or not known."""
     first: str
@@ -338,7 +338,7 @@ class Spread(NamedTuple):
     bars: list[tuple[float, float, float, float, str]]
     """For each bar: left edge, width, the heights of median and percentile (as shares of `greatest`), text on hover."""
     greatest: float
-    """The seconds that the full height of the chart stands for."""
+    """The seconds that the full height of the chart shows."""
     first: str
     """The label at the left end of the axis."""
     last: str

@@ -40,7 +40,7 @@ _LEAST = 2.0
 """The least height of a block. A lower block would not be visible."""
 _NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b|\d+", re.IGNORECASE)
 _SEARCHED = 60
-"""How many characters of an error a link searches for."""
+"""A link searches for at most this many characters of an error."""
 
 
 class Block(NamedTuple):
@@ -94,11 +94,11 @@ class Recent:
     counts: Counter[str]
     """How many runs of all slots had each outcome."""
     backfilled: int
-    """How many runs backfills created. The charts do not show these."""
+    """The number of backfilled runs. The charts do not show these runs."""
     most: int
-    """The number of runs that the full height of the chart of outcomes stands for."""
+    """The number of runs that a bar of full height shows in the chart of outcomes."""
     longest: float | None
-    """The seconds that the full height of the chart of lateness stands for; None if no run started."""
+    """The seconds that a bar of full height shows in the chart of lateness; None if no run started."""
 
     @property
     def legend(self) -> list[tuple[str, str, str]]:

@@ -194,7 +194,8 @@ class LiveQueue:
     workers: int
     """How many workers listen on it and are not silent."""
     head_since: datetime | None
-    """Since when the next job waits. For a viewer of some namespaces: since when this namespace's oldest run waits."""
+    """When the next job began to wait. For a viewer of some namespaces: when this namespace's oldest run began to wait.
+    """
     is_slow: bool
     """Whether this job has waited too long."""
     pace: Pace | None

@@ -42,18 +42,18 @@ counts have fewer columns. Spans longer than a month have columns of days."""
 ROWS = 40
 """How many schedules one page shows."""
 _MOST_MARKS = 900
-"""The most marks of all schedules together. If there would be more, columns become wider."""
+"""The maximum number of marks of all schedules together. If there would be more, columns become wider."""
 _MOST_TICKS = 24
-"""The most fires of one schedule that are drawn as single marks. More fires are drawn as a band."""
+"""The maximum number of fires of one schedule that are drawn as single marks. More fires are drawn as a band."""
 _MOST_SKIPS = 200
 _MINUTE = timedelta(minutes=1)
 _AMONG = 100
 """If a schedule does not fire, how many of its newest events are searched for the event that stopped it."""
 _MOST_BARS = 240
-"""The most bars of the chart of the load."""
+"""The maximum number of bars of the chart of the load."""
 _MOST_COUNTED, _MOST_WALKED = 1_000, 100_000
-"""The most schedules and minutes for which a page counts the load. They are fewer than for the command, because a
-viewer waits."""
+"""The maximum numbers of schedules and of minutes for which a page counts the load. They are fewer than for the
+command, because a viewer waits."""
 _NAMED_PEAKS = 3
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 """The first and the last year that can be shown. Between them, instants can be converted to every zone."""
@@ -89,13 +89,13 @@ class Ahead(NamedTuple):
     """The load of the coming minutes, as a chart."""
 
     bars: list[charts.Bar]
-    """The bars. Each stands for the fires of `minutes` minutes."""
+    """The bars. Each shows the number of fires in `minutes` minutes."""
     fires: int
     """The number of all fires."""
     most: int
     """The number of fires of the highest bar."""
     minutes: int
-    """How many minutes a bar stands for."""
+    """How many minutes a bar covers."""
     peaks: list[Peak]
     """The minutes with the most fires."""
     assumed: list[str]

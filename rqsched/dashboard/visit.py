@@ -176,14 +176,17 @@ class Visit:
 
     @cached_property
     def redis_problem(self) -> str | None:
-        """Why Redis did not answer last, as a sentence; None if it answered. Without Redis, pages lack many values."""
+        """The error of the last request to Redis, as a sentence; None if Redis answered.
+
+        Without Redis, pages lack many values.
+        """
         gate = self.scheduler.runtime.freezes
         gate.look()
         return None if gate.redis_error is None else outages.briefly(gate.redis_error)
 
     @property
     def stopped_at(self) -> datetime | None:
-        """Since when a freeze stops the namespace; None if there is no freeze, or if its start is not known."""
+        """When the freeze that stops the namespace began; None if there is no freeze, or if its start is not known."""
         stop = self.all_frozen or self.freeze
         return None if stop is None else stop.since
 

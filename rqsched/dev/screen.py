@@ -24,9 +24,9 @@ from rqsched.when.duration import format_short
 from rqsched.when.words import in_words
 
 MOST_SCHEDULES = 12
-"""The most schedules that are shown."""
+"""The maximum number of schedules that are shown."""
 MOST_RUNS = 40
-"""The most runs that are read for one snapshot."""
+"""The maximum number of runs that are read for one snapshot."""
 _COLOURS = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "bold red", "idle": ""}
 """The colour of each tone."""
 _ROLES = {"dispatcher": "fires links", "runs": "executes workflows", "web": "serves the dashboard"}

@@ -47,7 +47,7 @@ an attempt may take no longer than its run. Names without a unit are older names
 DEFAULTS: Mapping[str, Any] = {"on_max_runs": "delete", "retry": RetryPolicy(then=FailurePolicy.CONTINUE)}
 """The defaults of this surface. A schedule is deleted when it reaches `max_runs`; failed runs do not end it."""
 MAX_HEADER = 256
-"""The most characters of a header that are recorded."""
+"""The maximum number of characters of a header that are recorded."""
 _SPEC_KEYS = {"cron_expressions", "intervals", "timezone"}
 _STATUSES = {"active": ScheduleStatus.ACTIVE.value, "paused": ScheduleStatus.PAUSED.value}
 SHOWN = ("active", "paused", "dead")

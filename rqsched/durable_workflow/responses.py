@@ -228,7 +228,7 @@ class DurableSchedule(Schema):
     fires_count: int
     """How many runs it has started."""
     jitter_seconds: int
-    """The most seconds by which a fire is delayed."""
+    """The maximum delay of a fire, in seconds."""
     max_runs: int | None
     """How many runs may start in all; None means no limit."""
     remaining_actions: int | None
@@ -287,7 +287,7 @@ class RecentAction(Schema):
     fired_at: datetime
     """When it was started."""
     occurrence_time: datetime
-    """The occurrence that it stands for."""
+    """The occurrence of the run."""
     fire_lag_ms: int
     """How long after the occurrence it was started."""
 
@@ -300,7 +300,7 @@ class BufferedAction(Schema):
     run_id: str
     """Its uid."""
     occurrence_time: datetime
-    """The occurrence that it stands for."""
+    """The occurrence of the run."""
     buffered_at: datetime
     """Since when it waits."""
 

@@ -35,7 +35,7 @@ def features_of(runtime: Runtime) -> list[Feature]:
         FanOut(runtime),  # before Limits, because a target that has ended frees a place
         Limits(runtime),
         After(runtime),
-        Notifications(runtime),  # after FanOut, so that a run whose targets have ended is not reported as long
+        Notifications(runtime),  # after FanOut, which ends runs: an ended run is not reported as long
         Hours(runtime),
         Backfills(runtime),
         Prunings(runtime),

@@ -122,8 +122,8 @@ class Connection(H11Protocol):
 
 
 _AT_ONCE = 4
-"""The most connections that are accepted in one turn of the event loop. If connections are closed to make room, their
-descriptors become free in the next turn. Until then, the next connection needs another free descriptor."""
+"""The maximum number of connections that are accepted in one turn of the event loop. If connections are closed to make
+room, their descriptors become free in the next turn. Until then, the next connection needs another free descriptor."""
 
 
 class Listening(socket.socket):

@@ -33,7 +33,7 @@ from rqsched.errors import (
 )
 
 MOST_ERRORS = 20
-"""The most errors of fields that a response lists. Further errors are only counted."""
+"""The maximum number of errors of fields that a response lists. Further errors are only counted."""
 MORE = "more_errors"
 """The type of a pydantic error that replaces several errors and contains their number."""
 _MOST_CHARACTERS = 255

@@ -124,7 +124,7 @@ class EventFeed:
 
     def __init__(self, runtime: Runtime, limits: Limits) -> None:
         self.limits = limits
-        """The most streams, how long each lasts, and the interval between polls."""
+        """The maximum number of streams, how long each lasts, and the interval between polls."""
         self._runtime = runtime
         self._readers: set[Reader] = set()
         self._lock = threading.Lock()

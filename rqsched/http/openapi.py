@@ -208,7 +208,10 @@ class Refusals:
     """The media type of the error bodies."""
 
     def of(self, *errors: ErrorLike) -> dict[int | str, dict[str, Any]]:
-        """Return the responses of these errors. A response also lists the codes that every route has at its status."""
+        """Return the responses for these errors, by status.
+
+        A response also lists the codes that every route may return with this status.
+        """
         given, always = _codes(errors), _codes(self.always)
         return {status: self._response(status, always.get(status, []) + codes) for status, codes in given.items()}
 

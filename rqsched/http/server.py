@@ -109,7 +109,7 @@ def close_scheduler(app: Any) -> None:
 
 
 SILENCE = 30.0
-"""Seconds after which a child whose event loop does not turn is replaced."""
+"""A child is replaced if its event loop makes no turn for this many seconds."""
 
 MakeConfig = Callable[[bool], uvicorn.Config]
 """Makes the configuration of one child. The argument is True for the one child that makes reconcile passes."""
@@ -156,7 +156,7 @@ class _WebWatch(Watch):
 
 
 def _be_worker(progress: Progress, *, make_config: Callable[[], uvicorn.Config], listening: socket.socket) -> None:
-    """Serve until SIGTERM. Each second the event loop reports to the supervisor that it turns."""
+    """Serve until SIGTERM. Each second, the event loop reports to the supervisor that it runs."""
 
     async def turn() -> None:
         progress.turn()

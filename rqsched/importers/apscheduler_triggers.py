@@ -229,7 +229,7 @@ def _crons(cron: CronFields, zone: str, window: Window, now: datetime, **options
 
 
 def _as_apscheduler(written: tuple[tuple[str, str], ...]) -> Following:
-    """Read the fields of a CronTrigger with APScheduler, which is installed: the trigger was loaded with it."""
+    """Read the fields of a CronTrigger with APScheduler. It is installed, because it loaded the trigger."""
     trigger = import_module(f"{_TRIGGERS}.cron").CronTrigger(**dict(written), timezone=UTC)
     return lambda at: cast("datetime | None", trigger.get_next_fire_time(at, at))
 

@@ -208,7 +208,7 @@ class ClockChanges(NamedTuple):
     """The effect of the clock changes of a year on the times of an expression."""
 
     skips: int
-    """The most times of the expression that one clock change skips. Two stands for two or more."""
+    """The maximum number of times of the expression that one clock change skips. Two stands for two or more."""
     repeats: bool
     """Whether a time of the expression occurs twice because the clocks go back."""
     is_every_hour: bool

@@ -140,7 +140,7 @@ class HandingOver:
         self._is_another = is_another
         self._context = context
         self._progress = progress
-        """A function that is called with 1 after each entry whose schedule was to fire here, even if it failed."""
+        """A function that is called with 1 for each entry that is handed over, even if the handover fails."""
         self.waits = f"waits for {source.kind} to stop firing it: rqsched import --disable-source"
         """The note of schedules that wait until their entries are disabled at the source."""
         self._moves = f"waits while {source.kind} is being disabled: rqsched import --disable-source completes it"
@@ -351,7 +351,7 @@ class HandingOver:
             return Imported(source, Outcome.NOT_IMPORTED, (f"It is refused: {error}.", *source.lost))
         said = (named, definition, self.waits if source.enabled else self._rests, True, self._context)
         lost = source.lost
-        if not is_known and (why := self._why_no_code(definition.workflow)):  # nothing is imported to check it
+        if not is_known and (why := self._why_no_code(definition.workflow)):  # this check does not import the module
             text = (
                 f"{definition.workflow} has no code here ({why}): its runs stay blocked until workers have it. "
                 "Register a workflow with this name, or check that the working directory is that of your application."
@@ -365,7 +365,8 @@ class HandingOver:
             reason = "is neither registered here nor the dotted path of a function: register a workflow with this name"
             raise InvalidInputError("workflow", f"{name!r} {reason}")
         spec, options = unfold(declared.spec, declared.options)
-        # With `is_external`, `new_definition` does not import the function to read its decorator's options.
+        # `new_definition` usually imports the function and reads its decorator's options. With `is_external`, it
+        # imports nothing.
         given = {**options, "managed_by": MANAGED_BY}
         return option_checks.new_definition(self._runtime, name, spec, given, is_external=not is_known)
 

@@ -23,7 +23,7 @@ from rqsched.kernel.decide.options import OPTIONS
 from rqsched.kernel.decide.payload import dumps
 
 _MOST_CHARACTERS = 200
-"""The most characters of an entry's name in a schedule id. The whole id has at most 255 characters."""
+"""The maximum number of characters of an entry's name in a schedule id. The whole id has at most 255 characters."""
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 _REDIS = re.compile(r"(rediss?(\+sentinel)?|unix)://")
 _MOVE = """
@@ -41,7 +41,7 @@ return moved
 """
 _REFUSED = re.compile(r"[^A-Za-z0-9._:-]+")
 MOST_DESCRIBED = OPTIONS["description"].most_characters
-"""The most characters of an entry's description that are imported."""
+"""The maximum number of characters of an entry's description that are imported."""
 AS_BEFORE: Mapping[str, Any] = {"overlap": "allow_all", "retry": {"max_retries": 0}}
 """The options for a source that starts a job at each fire, even if the last job is running, and never retries a job."""
 

@@ -91,11 +91,14 @@ class Machine:
         )
 
     def takes(self, state: str, event: str) -> bool:
-        """Return whether an instance in this state accepts the event, in an active state or an ancestor of one."""
+        """Return whether an instance in this state accepts the event.
+
+        The event must have a transition from an active state, or from an ancestor of an active state.
+        """
         return any(transition.match(event) for one in self._active(state) for transition in one.transitions)
 
     def is_in(self, state: str, names: Collection[str]) -> bool:
-        """Return whether an instance in this state is in one of the named states, or in a state inside one."""
+        """Return whether an instance in this state is in a named state, or in a state inside a named state."""
         return any(one.id in names for one in self._active(state))
 
     def value_of(self, state: str) -> Any:
@@ -176,7 +179,8 @@ def check_schedules(cls: MachineClass) -> dict[str, Resolver | None]:
 
 
 def _event_of(key: object, known: Sequence[str]) -> str | None:
-    """Return the name of the event that a key of `schedules` means: a text, or an object from the class body.
+    """Return the name of the event that a key of `schedules` means. The key is a text, or an object from the class
+    body.
 
     In the class body, `CLOSE = a.to(b)` is a list of transitions, and `Event(a.to(b))` has no name yet. Both hold their
     transitions, and a transition has the name of its event once the class exists.

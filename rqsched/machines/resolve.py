@@ -48,7 +48,10 @@ class Resolved:
             yield from self._checked(_ids_of(self.machine, self.event, resolver))
 
     def _found(self, is_wanted: Callable[[str], bool], entered_until: datetime | None = None) -> Iterator[list[str]]:
-        """Yield every instance in a wanted state, which it entered by `entered_until` if that is given."""
+        """Yield the ids of the instances in a wanted state, in chunks.
+
+        If `entered_until` is given, leave out instances that entered the state later.
+        """
         read, name = self.runtime.database.read, self.machine.name
         in_use = read(lambda connection: machine_states.states_in_use(connection, name))
         wanted = [state for state in in_use if is_wanted(state)]

@@ -32,16 +32,16 @@ MAX_NAMESPACES = 100
 MAX_QUEUES, MAX_WORKFLOWS = 50, 50
 """How many queues and workflows have their own label."""
 MAX_SERIES = 300
-"""The most combinations of queue, workflow and outcome; further runs are counted under `OTHER`."""
+"""The maximum number of combinations of queue, workflow and outcome; further runs are counted under `OTHER`."""
 OTHER = "other"
 """The label of all further namespaces, queues and workflows."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _OVERLAP = timedelta(seconds=10)
 """How far back an update reads again, for slow commits."""
 _PAGE, _MAX_PAGES = 10_000, 20
-"""The most events of one query, and the most queries of one update."""
+"""The maximum number of events of one query, and of queries of one update."""
 _CHUNK, _MAX_OPEN = 1_000, 100_000
-"""The most runs of one query, and the most runs that are watched at once."""
+"""The maximum number of runs of one query, and of runs that are watched at once."""
 _FIRES = {states.TRIGGERED: "triggered", states.BUFFERED: "buffered", states.SKIPPED: "skipped"}
 
 

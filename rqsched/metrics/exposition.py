@@ -242,7 +242,7 @@ def all_frozen(is_all_frozen: bool) -> GaugeMetricFamily:
 
 
 def up(backends: Mapping[str, bool]) -> GaugeMetricFamily:
-    """Return which backends responded. Redis counts only if it also took a write."""
+    """Return which backends responded. Redis is up only if it also took a write."""
     text = "Whether a backend responds, and Redis takes writes."
     family = GaugeMetricFamily("rqsched_up", text, labels=("backend",))
     for name, is_up in backends.items():

@@ -27,7 +27,7 @@ from rqsched.when.spec import Cron, Spec, require_no_place
 CronName = Annotated[str, Path(description="The name of the cron job.")]
 router = APIRouter(prefix="/v1/cron")
 MAX_PAGE = 200
-"""The most cron jobs of one page. A larger `limit` is reduced to this number."""
+"""The maximum number of cron jobs of one page. A larger `limit` is reduced to this number."""
 SHOWN = ("active", "paused", "done", "dead")
 
 

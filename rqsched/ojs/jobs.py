@@ -36,13 +36,13 @@ from rqsched.types import Run, RunStatus
 router = APIRouter(prefix="/v1")
 JobId = Annotated[str, Path(description="The id of the job.")]
 MAX_JOBS = 100
-"""The most jobs of one fetch, and the most queues that a fetch may name. A larger `count` of jobs is reduced."""
+"""The maximum number of jobs of one fetch, and of queues that a fetch may name. A larger `count` of jobs is reduced."""
 MAX_DEAD_LETTERS = 100
-"""The most dead letters of one page. A larger `limit` is reduced to this number."""
+"""The maximum number of dead letters of one page. A larger `limit` is reduced to this number."""
 MAX_ERROR = 8_192
-"""The most characters of an error's JSON that are stored with its attempt."""
+"""The maximum number of characters of an error's JSON that are stored with its attempt."""
 MAX_TEXT = 2_000
-"""If an error is larger, the most characters that are stored of each of its texts."""
+"""If an error is larger, each of its texts is cut to this number of characters."""
 _FINAL_CODES = {"DISCARD": False, "FAIL": False, "DEAD_LETTER": True}
 """The error codes after which a job is not retried. The value says whether the job becomes a dead letter."""
 

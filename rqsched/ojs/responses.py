@@ -375,7 +375,7 @@ class Job(Schema):
     created_at: datetime
     """When the run was created."""
     scheduled_at: datetime
-    """The occurrence that it stands for."""
+    """The occurrence of the run."""
     enqueued_at: datetime | None
     """When it was put on its queue; None if it is not there yet."""
     started_at: datetime | None = None

@@ -27,7 +27,8 @@ from rqsched.run.vital_signs import hold, let_go, require_own, run_folder
 _log = logging.getLogger(__name__)
 
 _PLACES = 2
-"""The most dispatchers on a machine for one user, database, Redis and control queue. If one dies, the other goes on."""
+"""The maximum number of dispatchers on a machine for one user, database, Redis and control queue. If one dies, the
+other goes on."""
 _END_SECONDS = 5.0
 """How long a worker that ends waits for its keeper and dispatcher. Meanwhile the dispatcher finishes its batch."""
 

@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """How long a horse waits for its worker. After that time the horse does the write itself."""
 LONGEST = 1 << 16
-"""The most bytes of a message. Such a message fits into the socket's buffer, so neither side ever waits to send."""
+"""The maximum number of bytes of a message. Such a message fits into the socket's buffer, so neither side ever waits to
+send."""
 _BUFFER = 4 * LONGEST
 _HEAD = struct.Struct("!I")
 _ONCE = Patience(total=timedelta(milliseconds=1))
@@ -92,7 +93,8 @@ class WorkerSide:
                 return
             self._send(self._perform(asked))
             try:
-                self._runtime.now()  # measures the clock if that is due, so that the horse need not connect for it
+                # This measures the clock if that is due. Otherwise a horse would have to connect to SQL for it.
+                self._runtime.now()
             except Exception as error:  # noqa: BLE001 - the next answer tries again
                 _log.debug("the clock is not measured: %s", error, extra={"action": "clock_unmeasured"})
 

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 STOPPED = "stopped by RQ's command"
 """The error of a run that a person stopped."""
 BLOCK_SECONDS = 3
-"""How long an idle worker waits for a job before its loop turns."""
+"""How long, in seconds, one turn of an idle worker's loop waits for a job."""
 HOUSEKEEPING_SECONDS = 1.0
 """How often a busy worker shows RQ that it lives, and looks for `rq suspend`."""
 _WRITES_SECONDS = 0.25
@@ -123,7 +123,7 @@ class PatientWorker(BaseWorker):
     freeze_redis: Redis | None = None
     """The client over which this worker asks whether everything is frozen; None for the runtime's own."""
     _progress: Progress | None = None
-    """Shows a supervisor that RQ's loop turns; None without a supervisor."""
+    """Shows a supervisor that RQ's loop runs; None without a supervisor."""
     _heartbeat_at = 0.0
     _registered_at = 0.0
     _suspension_at = 0.0

@@ -58,13 +58,14 @@ _MOST_FAILED_CLAIMS = 3
 _JUDGEMENT_SECONDS = 12.0
 """How long a runner takes no job after a server did not answer. Meanwhile the supervisor finds out why."""
 _LONGEST_RESULT = 1_000
-"""The most characters of a result or an error that a damaged runner hands to its successor."""
+"""The maximum number of characters of a result or an error that a damaged runner hands to its successor."""
 _CANNOT_TELL = "it cannot test itself"
 _PULSE_SECONDS = 1.0
 _IDLE_SECONDS = 45.0
-"""The longest time without a turn of the loop while a runner is idle. An idle loop turns every few seconds."""
+"""The longest time without a turn of the loop while a runner is idle. An idle loop makes a turn every few seconds."""
 _HORSE_SECONDS = 120.0
-"""The longest time while a work horse executes a job. Meanwhile the loop turns every half minute."""
+"""The longest time without a turn while a work horse executes a job. Meanwhile the loop makes a turn every half minute.
+"""
 
 
 class _InProcess(BaseWorker):
@@ -118,7 +119,7 @@ class Runner(PatientWorker):
     run_horse: RunHorse
     slot: Slot
     max_memory: int | None = None
-    """The most resident bytes; a runner that has more is replaced."""
+    """The maximum number of resident bytes; a runner that has more is replaced."""
     is_worn: bool = False
     """Whether this runner must be replaced, because it has grown beyond `max_memory` or cannot start horses any
     more."""
@@ -127,7 +128,7 @@ class Runner(PatientWorker):
     _failed_claims: frozenset[str] = frozenset()
 
     def on_turn(self) -> None:
-        """Note that RQ's loop turns."""
+        """Note the time of this turn of RQ's loop."""
         self._turned_at = time.monotonic()
         super().on_turn()
 

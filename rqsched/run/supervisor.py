@@ -38,11 +38,12 @@ _LONGEST_RESTART = 30.0
 _HEALTHY_AFTER = 10.0
 """A child that lived this many seconds is restarted at once, however often it failed before."""
 _START_SECONDS = 120.0
-"""How long a child may take until the first turn of its loop. Before that, it connects and may create a schema."""
+"""How long a child may take until the first turn (iteration) of its loop. Before that, it connects and may create a
+schema."""
 _TURN_SECONDS = 0.1
 _LONGEST_TURN = 1.0
-"""One turn of the supervisor adds at most this many seconds of silence. While the supervisor itself was stopped, it
-could not see the turns of its children."""
+"""One turn of the supervisor's own loop adds at most this many seconds to the measured silence of a child. A longer
+turn means that the supervisor itself was stopped, and could not watch the child."""
 _KILLED_AT = 3
 _IGNORED_SECONDS = 1.1
 """RQ ignores a second signal within a second of the first, so an urgent signal is repeated after this time."""
@@ -61,9 +62,9 @@ _WAITS_FOR_WRITES, _IS_FROZEN = 1, 2
 
 
 class Progress:
-    """Shows another process that a loop turns, or why the loop begins no work.
+    """Shows other processes that a loop runs, or why the loop begins no work.
 
-    It is two numbers in memory that forks share.
+    The data are two numbers in memory that forks share: the number of turns, and flags.
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class Watch:
     """How the supervisor watches and ends a child, besides restarting it. This base class only sends signals."""
 
     def look(self, pid: int) -> None:
-        """Look after the child; called each turn while it runs."""
+        """Examine the child. The supervisor calls this in each turn while the child runs."""
 
     def kill(self, pid: int, why: str) -> None:
         """End the child at once."""
@@ -151,7 +152,7 @@ class Child:
     restarts: int
     """How often it was started again."""
     has_begun: bool
-    """Whether its loop has turned since it was started."""
+    """Whether its loop has made a turn since it was started."""
     waits_for_writes: bool = False
     """Whether it waits for a database that takes writes."""
     is_frozen: bool = False
@@ -182,12 +183,13 @@ class Supervisor:
         """Prepare the children.
 
         The children write to the file `output` instead of this process's terminal. `environment` is added to the
-        environment of this process. Children are forks of this process, so that each saves the second that imports
-        take. While `run` runs, this process must hold no open SQL connection, because SQLite loses track of its locks
-        in a fork.
+        environment of this process. Children are forks of this process, because a fork need not repeat the imports,
+        which take a second. While `run` runs, this process must hold no open SQL connection, because SQLite loses track
+        of its locks in a fork.
 
-        The children end with this process. `life` is a descriptor of a pipe that its owner holds open. With it, this
-        process and its children end with that owner, and ignore signals to end.
+        The children end with this process. `life` is a descriptor of a pipe that another process, the owner, holds
+        open. If `life` is given, this process and its children end when the owner ends, and this process ignores
+        SIGTERM and SIGINT.
         """
         self._life = life
         orders = _Orders(output, dict(environment or {}), os.getpid(), life)
@@ -267,12 +269,12 @@ def restart_delay(last: float, *, status: int | None, lived: float) -> float:
 
 @dataclass
 class Silence:
-    """How long the loop of a child has not turned, added up over the turns of the supervisor."""
+    """How long the loop of a child has made no turn. Each turn of the supervisor adds to this time."""
 
     turns: int = 0
-    """The child's turns at the last look."""
+    """The child's number of turns at the last call of `look`."""
     seconds: float = 0.0
-    """The seconds since the look that found the last turn."""
+    """How long, in seconds, `look` has found this number of turns."""
     _looked_at: float = field(default_factory=time.monotonic)
 
     def look(self, turns: int, now: float) -> float:
@@ -361,7 +363,7 @@ class _ChildKeeper:
                 send(self.process.pid)
 
     def _look(self) -> None:
-        """Kill a child whose loop has not turned for too long. It may be stopped, or wait without end."""
+        """Kill the child if its loop has made no turn for too long. It may be stopped, or wait without end."""
         turns = self._progress.turns
         silent = self._silence.look(turns, time.monotonic())
         if silent > (self.role.silence if turns else _START_SECONDS):

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 RUN_DIR = "RQSCHED_RUN_DIR"
 """The environment variable with the folder of the sockets. A ping reads it without loading the settings."""
 _LONGEST = 107 if sys.platform == "linux" else 103
-"""The most bytes of the path of a socket."""
+"""The maximum number of bytes of the path of a socket."""
 _MAX_ANSWER = 65_536
 _NOTIFY_SECONDS = 1.0
 _held: set[socket.socket] = set()
@@ -229,7 +229,7 @@ class Systemd:
         self._told: set[str] = set()
 
     def tell(self, *, is_ready: bool = False, is_stopping: bool = False) -> None:
-        """Notify of changes, and that the process's loop still turns. The loop calls this at each turn."""
+        """Notify of changes, and that the process's loop still runs. The loop calls this in each turn."""
         for state, is_so in (("READY=1", is_ready), ("STOPPING=1", is_stopping)):
             if is_so and state not in self._told:
                 self._told.add(state)

@@ -182,7 +182,8 @@ def _import(option: str, path: str) -> Any:
 _log = logging.getLogger(__name__)
 
 RUNS_SILENCE = 120.0
-"""Seconds without a turn after which the RQ worker is replaced. While a run executes, its loop turns every half minute.
+"""The RQ worker is replaced after this many seconds without a turn of its loop. While a run executes, the loop makes a
+turn every half minute.
 """
 RUNNER_SILENCE = 60.0
 """The same for a runner. A thread of the runner shows every second that it lives, unless a run holds the interpreter.

@@ -42,19 +42,20 @@ from rqsched.when.words import after_in_words
 from rqsched.when.zones import require_timezone, spans_from
 
 MOST_FIRES = 3_000_000
-"""The most fires of a simulation. To decide one fire and the end of its run takes about a third of a millisecond."""
+"""The maximum number of fires of a simulation. To decide one fire and the end of its run takes about a third of a
+millisecond."""
 MOST_DAYS = 1_100
 """The longest span that can be simulated: three years."""
 MAX_YEAR = 9990
 """A span must end before this year, because `datetime` allows only years up to 9999."""
 MOST_WORKERS = 1_000_000
-"""The most workers of a queue. More workers would change no simulation."""
+"""The maximum number of workers of a queue. More workers would change no simulation."""
 YEAR = timedelta(days=365)
 """The default span."""
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _MOST_NAMED = 10
 _COUNTED = 100_000
-"""The most occurrences that are counted one by one, if arithmetic cannot give their number."""
+"""The maximum number of occurrences that are counted one by one, if arithmetic cannot give their number."""
 
 
 class Wanted(NamedTuple):
@@ -75,7 +76,7 @@ class Wanted(NamedTuple):
     failure_rate: float | None = None
     """The fraction of all attempts that fails; None uses the measured fraction."""
     most_fires: int = MOST_FIRES
-    """The most fires. A span with more fires is refused."""
+    """The maximum number of fires. A span with more fires is refused."""
 
 
 def wanted_of(

@@ -47,7 +47,8 @@ app = typer.Typer(
 app.add_typer(upcoming_cli.app)
 app.add_typer(load_cli.app)
 _LINES, _WIDTH, _ROWS = 28, 40, 20
-"""The most lines of the chart, the characters of its longest bar, and the most rows of a table of schedules."""
+"""The maximum number of lines of the chart, the number of characters of its longest bar, and the maximum number of rows
+of a table of schedules."""
 
 
 @command(app)

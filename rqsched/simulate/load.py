@@ -30,20 +30,20 @@ from rqsched.when.steps import spend
 from rqsched.when.timeline import Grid
 
 MOST_HOURS = 744
-"""The most hours that are counted: 31 days."""
+"""The maximum number of hours that are counted: 31 days."""
 MOST_SCHEDULES = 50_000
-"""The most schedules that are read. The schedules that fire first are read first."""
+"""The maximum number of schedules that are read. The schedules that fire first are read first."""
 MOST_WALKED = 2_000_000
 """The budget: how many minutes of herds are counted one by one. Intervals have another budget of this size."""
 _MINUTE = timedelta(minutes=1)
 MOST_PEAKS = 10
-"""The most minutes that are listed as peaks."""
+"""The maximum number of minutes that are listed as peaks."""
 _COST_OF_A_DELAY = 4
 """Computing a due time takes this many times as long as finding its occurrence."""
 _STANDS_OUT = 2
 """A peak has at least this many times the mean number of fires."""
 NAMED = 5
-"""The most schedules that a peak names."""
+"""The maximum number of schedules that a peak names."""
 
 
 class Window(NamedTuple):
@@ -60,7 +60,7 @@ class Window(NamedTuple):
         return self.start + self.minutes * _MINUTE
 
     def minute_of(self, at: datetime) -> int:
-        """Return the number of the minute of an instant, from 0. An instant before the window counts in minute 0."""
+        """Return the number of the minute of an instant, from 0. An instant before the window gets the number 0."""
         return max((at - self.start) // _MINUTE, 0)
 
 

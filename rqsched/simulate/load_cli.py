@@ -18,7 +18,7 @@ from rqsched.simulate.text import makers
 
 app = typer.Typer(add_completion=False)
 _BARS, _WIDTH = 28, 40
-"""The most lines of the chart, and the characters of its longest bar."""
+"""The maximum number of lines of the chart, and the number of characters of its longest bar."""
 
 
 @command(app)

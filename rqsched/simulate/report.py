@@ -159,7 +159,7 @@ class SimulatedDay:
     fires: int
     """The number of fires on this day."""
     peak_fires: int
-    """The most fires of one minute."""
+    """The highest number of fires in one minute."""
     peak_at: datetime
     """The first minute with that many fires; aware UTC."""
 

@@ -14,7 +14,7 @@ from rqsched.errors import InvalidIdError, InvalidSpecError
 from rqsched.when.exclusion import ExcludeLike, canonical_exclusions, is_name
 
 MAX_ENTRIES = 5_000
-"""The most dates, ranges and weekly windows of a calendar."""
+"""The maximum number of dates, ranges and weekly windows of a calendar."""
 
 
 @dataclass(frozen=True)

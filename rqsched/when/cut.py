@@ -61,7 +61,7 @@ class NamedExpression(CronExpression):
 
     def _stands(self, reading: datetime, named: datetime, choice: ClockChoice) -> bool:
         """Return whether the local time `named`, which the clock leaves out, happens at the local time `reading`."""
-        # With dst_gap=skip, the occurrence counts only if both local times are excluded, because then it can be moved.
+        # With dst_gap=skip, `named` happens only if both local times are excluded, because then it can be moved.
         return choice.is_shift or (self.exclusion.takes_day(named.date()) and self.exclusion.takes(reading))
 
 

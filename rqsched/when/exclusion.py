@@ -22,9 +22,9 @@ from rqsched.when.steps import spend
 from rqsched.when.zones import FIRST_YEAR, LAST_YEAR, spans_from, spans_until
 
 MAX_EXCLUSIONS = 500
-"""The most entries of a spec's `exclude`: dates, ranges, windows and names of calendars together."""
+"""The maximum number of entries of a spec's `exclude`: dates, ranges, windows and names of calendars together."""
 MAX_NAMED = 20
-"""The most calendars that a spec names."""
+"""The maximum number of calendars that a spec names."""
 LONGEST_LOOK = timedelta(days=3653)
 """The longest excluded time that a search crosses before it gives up: ten years."""
 STRETCH_STEPS = 4

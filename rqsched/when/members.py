@@ -123,11 +123,12 @@ class Cron(Timeline):
 class Every(Timeline):
     """An interval: `Every(timedelta(minutes=30))`, `Every("30m")`, `Every("PT30M")`, `Every(1800)` in seconds.
 
-    By default, the interval is anchored: it counts from `anchor`, or from its registration if no anchor is given. It
-    counts in both directions: a daily interval with an anchor in ten days also fires tomorrow, unless `start_at` of its
-    Spec is later. An `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` fires five minutes
-    past each UTC hour. `from_completion=True` counts from the end of each run; such an interval must be alone in its
-    Spec. Before it has an anchor, it counts from the instant that a call gives, such as `next_after(instant)`.
+    By default, the interval is anchored: it is measured from `anchor`, or from its registration if no anchor is given.
+    It extends in both directions: a daily interval with an anchor in ten days also fires tomorrow, unless `start_at` of
+    its Spec is later. An `offset`, even zero, aligns it to the epoch instead: `Every("1h", offset="5m")` fires five
+    minutes past each UTC hour. `from_completion=True` measures from the end of each run; such an interval must be alone
+    in its Spec. Before an interval has an anchor, it is measured from the instant that a call gives, such as
+    `next_after(instant)`.
     """
 
     every: timedelta
@@ -135,7 +136,7 @@ class Every(Timeline):
     offset: timedelta | None
     """The offset of an aligned interval from the epoch, less than one step; None for any other interval."""
     anchor: datetime | None
-    """The instant from which an anchored interval counts, forwards and backwards; None before the registration."""
+    """The instant from which an anchored interval is measured, forwards and backwards; None before the registration."""
     from_completion: bool
     """Whether each step begins when a run ends."""
 
@@ -262,7 +263,7 @@ def is_plain(cron: Cron) -> bool:
 
 
 def is_from_completion(member: Member) -> bool:
-    """Return whether the member counts from the end of each run."""
+    """Return whether the member is measured from the end of each run."""
     return isinstance(member, Every) and member.from_completion
 
 

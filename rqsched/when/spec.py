@@ -427,7 +427,7 @@ class Spec(Timeline):
 
     @cached_property
     def is_from_completion(self) -> bool:
-        """Whether each occurrence counts from the end of the previous run."""
+        """Whether the time of each occurrence is measured from the end of the previous run."""
         return any(is_from_completion(member) for member in self.members)
 
     @cached_property

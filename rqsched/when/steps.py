@@ -1,8 +1,8 @@
-"""Limit the work of a calculation by counting its steps (turns of loops). The limit is the same on every host.
+"""Limit the work of a calculation by counting its steps (iterations of loops). The limit is the same on every host.
 
 Each loop over days, spans of a zone (the times between two clock changes), excluded stretches or instants calls `spend`
-for each turn. A step costs at most a few microseconds of CPU. Steps are counted only inside `bounded` and `answered`. A
-calculation also stops if its caller has stopped waiting.
+in each iteration. A step costs at most a few microseconds of CPU. Steps are counted only inside `bounded` and
+`answered`. A calculation also stops if its caller has stopped waiting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 Ts = TypeVarTuple("Ts")
 MOST_STEPS = 100_000
-"""The most steps that a request may take to compute when a schedule fires: less than a second of CPU."""
+"""The maximum number of steps that a request may take to compute when a schedule fires: less than a second of CPU."""
 POLL_EVERY = 1_000
 """The number of steps between two checks whether the caller still waits."""
 

@@ -172,7 +172,7 @@ def named_beside(source: ZonedCron, exclusion: Exclusion) -> ZonedCron:
 class Timeline(ABC):
     """A sequence of distinct instants in order. `Cron`, `Every`, `Once` and `Spec` are timelines.
 
-    An interval without an anchor counts from the instant that a call gives.
+    An interval without an anchor is measured from the instant that a call gives.
     """
 
     start_at: datetime | None = None
@@ -188,7 +188,7 @@ class Timeline(ABC):
 
     @abstractmethod
     def sources(self, anchor: datetime) -> tuple[Source, ...]:
-        """Return the sources of the instants; an interval without an anchor counts from `anchor`."""
+        """Return the sources of the instants; an interval without an anchor is measured from `anchor`."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first instant strictly after `instant`, aware UTC and without jitter, or None.

@@ -25,9 +25,9 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _MOST_OF_A_UNIT = 120
 """The greatest number of one unit, as in `90 minutes`. A longer length has several units, as in `1 day 6 hours`."""
 _MOST_TIMES = 4
-"""The most times of day that are listed one by one."""
+"""The maximum number of times of day that are listed one by one."""
 _MOST_EXCLUDED = 6
-"""The most exclusions that are listed. The others are only counted."""
+"""The maximum number of exclusions that are listed. The others are only counted."""
 _EVERY_DAY = "every day"
 _INSTEAD = {"next": ", but on the next other day", "previous": ", but on the last other day before"}
 _YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)

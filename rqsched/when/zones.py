@@ -55,8 +55,8 @@ class Span(NamedTuple):
     gap: timedelta = timedelta(0)
     """How much local time the change before this span left out; zero if there is no gap."""
     shifted_until: datetime = datetime.min  # noqa: DTZ901 - naive UTC, as all here
-    """Up to this UTC instant, the instants of this span also stand for left-out local times, which are read with the
-    offset before the change. It is `datetime.min` if there is no gap."""
+    """If left-out local times are read with the offset before the change, they are the instants from `start` up to this
+    UTC instant. It is `datetime.min` if there is no gap."""
 
     @property
     def local_start(self) -> datetime:

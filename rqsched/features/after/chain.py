@@ -46,9 +46,9 @@ from rqsched.kernel.store.database import Connection, Database
 _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
-"""The most ends that one transaction follows for a schedule."""
+"""The maximum number of ends that one transaction follows for a schedule."""
 MOST_OF_A_FREEZE = 10_000
-"""The most ends during a freeze that are followed as one end."""
+"""The maximum number of ends during a freeze that are followed as one end."""
 
 
 class Parts(commit.Parts, Protocol):

@@ -30,7 +30,7 @@ from rqsched.kernel.decide.policy import KEEPS_ALL, MissedPolicy
 from rqsched.kernel.decide.reasons import SkipReason
 
 TOGETHER = 50
-"""The most downstream schedules whose runs one transaction starts."""
+"""The maximum number of downstream schedules whose runs one transaction starts."""
 MAX_ERROR = 600
 """If a try to follow an end fails, at most this many characters of the error are stored."""
 

@@ -46,7 +46,10 @@ _SELECT = sa.select(*(upstream_ends.c[name] for name in _NAMES))
 
 
 def record(connection: Connection, changes: Sequence[Change]) -> None:
-    """Write the rows of ends for downstream schedules, before the Changes of the locked schedules are written.
+    """Write the ends of the runs that end in these Changes: one row for each downstream schedule.
+
+    The caller has locked the schedules of the Changes. It writes the Changes after this call, which reads the retrying
+    runs that the Changes cancel.
 
     If a run is retried after its end was written, the row of the first end does not change. If a resume starts a run
     for an end that came during the pause, this end is owed to the resumed schedule again.

@@ -48,9 +48,9 @@ from rqsched.when.steps import Steps, bounded, spend
 
 _log = logging.getLogger(__name__)
 CHUNK = 500
-"""The most occurrences of one transaction."""
+"""The maximum number of occurrences of one transaction."""
 DEFAULT_BOUND = 10_000
-"""The most occurrences of one backfill by default."""
+"""The maximum number of occurrences of one backfill by default."""
 PAUSE = timedelta(milliseconds=110)
 """The pause between two chunks, in which other processes can take the lock of the schedule.
 
@@ -59,7 +59,7 @@ of a waiting process: 100 ms in SQLite's busy handler, 50 ms in a dispatcher tha
 Pause = Callable[[], object]
 """A function that is called between two chunks, while no row is locked."""
 _CONTINUING = threading.BoundedSemaphore(2)
-"""The most backfills that this process continues at once in the background; further backfills wait."""
+"""The maximum number of backfills that this process continues at once in the background; further backfills wait."""
 _TICK = timedelta(microseconds=1)
 _PREVIEWED = 5_000
 """The occurrences of one chunk of a dry run."""
@@ -87,7 +87,7 @@ class BackfillRange(NamedTuple):
     overlap: OverlapPolicy | None = None
     """The overlap policy of the backfill; None means the schedule's policy."""
     bound: int = DEFAULT_BOUND
-    """The most occurrences that the range may have; a range with more is refused."""
+    """The maximum number of occurrences that the range may have; a range with more is refused."""
     context: CommandContext | None = None
     """The actor and the reason, for the audit events; None without both."""
     rerun: Rerun | None = None

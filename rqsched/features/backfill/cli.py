@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 
 _OCCURRENCES = ("Occurrence", "Outcome", "Instance", "Reason")
 _SHOWN = 20
-"""The most rows in the table of a backfill; other output formats have all rows."""
+"""The maximum number of rows in the table of a backfill; other output formats have all rows."""
 
 
 @command(app)

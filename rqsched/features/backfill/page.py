@@ -20,7 +20,8 @@ from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 
 _MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
-"""The most runs of a backfill that are read at once, and the time after which a request cancels no further run."""
+"""The maximum number of runs of a backfill that are read at once. After the given seconds, a request cancels no further
+run."""
 
 
 def cancel_backfill(visit: Visit) -> Response:

@@ -32,7 +32,7 @@ class Backfill:
     overlap: str
     """The overlap policy of the backfill, or "" for the schedule's policy."""
     bound: int
-    """The most occurrences that the range may have."""
+    """The maximum number of occurrences that the range may have."""
     cursor: datetime
     """The start of the next chunk."""
     status: str

@@ -54,11 +54,11 @@ from rqsched.kernel.queries.schedules import Filters, Position, place_of
 from rqsched.when.timeline import require_utc
 
 DEFAULT_BOUND = 500
-"""The most schedules of one bulk operation, unless the caller raises the bound."""
+"""The maximum number of schedules of one bulk operation, unless the caller raises the bound."""
 OPERATIONS = {"pause": "active", "resume": "paused", "trigger": "active", "skip_next": "active"}
 """The operations of `scheduler.bulk`, each with the status of the schedules to which it applies by default."""
 CHUNK = 100
-"""The most schedules that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
+"""The maximum number of schedules that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
 CHUNK_TIME = timedelta(seconds=2)
 """A chunk that takes longer ends after its current schedule."""
 
@@ -184,7 +184,7 @@ class _Place(NamedTuple):
     """The position of the last schedule that is done; None before the first."""
 
     def write(self, of: object) -> str:
-        """Return the cursor. It is accepted only in a request for a chunk with the same `of`."""
+        """Return the cursor. `read` accepts it only with the same `of`."""
         after = "" if self.after is None else write_cursor(*self.after)
         parts = (self.uid, self.end_at.isoformat(), self.matched, self.done, after)
         return bind_cursor("~".join(map(str, parts)), "bulk", of)
@@ -209,8 +209,8 @@ _OTHER = (
 def identity_of(bulk: Bulk, filters: Filters, *, dry_run: bool) -> str:
     """Return the values that are equal in all requests of one bulk operation, for `count_matching` and `do_chunk`.
 
-    The caller and the instant at which a pause ends are left out. They may differ from chunk to chunk, for example
-    because a command gives `2h` again.
+    The caller and the end of a pause are left out, because they may differ from chunk to chunk. For example, a
+    command that continues with `--until 2h` gives a later end.
     """
     asked = {field.name: getattr(filters, field.name) for field in fields(filters)}
     asked |= {name: sorted({*asked[name]}) for name in ("statuses", "outcomes")}
@@ -275,11 +275,11 @@ class BulkOperations(Group):
     transaction. In a dry run, a chunk has at most 500 schedules. Schedules that are created after the count are left
     out. If a schedule refuses the operation or has changed meanwhile, its row has the outcome `skipped`.
 
-    Leave the loop to stop. To go on, in any process, pass the same arguments and the last `next_cursor` as `cursor`.
-    Then the first step does the next chunk. Other filters or parameters are refused. After a failure, the same cursor
-    may be passed again: triggers find the runs that they started. But a schedule that somebody resumed meanwhile is
-    paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger that the overlap
-    policy skipped may start a run now.
+    To stop early, leave the loop. To go on, in any process, pass the same arguments and the last `next_cursor` as
+    `cursor`. Then the first step does the next chunk. Other filters or parameters are refused. After a failure, the
+    same cursor may be passed again: triggers find the runs that they started. But a schedule that somebody resumed
+    meanwhile is paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger
+    that the overlap policy skipped may start a run now.
     """
 
     def pause(

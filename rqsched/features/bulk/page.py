@@ -27,11 +27,11 @@ from rqsched.kernel.decide.results import BulkRow
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500
-"""The most schedules that a viewer may choose one by one."""
+"""The maximum number of schedules that a viewer may choose one by one."""
 _NAMED = 10
-"""The most schedules that the question before the action names."""
+"""The maximum number of schedules that the question before the action names."""
 _SKIPPED = 50
-"""The most skipped schedules that are named with their reason. The others are only counted."""
+"""The maximum number of skipped schedules that are named with their reason. The others are only counted."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields with the viewer's choices, which each chunk needs again."""
 

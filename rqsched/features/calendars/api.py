@@ -18,7 +18,7 @@ from rqsched.when.calendars import Calendar, require_entries, require_name
 from rqsched.when.exclusion import ExcludeLike, is_name
 
 MAX_USERS = 1_000
-"""The most schedules that `used_by` returns."""
+"""The maximum number of schedules that `used_by` returns."""
 
 
 class Calendars(Group):

@@ -48,15 +48,15 @@ from rqsched.when.steps import MOST_STEPS, Steps, bounded
 _log = logging.getLogger(__name__)
 
 BATCH = 100
-"""The most schedules that one transaction plans again."""
+"""The maximum number of schedules that one transaction plans again."""
 PAGE = 1_000
-"""The most schedules that are read at once to find those that must be planned again."""
+"""The maximum number of schedules that are read at once to find those that must be planned again."""
 MAX_CALENDARS = 500
-"""The most calendars of a namespace, and the most shared calendars."""
+"""The maximum number of calendars of a namespace, and of shared calendars."""
 MOVES = '"on_excluded":'
 """A text that is in the JSON of a spec only if the spec moves its excluded occurrences."""
 MAX_TOLD = 20
-"""The most schedules that the error of a refused deletion names."""
+"""The maximum number of schedules that the error of a refused deletion names."""
 
 
 class Planned(NamedTuple):

@@ -34,7 +34,7 @@ Reaches = Annotated[
     str | None, typer.Option("--reaches", metavar="DATE", help="The last day about which it says anything.")
 ]
 _SHOWN = 12
-"""The most exclusions of a calendar that are listed. The others are only counted."""
+"""The maximum number of exclusions of a calendar that are listed. The others are only counted."""
 
 
 @app.callback()

@@ -20,7 +20,7 @@ from rqsched.when.exclusion import exclusion_of
 
 _DAY = timedelta(days=1)
 _MOST_SHOWN = 50
-"""The most schedules that a page names; it says how many more there are."""
+"""The maximum number of schedules that a page names; it says how many more there are."""
 _YEARS = range(1970, 2200)
 
 

@@ -20,7 +20,7 @@ _PARTS = (
 )  # fmt: skip
 
 MAX_VALUES = 1_000
-"""The most values of one part of a rule."""
+"""The maximum number of values of one part of a rule."""
 Step = Callable[[], object]
 """Called for each step; raises when there are too many steps."""
 
@@ -58,7 +58,7 @@ class RecurrenceRule:
             raise ValueError(f"INTERVAL {self._interval} is not positive")
         count = _number(parts, "COUNT", 0)
         self.count = max(count, 0) or None
-        """The most days of the rule; None sets no limit."""
+        """The maximum number of days of the rule; None sets no limit."""
         until = parts.get("UNTIL", [None])[0]
         self.until: date | None = until.date() if isinstance(until, datetime) else until
         """The last day that the rule may have; None for a rule without an end."""

@@ -24,15 +24,15 @@ from rqsched.when.steps import Steps
 MAX_BYTES = 5 * 1024 * 1024
 """The largest iCalendar file that is read."""
 MAX_EVENTS = 20_000
-"""The most events of one file."""
+"""The maximum number of events of one file."""
 MAX_OCCURRENCES = 50_000
-"""The most days on which all events of a file together may occur."""
+"""The maximum number of days on which all events of a file together may occur."""
 MAX_STEPS = 250_000
-"""The most days that are examined to find the days of all events of a file."""
+"""The maximum number of days that are examined to find the days of all events of a file."""
 HORIZON = timedelta(days=5 * 366)
 """How far ahead recurrences are computed by default."""
 MAX_YEARS = 50
-"""The most years of public holidays at once."""
+"""The maximum number of years of public holidays at once."""
 _DAY = timedelta(days=1)
 _OF_DAYS = {"DAILY", "WEEKLY", "MONTHLY", "YEARLY"}
 _OF_TIMES = {"BYHOUR", "BYMINUTE", "BYSECOND"}

@@ -21,7 +21,7 @@ from rqsched.when.calendars import Calendar
 app = typer.Typer(add_completion=False)
 
 _MOST_NAMED = 10
-"""The most schedules that a notice names."""
+"""The maximum number of schedules that a notice names."""
 
 
 class _Exported(NamedTuple):
@@ -51,7 +51,7 @@ def export(
         Format | None, typer.Option("--format", help="Default: as FILE ends, else toml; json under -o json.")
     ] = None,
 ) -> None:
-    """Write schedules as a file that `sync` reads. Keep it in Git, or move schedules with it."""
+    """Write schedules as a file that `sync` reads. Keep the file in Git, or use it to move schedules."""
     form = _format(file, form, session.output)
     if ScheduleStatus.DELETED in (listed.status or ()):
         raise InvalidInputError("--status", "is deleted, but a file cannot hold deleted schedules; leave it out")

@@ -56,7 +56,7 @@ _JSON = {Kind.ARGUMENTS: list, Kind.OBJECT: dict, Kind.ATTRIBUTES: dict}
 """The options that hold any JSON. TOML has no null, so there a value with a null is written as JSON text."""
 _USUAL_RETRIES = {"retry": RetryPolicy(), "target_retry": no_retry()}
 MOST_REPEATED = 1_000_000
-"""The most characters that the aliases of a YAML file may repeat."""
+"""The maximum number of characters that the aliases of a YAML file may repeat."""
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """A key of TOML with too many parts."""
 _NO_WRAPPING = 2**20

@@ -23,7 +23,7 @@ class TargetEnd:
     retry_at: datetime | None = None
     """When it is put on its queue again; None if it has ended."""
     blocked_at: datetime | None = None
-    """Since when no worker that took it could find its workflow; None unless it is blocked."""
+    """When a worker first could not find the workflow of the target; None unless the target is blocked."""
 
     @property
     def has_ended(self) -> bool:

@@ -46,9 +46,9 @@ from rqsched.workflows import FannedOut, Workflow, surroundings
 _log = logging.getLogger(__name__)
 
 MAX_ID = 255
-"""The most characters of a target's id."""
+"""The maximum number of characters of a target's id."""
 PAGE = 500
-"""The most targets that one transaction of a repair changes."""
+"""The maximum number of targets that one transaction of a repair changes."""
 _CHUNK_BYTES = 1_048_576
 """The total length of payloads, in characters, at which a chunk ends even if it has few targets."""
 _END = object()

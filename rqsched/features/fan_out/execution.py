@@ -42,7 +42,7 @@ from rqsched.workflows import Workflow, WorkflowNotFoundError, enter_run, leave_
 _log = logging.getLogger(__name__)
 
 _RUNS_KEPT = 8
-"""The most runs that a process caches while it handles their targets."""
+"""The maximum number of runs that a process caches while it handles their targets."""
 
 
 def execute(runtime: Runtime, job: TargetJobId) -> TargetStatus | None:

@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     connection: str | None = None
     """The named Redis of that queue; None for the main Redis."""
     max_parallel: int | None = None
-    """The most targets that are on their queue or handled at once; None sets no limit."""
+    """The maximum number of targets that are on their queue or handled at once; None sets no limit."""
     is_named: bool = False
     """Whether an earlier attempt of the run has named all targets."""
     limit_group: str | None = None
@@ -102,9 +102,9 @@ class Target(NamedTuple):
     attempt: int
     """1, 2, 3 ...: the number of the current attempt."""
     max_parallel: int | None
-    """The most targets of its run that are on their queue or handled at once; None sets no limit."""
+    """The maximum number of targets of its run that are on their queue or handled at once; None sets no limit."""
     blocked_at: datetime | None
-    """Since when no worker that took it could find its workflow; None if it is not blocked."""
+    """When a worker first could not find the workflow of the target; None if the target is not blocked."""
     number: int
     """1, 2, 3 ... in the order in which the targets of its run were named."""
     limit_group: str | None = None
@@ -702,7 +702,7 @@ class EndStep:
     now: datetime
     """The present time."""
     limit: int
-    """The most targets of one transaction."""
+    """The maximum number of targets of one transaction."""
 
 
 def end_silent(connection: Connection, before: datetime, step: EndStep) -> list[str]:

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 _WAITING = OPEN - {RunStatus.RUNNING}
 PREVIEWED = 500
-"""The most schedules, and the most runs, that a preview lists."""
+"""The maximum number of schedules, and of runs, that a preview lists."""
 THAWS: dict[str | None, MissedPolicy | None] = {
     None: None,
     "one": MissedPolicy.FIRE_ONCE,

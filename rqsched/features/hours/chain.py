@@ -21,9 +21,9 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 MOST_STEPS = 100
-"""The most transactions of one pass. A million runs of an older database are counted in some minutes."""
+"""The maximum number of transactions of one pass. A million runs of an older database are counted in some minutes."""
 _LOOK = 5_000
-"""The most runs that one step examines."""
+"""The maximum number of runs that one step examines."""
 _SETTLED = timedelta(minutes=1)
 """The least age of the runs that a step examines, because some younger runs may not be committed yet."""
 _LOOKED_TO = "hours_looked_to"

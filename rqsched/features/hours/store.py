@@ -1,4 +1,4 @@
-"""Hours: the counts of ended runs by schedule and hour. With them, statistics of a year are read without the runs.
+"""Hours: the counts of ended runs by schedule and hour. They give the statistics of a year without a read of the runs.
 
 Only reconcile and pruning count runs. A read adds the runs that are not counted yet, so counting changes no displayed
 figure. The hours of a schedule contain all its ended runs up to the number in `counted`, except the runs in
@@ -28,7 +28,7 @@ from rqsched.kernel.store.tables import backfills, counted, hours, runs, schedul
 LEAST = 64
 """The least number of runs that one transaction counts. Fewer runs are read from their rows just as quickly."""
 BATCH = 500
-"""The most runs of one transaction."""
+"""The maximum number of runs of one transaction."""
 
 
 class Counted(NamedTuple):
@@ -118,9 +118,9 @@ def _lock(connection: Connection, schedule_uid: str, *, skip_locked: bool) -> in
 
 
 def take_out(connection: Connection, changes: Sequence[Change]) -> None:
-    """Subtract runs from the counts of their hours if these Changes of locked schedules start them again.
+    """If these Changes start ended runs again, subtract the runs from the counts of their hours.
 
-    The runs are counted again after their next end.
+    The caller has locked the schedules. The runs are counted again after their next end.
     """
     of_schedule: dict[str, list[Run]] = {}
     for before, after in (pair for change in changes for pair in change.changed_runs):
@@ -289,7 +289,7 @@ def _not_counted(connection: Connection, schedule_uid: str) -> Iterator[EndedRun
 
 
 MOST_UNCOUNTED = 20_000
-"""The most runs that are read because they are not counted yet."""
+"""The maximum number of runs that are read because they are not counted yet."""
 _IS_BEHIND = runs.c.number > sa.func.coalesce(_OF_COUNTED.scalar_subquery(), 0)
 _TAIL = (
     sa.select(*_COLUMNS)

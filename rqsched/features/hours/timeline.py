@@ -1,7 +1,7 @@
 """The runs of the timeline chart: how many runs of each status are in each column.
 
 For a short span, the rows of the runs are read, and a run covers the columns in which it ran. For a long span, or a
-span with too many runs, the counts by hour (`store`) are read, and a run is in the column of its end. Runs that are not
+span with too many runs, the hourly counts (`store`) are read, and a run is in the column of its end. Runs that are not
 counted in the hours yet are added from their rows.
 """
 
@@ -22,8 +22,8 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.tables import IS_BACKFILLED, IS_OCCURRENCE, IS_OPEN, SHOWN_STATUS, constant, hours, runs
 
 MOST_RUNS = 50_000
-"""The most runs, of all schedules together, that are read from their rows. If there are more, the counts by hour are
-read."""
+"""The maximum number of runs, of all schedules together, that are read from their rows. If there are more, the hourly
+counts are read."""
 _BEFORE = 100
 """How many runs before a span are searched for runs that lasted into the span."""
 _PROBES = 16
@@ -37,7 +37,7 @@ class Columns(NamedTuple):
     start: int
     """The start of the first column, in seconds since 1970; a multiple of the step."""
     step: int
-    """The width of each column in seconds. The counts by hour can be read if it is a multiple of an hour, the counts by
+    """The width of each column in seconds. The hourly counts can be read if it is a multiple of an hour, the counts by
     day if it is a multiple of a day."""
     number: int
     """The number of columns."""
@@ -72,14 +72,14 @@ class Lot(NamedTuple):
     last: int
     """The column in which the runs end; for runs that have not ended, the column of now."""
     since: int
-    """When the longest run began, in seconds since 1970. If the lot comes from counts by hour, this may be before the
+    """When the longest run began, in seconds since 1970. If the lot comes from hourly counts, this may be before the
     first column."""
     runs: int
     """The number of runs."""
     number: int | None = None
-    """The number of the newest run; None if the lot comes from counts by hour."""
+    """The number of the newest run; None if the lot comes from hourly counts."""
     run_uid: str | None = None
-    """The uid of the newest run; None if the lot comes from counts by hour."""
+    """The uid of the newest run; None if the lot comes from hourly counts."""
 
 
 class Picture(NamedTuple):
@@ -96,8 +96,8 @@ def read_columns(
 ) -> Picture:
     """Read the runs in the columns. `newest` has the number of each schedule's newest run, by uid of the schedule.
 
-    The rows of the runs are read. If `by_hours` is set, or if there are more than MOST_RUNS, the counts by hour are
-    read instead.
+    The rows of the runs are read. If `by_hours` is set, or if there are more than MOST_RUNS, the hourly counts are read
+    instead.
     """
     if not by_hours:
         ranges = _ranges(connection, newest, columns)
@@ -291,7 +291,7 @@ def _passed_lots(dialect: Dialect) -> sa.Select[Any]:
 
 
 def _lots_as_hours(dialect: Dialect, found: sa.Select[Any]) -> sa.Select[Any]:
-    """Select lots in the columns of the counts by hour: of a run's end, or of the occurrence if it was backfilled."""
+    """Select lots in the columns of the hourly counts: of a run's end, or of the occurrence if it was backfilled."""
     one = found.subquery().c
     is_backfilled = one.kind == constant(RunKind.BACKFILL)
     begin, end = _begin(dialect, one), dialect.seconds(one.ended_at)

@@ -5,8 +5,8 @@ gives free places to the first in line. These processes make grants:
 
 - the process whose commit frees a place, or makes a run or target wait;
 - a worker that takes the job of a run or target whose grant has expired;
-- the process that handles the link (a delayed job) that is due when a start leaves the window of the group's rate
-  (`features.limits.store.Look`);
+- the process that handles a link (a delayed job). If the group has a rate, the link is due when a start leaves the
+  window of the rate (`features.limits.store.Look`);
 - a pass of reconcile. It gives the places that a dead process has left free, and arms a missing link.
 """
 
@@ -47,7 +47,7 @@ from rqsched.kernel.transport.transport import Arm
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
-"""The most groups whose places are given in one transaction."""
+"""The maximum number of groups whose places are given in one transaction."""
 
 
 class Parts(target_jobs.Parts, Protocol):
@@ -58,7 +58,7 @@ class Parts(target_jobs.Parts, Protocol):
 
     @property
     def live(self) -> Parts:
-        """The parts with the real clock. A tick may run at a given time, but rates count starts in real time."""
+        """The parts with the real clock. A tick at a given time has another clock, but rates use real time."""
 
 
 class Limits(Feature):
@@ -188,9 +188,9 @@ def give(
             for group in only_left
         }
         grant(parts, {*joined} | {group for group, count in unclaimed.items() if count == 0})
-        # If another process has locked a group to give its places, do not wait: the wait would be most of the cost of
-        # an end. If the other process has not seen this end, one place stays free. A later end gives this place,
-        # because granted runs of the group still wait for their claim.
+        # If another process has locked a group to give its places, do not wait for the lock: this wait would take most
+        # of the time of an end. If the other process has not seen this end, one place stays free until the next run of
+        # the group ends. There is a next end, because these groups have granted runs that no worker has claimed yet.
         grant(parts, (group for group, count in unclaimed.items() if count), skip_locked=True)
     except (RqschedError, RedisError) as error:
         _log.warning("places of groups are given later: %s", error, extra={"action": "grant_failed"})
@@ -241,7 +241,8 @@ def _deliver(parts: Parts, granted: Granted) -> int:
 
 
 def look_of(parts: Parts, link: str, run: Run) -> datetime | None:
-    """Return when a link must give places again in the line in which its run, or a target of the run, waits.
+    """Return when a link must give places again. The link's run, or a target of the run, waits in the line of its
+    group.
 
     Return None if the line does not wait for a rate, or if another link gives these places.
     """

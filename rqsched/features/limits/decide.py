@@ -18,7 +18,7 @@ from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate
 GRANT_LIFE = timedelta(seconds=30)
 """How long a run keeps its first grant without a claim. After that its place may go to a run in line."""
 _MOST_DOUBLED = 10
-"""The most doublings of GRANT_LIFE; ten make 8.5 hours."""
+"""The maximum number of doublings of GRANT_LIFE; ten make 8.5 hours."""
 _MANY = 16
 """If this many granted runs wait for their claim, workers are busy, and half of the places may stay free."""
 
@@ -27,9 +27,9 @@ class Bounds(NamedTuple):
     """The bounds of a group: a number, a rate, or both."""
 
     number: int | None = None
-    """The most runs of the group that run at once; None sets no limit."""
+    """The maximum number of runs of the group that run at once; None sets no limit."""
     rate: Rate | None = None
-    """The most attempts of the group that start in a window; None sets no limit."""
+    """The maximum number of attempts of the group that start in a window; None sets no limit."""
 
     @staticmethod
     def read(number: int | None, rate: str | None) -> Bounds:
@@ -119,7 +119,9 @@ def others_look(number: int, running: int, unclaimed: int) -> bool:
 
 
 def most_given(number: int, running: int, unclaimed: Iterable[Waiting], now: datetime) -> int:
-    """Return the most places that `decide_grants` may give. The caller reads one run more than this from the line."""
+    """Return the maximum number of places that `decide_grants` may give. The caller reads one run more than this from
+    the line.
+    """
     kept = sorted(unclaimed, key=by_place)[: max(number - running, 0)]
     return max(number - running - sum(not _is_old(one, now) for one in kept), 0)
 

@@ -19,7 +19,7 @@ from rqsched.kernel.store.database import Connection
 
 _PAGE = 100
 _MOST_RUNS = 50
-"""The most runs in line, and the most running runs, that a page shows."""
+"""The maximum number of runs in line, and of running runs, that a page shows."""
 _MOST_SCHEDULES = 50
 
 

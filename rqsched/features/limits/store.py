@@ -628,7 +628,7 @@ STATE = (
 )
 """The state of a `group` before the end of one of its runs, as columns of the statement that ends the run."""
 STARTS_UNCOUNTED = ~runs.c.is_rated
-"""The condition that the start of a run counts in no rate."""
+"""The condition that the start of a run is not counted for a rate."""
 
 
 def seen_by_end(group: str, seen: Mapping[str, Any]) -> dict[str, int | None]:

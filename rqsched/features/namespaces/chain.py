@@ -31,9 +31,9 @@ from rqsched.kernel.store.database import Connection
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""The most rows that one step deletes. The rows of schedules are not counted."""
+"""The maximum number of rows that one step deletes. The rows of schedules are not counted."""
 _EXECUTING = 500
-"""The most executing runs that are counted, or terminated, at once."""
+"""The maximum number of executing runs that are counted, or terminated, at once."""
 _DELETING = "deleting"
 """The name of the stored value that holds the number of deleted rows of each table."""
 _Done = tuple[namespaces.Step, dict[str, int]]

@@ -150,7 +150,7 @@ def _delete(connection: Connection, table: sa.Table, where: sa.ColumnElement[boo
 
 
 _BOUND = 200
-"""The most rows that one statement names, because SQLite takes few values in a statement."""
+"""The maximum number of rows that one statement names, because SQLite takes few values in a statement."""
 _JOB_COLUMNS = {
     "runs": ("schedule_uid", "number", "attempt", "delivery", "queue", "connection"),
     "targets": ("run_uid", "number", "delivery", "queue", "connection"),

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 ORDER_SECONDS = 2.0
 """How long the end of a short run waits for the ping of its start, so that the receiver gets the two pings in order."""
 MOST_THREADS = 4
-"""The most pings that one process delivers at once; more pings are enqueued like other notifications."""
+"""The maximum number of pings that one process delivers at once; more pings are enqueued like other notifications."""
 _THREAD = "rqsched-start-pings"
 _OVER_HTTP = frozenset({DeliveryKind.WEBHOOK, DeliveryKind.HEARTBEAT})
 

@@ -29,7 +29,7 @@ from rqsched.when.spec import Cron
 MAX_MINUTES = 40_320
 """The longest margin, and the longest run time, that a monitor of Sentry may have: 28 days."""
 MAX_ERROR = 600
-"""The most characters that are stored of a failed attempt's error."""
+"""The maximum number of characters that are stored of a failed attempt's error."""
 NO_ANSWER = "no answer: "
 """If a destination did not answer in time, the stored error begins with this. Other deliveries to the destination are
 then put off, too."""

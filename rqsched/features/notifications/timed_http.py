@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 ANSWER_BYTES = 65_536
-"""The most bytes that are read from a receiver."""
+"""The maximum number of bytes that are read from a receiver."""
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):

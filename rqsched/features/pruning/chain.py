@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 PAGE = 200
 """The number of schedules that one step reads."""
 BATCH = 200
-"""The most runs that one transaction deletes. It may delete five times as many targets or audit events."""
+"""The maximum number of runs that one transaction deletes. It may delete five times as many targets or audit events."""
 _ROWS = 5 * BATCH
 NOT_BEFORE_A_FIRE = timedelta(milliseconds=200)
 """A dispatcher does not prune schedules that are due within this time, because the lock could delay their fires."""
@@ -98,7 +98,7 @@ class Pruning:
     is_dry: bool = False
     """Count only."""
     events_before: datetime | None = None
-    """Also delete all audit events that were recorded before this, even within the retention."""
+    """Also delete all audit events that were recorded before this instant, even within the retention."""
     spare: timedelta | None = None
     """Skip schedules that are due within this time, and schedules that exceed their retention only a little. None skips
     no schedule."""
@@ -252,7 +252,7 @@ def _prune_runs(
 
 
 def _counted(connection: Connection, uid: str, chosen: tuple[RunMark, ...]) -> tuple[RunMark, ...]:
-    """Add runs to the counts by hour before they are deleted. Return the counted runs, which may be deleted now."""
+    """Add runs to the hourly counts before the runs are deleted. Return the counted runs, which may be deleted now."""
     count = partial(run_hours.count_some, connection, uid)
     done = count()
     while done is not None and done.is_more and done.number < chosen[-1].number:

@@ -19,7 +19,7 @@ no runs because all its occurrences are skipped."""
 SLACK = 20
 """A dispatcher prunes a schedule only when its history exceeds the retention by the fraction 1/SLACK."""
 HOURS_KEPT = timedelta(days=400)
-"""How long the counts by hour of pruned runs stay, because the charts show a year."""
+"""The hourly counts of runs are kept for this long, even after the runs are pruned, because the charts show a year."""
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """An edge with this value deletes nothing, because no row is older."""
 
@@ -77,19 +77,19 @@ class Edges(NamedTuple):
     """The edges of one schedule's retention: rows before an edge may be deleted."""
 
     ended: datetime
-    """Runs that ended before this may be deleted, whatever their number."""
+    """Runs that ended before this instant may be deleted, whatever their number."""
     number: int
     """Runs with a lower number may be deleted."""
     young: datetime
-    """Runs that ended at or after this stay, whatever the other edges are."""
+    """Runs that ended at or after this instant stay, whatever the other edges are."""
     sequence: int
     """Audit events with a lower sequence may be deleted."""
     other: datetime
-    """Audit events, backfills and deliveries that were recorded or ended before this may be deleted."""
+    """Audit events, backfills and deliveries that were recorded or ended before this instant may be deleted."""
     hours: datetime
-    """The counts by hour from before this may be deleted, except of runs that still exist."""
+    """Hourly counts from before this instant may be deleted. But counts since the oldest existing run stay."""
     events: datetime = _BEGINNING
-    """Audit events that were recorded before this are deleted, whatever the other edges are."""
+    """Audit events that were recorded before this instant are deleted, whatever the other edges are."""
 
 
 def with_slack(retention: Retention) -> Retention:
@@ -103,7 +103,10 @@ def with_slack(retention: Retention) -> Retention:
 
 
 def edges_of(schedule: Schedule, retention: Retention, *, oldest_in_count: datetime | None, now: datetime) -> Edges:
-    """Return the edges; `oldest_in_count` is the creation time of the oldest among the newest `retention.runs` runs."""
+    """Return the edges.
+
+    The retention may keep a number of the newest runs; `oldest_in_count` is when the oldest of them was created.
+    """
     return _edges(schedule.run_number, schedule.event_sequence, retention, oldest_in_count, now=now)
 
 

@@ -37,7 +37,7 @@ from rqsched.kernel.transport.redelivery import is_requeued, mark_failed
 _log = logging.getLogger(__name__)
 
 DEFAULT_BOUND = 1_000
-"""The most runs of one bulk retry by default."""
+"""The maximum number of runs of one bulk retry by default."""
 
 
 class RetryOnRequest(Feature):

@@ -89,7 +89,7 @@ class Fire(NamedTuple):
     span: Span
     """Its span."""
     context: CommandContext
-    """The context for the runs that the fire starts. With it, they join the trace of the fire."""
+    """The context for the runs that the fire starts. It makes these runs join the trace of the fire."""
 
     def end(self, change: Change) -> None:
         """Add the results of the fire to the span, and end it."""

@@ -35,7 +35,7 @@ from rqsched.workflows import FannedOut, Workflow, WorkflowNotFoundError, enter_
 _log = logging.getLogger(__name__)
 
 MAX_RESULT = 65_536
-"""The most characters of a result's JSON that are stored."""
+"""The maximum number of characters of a result's JSON that are stored."""
 
 
 def execute(runtime: Runtime, job: RunJobId, rq_job: Job | None = None) -> Any:

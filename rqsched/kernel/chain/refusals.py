@@ -25,7 +25,7 @@ from rqsched.kernel.transport import refusal
 _log = logging.getLogger(__name__)
 
 STANDS = timedelta(minutes=2)
-"""How long a refusal counts after it was met last."""
+"""A refusal is forgotten if no process has met it for this long."""
 _NAME = "refused"
 """SQL has one value with the refusals of each control queue. The names of these values begin with this prefix."""
 _MOST = 100

@@ -1,9 +1,9 @@
 """The builder of one decision: it collects the changes of a schedule and its runs, and the audit events. Pure.
 
 A decision creates a ChangeBuilder, changes it and returns the result of `build`. The builder knows no policy. It
-updates the counters of waiting runs when the status of a run changes, and numbers the events. It increases the position
-`n` with every change of status or next time. So every older link (the delayed job that fires the schedule) is stale
-(docs/architecture.md, "Protocol").
+numbers the events. If the status of a run changes, the builder updates the counters of waiting runs. If the status or
+the next time of the schedule changes, the builder increases the position `n`. Then every older link (a delayed job that
+fires the schedule) is stale (docs/architecture.md, "Protocol").
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class ChangeBuilder:
     def unfinished(self, kind: RunKind = RunKind.SCHEDULED) -> list[Run]:
         """Return the runs that block a new run of this kind, oldest first. Backfilled runs never block live runs."""
         sees_backfill = kind is RunKind.BACKFILL
-        # A run with `dispatched_at` only waits for its targets. It blocks nothing with overlap_until="dispatched".
+        # A run with `dispatched_at` only waits for its targets. If overlap_until is "dispatched", such a run blocks no
+        # other run.
         sees_dispatched = self.schedule.policies.overlap_until is OverlapUntil.FINISHED
         return [
             run
@@ -121,13 +122,14 @@ class ChangeBuilder:
             self.note_calendars()
 
     def note_calendars(self) -> None:
-        """Record which revisions of the calendars the schedule's next time is planned with."""
+        """Record the revisions of the calendars with which the next time is planned."""
         self.set(calendars=stamp_of(self.schedule.contents))
 
     def put_run(self, run: Run) -> Run:
-        """Keep a run with its changes. Update the schedule's counters of waiting and backfilled runs to its status.
+        """Keep a new or changed run. Adjust the schedule's counters of waiting and backfilled runs to the new status of
+        the run.
 
-        A run that was not read is new, and takes the schedule's next run number.
+        A run that was not read is new. Its number becomes the schedule's `run_number`.
         """
         old = self._runs.get(run.uid)
         self._runs[run.uid] = run
@@ -143,7 +145,7 @@ class ChangeBuilder:
         return self.put_run(changed(self._runs[uid], **changes))
 
     def queue_run(self, run: Run, **changes: Any) -> Run:
-        """Make a run pending, also a new one. With `start_within`, set the time by which the attempt must start."""
+        """Make a new or an existing run pending. If the schedule has `start_within`, set when it must start."""
         within = self.schedule.start_within
         start_by = None if within is None else self.now + within
         if run.limit_group is not None:
@@ -222,7 +224,7 @@ _position = attrgetter("status", "next_run_at", "due_at", "awaiting_run_uid")
 def _expectation(before: Schedule | None, after: Schedule, now: datetime) -> dict[str, Any]:
     """Return the new `overdue_at` and `overdue_since` after a change of status or expectation; else an empty dict.
 
-    The time counts from now if the schedule is new or becomes active again, else from the last known success.
+    The time is measured from now if the schedule is new or becomes active again, else from the last known success.
     """
     span = after.expect_success_within
     if before is not None and before.status is after.status and before.expect_success_within == span:

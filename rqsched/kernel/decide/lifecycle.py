@@ -69,7 +69,7 @@ _TIMING = frozenset({"spec", "jitter"})
 _LIVE = [status for status in ScheduleStatus if status is not ScheduleStatus.DELETED]
 _declared_in = attrgetter(*DEFINITION)
 MAX_SKIPS = 100
-"""The most occurrences that one call of `skip_next` may skip."""
+"""The maximum number of occurrences that one call of `skip_next` may skip."""
 
 
 class Identity(NamedTuple):
@@ -630,7 +630,7 @@ def _plan_anew(builder: ChangeBuilder, since: datetime, missed: datetime | None 
 
 
 def reanchored(spec: Spec, now: datetime) -> Spec:
-    """Return a spec whose intervals count from `now`."""
+    """Return a spec whose intervals are measured from `now`."""
 
     def move(member: Member) -> Member:
         return member if isinstance(member, Once | After) or member.anchor is None else replace(member, anchor=now)

@@ -17,9 +17,10 @@ from rqsched.errors import InvalidDurationError, InvalidPolicyError
 from rqsched.when.duration import parse_span
 
 MAX_NUMBER = 10_000
-"""The most runs of a group that may run at once."""
+"""The maximum number of runs of a group that may run at once."""
 MAX_STARTS = 100_000
-"""The most starts that a rate may name. The number is bounded because each grant of a place counts recent starts."""
+"""The maximum number of starts that a rate may name. The number is bounded because each grant of a place counts recent
+starts."""
 MAX_PERIOD = timedelta(days=31)
 """The longest window of a rate; the shortest is a second."""
 MAX_NAME = 255

@@ -116,7 +116,7 @@ class TargetStatus(StrEnum):
     LOST = "lost"
     """Its process vanished and no attempt was left."""
     CANCELLED = "cancelled"
-    """Its run ended before it started, or it stopped at a checkpoint."""
+    """Its run ended while no process handled the target, or the target stopped at a checkpoint."""
 
 
 OPEN_TARGETS = (
@@ -439,7 +439,7 @@ class Schedule:
     """When the schedule becomes overdue unless a run succeeds; None without `expect_success_within`, or if the schedule
     was already reported as overdue."""
     overdue_since: datetime | None = None
-    """Since when it is overdue. Set when this is reported; None before the report, and after the next success."""
+    """When it became overdue. Set when this is reported; None before the report, and after the next success."""
     last_skip_reason: str | None = None
     """Why the newest skip happened; None before the first skip."""
     last_skipped_at: datetime | None = None
@@ -459,8 +459,8 @@ class Schedule:
     paused_at: datetime | None = None
     """When it was paused; None unless paused."""
     paused_next_run_at: datetime | None = None
-    """The next time that the schedule had when it was paused, for `on_resume="once"`. If `missed_run_uid` is set, the
-    time at which that run ended."""
+    """The `next_run_at` that the pause removed, for `on_resume="once"`. If `missed_run_uid` is set, the end of that run
+    instead."""
     resume_at: datetime | None = None
     """When its pause ends by itself; None if a person has to end the pause, or if it is not paused."""
     resume_mode: str | None = None
@@ -470,7 +470,8 @@ class Schedule:
     upstream_id: str | None = None
     """The id of its upstream schedule (`After` in its spec); None if it has times of its own."""
     followed_at: datetime | None = None
-    """Since when this schedule may be the upstream of other schedules; None if it is not."""
+    """When this schedule became an upstream of other schedules. It is reset to None when a run ends and no schedule
+    comes after this one any more."""
     missed_run_uid: str | None = None
     """The newest run of its upstream that ended during its pause, at `paused_next_run_at`; None without such a run."""
     skips: str | None = None
@@ -630,7 +631,7 @@ class Run:
     is_override: bool = False
     """Whether another policy than the schedule's, or a backfill, started it. Invariant I5 does not hold for it."""
     trigger_number: int | None = None
-    """The number of its start among the starts of the schedule's runs; None until it starts."""
+    """Its place in the order in which the schedule's runs start: 1 for the first. None until it starts."""
     labels: str = "{}"
     """JSON object, copied from the schedule."""
     memo: str = "{}"
@@ -677,7 +678,7 @@ class Run:
     """The last attempt that a person requested; no automatic retry follows it. None without a request."""
 
     blocked_at: datetime | None = None
-    """Since when no worker that took the run could find its workflow; None if it is not blocked."""
+    """When a worker first could not find the workflow of the run; None if the run is not blocked."""
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the reason."""
     long_at: datetime | None = None

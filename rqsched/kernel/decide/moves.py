@@ -1,9 +1,9 @@
-"""Record which nominal instants had their outcome on another day, and carry the record over to a new timing.
+"""The record of nominal instants whose occurrence was moved to another day. Pure.
 
-A nominal instant never gets a second outcome, even if exclusions or timing change. For example, an occurrence that was
-moved to the day before does not fire again on its own day if that day is no longer excluded. For most instants,
-`evaluated_to` shows whether they have their outcome; the row of the schedule records the others. The record stays when
-the runs are pruned. Pure.
+A nominal instant never gets a second outcome, even if exclusions or timing change. For example, an occurrence is moved
+to the day before and fires there. If its own day is no longer excluded after that, it does not fire again on its own
+day. For most instants, `evaluated_to` shows whether they have their outcome. For the others, the schedule's row has
+this record. The record is carried over to a new timing, and stays when the runs are pruned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def carry_over(
 
     The old timing is in `before`. The new timing and the due occurrence that is kept are in the builder. If an instant
     was ahead in the old timing, but is past in the new timing, it is due at once. Such instants become one occurrence,
-    or they are added to the occurrence that is due already. With `keep_next` nothing else becomes due.
+    or they are added to the occurrence that is due already. With `keep_next`, such instants do not become due.
     """
     schedule, old = builder.schedule, before.spec
     new, moves = schedule.declared, schedule.parsed_moves

@@ -1,6 +1,6 @@
 """Occurrences: when each is due, which passed occurrences fire now, and the record of the others. Pure.
 
-Every search for times takes at most MOST_STEPS loop turns (`answered`), because the row is locked meanwhile. Missed
+Every search for times takes at most MOST_STEPS steps (`answered`), because the row is locked meanwhile. Missed
 occurrences are counted by arithmetic if the spec allows it. Otherwise they are enumerated, up to 1 000 or until the
 steps are used up; if the count is incomplete, its event has `count_capped`. If the steps do not reach the next time of
 a schedule, the schedule stays active without a next time, and each pass of reconcile searches again.
@@ -27,7 +27,7 @@ from rqsched.when.steps import answered, first_of
 from rqsched.when.timeline import Count, Excluded
 
 COUNT_CAP = 1_000
-"""The most missed occurrences that are counted by enumeration."""
+"""The maximum number of missed occurrences that are counted by enumeration."""
 LONGEST_SKEW = timedelta(hours=1)
 """The maximum difference between the clocks of two processes. If a schedule was evaluated further than this ahead of
 this clock, the clock of the other process was wrong."""
@@ -381,7 +381,7 @@ def reason_not_to_start(schedule: Schedule, env: str | None) -> SkipReason | Non
 def leave_out(builder: ChangeBuilder, until: datetime) -> None:
     """Record the instants since the last evaluation that were excluded or fell into a clock gap.
 
-    One event records all excluded instants, and no counter counts them. Each instant in a clock gap is recorded as
+    One event records all excluded instants, and no counter includes them. Each instant in a clock gap is recorded as
     skipped with the reason `dst_skip` (docs/times.md, "Daylight saving").
     """
     spec = builder.schedule.spec

@@ -221,7 +221,8 @@ def drain(builder: ChangeBuilder) -> None:
 
 def _next_waiting(builder: ChangeBuilder) -> Run | None:
     """Return the waiting run that may start; None if no run may."""
-    # If this decision has dropped the waiting runs, only the counts show this. The runs still have the status buffered.
+    # If this decision has dropped the waiting runs, only the schedule's counters show this. The runs still have the
+    # status buffered.
     schedule, waiting = builder.schedule, builder.waiting()
     live = [run for run in waiting if run.kind is not RunKind.BACKFILL]
     if not schedule.lets_waiting_start:  # retries on request do not wait for a resume

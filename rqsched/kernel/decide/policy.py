@@ -24,7 +24,7 @@ SKIP_FIRE_WITHIN = timedelta(seconds=60)
 DEFAULT_MISSED_LIMIT = 100
 MAX_MISSED_LIMIT = 1_000
 MAX_ERROR_TYPES = 100
-"""The most error types that one policy may name."""
+"""The maximum number of error types that one policy may name."""
 
 
 _MAX_ERROR_NAME = 255
@@ -269,15 +269,16 @@ class Policies:
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """The reaction to a fire while an earlier run is unfinished."""
     buffer_limit: int | None = field(default=None, metadata=_COUNT)
-    """The most runs that may wait under `buffer_all`; None is unlimited."""
+    """The maximum number of runs that may wait under `buffer_all`; None is unlimited."""
     missed: MissedPolicy = MissedPolicy.FIRE_ONCE
     """The reaction to occurrences that passed without a fire."""
     spread: timedelta = timedelta(0)
     """Each fire is delayed by one fixed offset below this length. The offset is computed from the schedule."""
     missed_limit: int = DEFAULT_MISSED_LIMIT
-    """The most occurrences for which one fire starts runs under `missed="all"`."""
+    """The maximum number of occurrences for which one fire starts runs under `missed="all"`."""
     fire_within: timedelta | None = field(default=None, metadata=_SPAN)
-    """An occurrence that is later than this does not fire and is counted as missed; None allows any age."""
+    """An occurrence that is late by more than this length does not fire, and is recorded as missed. None sets no limit.
+    """
     start_within: timedelta | None = field(default=None, metadata=_SPAN | {"most": MAX_DELAY})
     """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
@@ -311,7 +312,7 @@ class Policies:
     target_timeout: int | None = field(default=None, metadata=_COUNT)
     """The seconds that one attempt of a target may take; None means the timeout of the run."""
     max_parallel: int | None = field(default=None, metadata=_COUNT)
-    """The most targets of one run that are handled at once, over all workers; None is unlimited."""
+    """The maximum number of targets of one run that are handled at once, over all workers; None is unlimited."""
     limit: str | None = None
     """The group whose limit the runs share. The name may be a template over labels and namespace. None is no group."""
     limit_running: int | None = field(default=None, metadata=_COUNT)

@@ -13,7 +13,7 @@ from rqsched.kernel.decide.ids import iso_utc
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_PAGE = 500
-"""The most items of one page."""
+"""The maximum number of items of one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class LimitDescription:
     waiting: int
     """How many attempts wait for a place."""
     waiting_since: datetime | None
-    """Since when the first attempt in line waits; None when none waits."""
+    """When the first attempt in line began to wait; None if no attempt waits."""
     changes: list[Any] = field(default_factory=list)
     """The newest 20 changes of the group's number and rate, the newest first.
 

@@ -32,7 +32,9 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
         return unchanged(schedule)
     builder = ChangeBuilder(schedule, now=now)
     counts_from = [schedule.evaluated_to, schedule.timing_changed_at]
-    if awaited is not None and awaited.ended_at is not None:  # the process that ended the run did not know the timing
+    # If the awaited run has ended, a process of an older release ended it. That release did not know the timing, so it
+    # planned no next time.
+    if awaited is not None and awaited.ended_at is not None:
         counts_from.append(awaited.ended_at)
     builder.plan(next_occurrence(schedule, max(counts_from)))
     if builder.schedule.next_run_at is None:
@@ -46,8 +48,8 @@ def decide_replan(schedule: Schedule, awaited: Run | None, *, now: datetime) -> 
 def _look_further(builder: ChangeBuilder, since: datetime) -> None:
     """Record once a day which instants were excluded until now, so that the next search for a time starts later.
 
-    Each search is limited in years and in steps. If all searches started at the last fire, none might reach the end of
-    a long excluded range.
+    Each search is limited to some years and some steps. If every search started at the last fire, every search might
+    end inside the same long excluded range.
     """
     schedule, span = builder.schedule, builder.now - since
     if schedule.spec.is_from_completion or not schedule.spec.exclude:

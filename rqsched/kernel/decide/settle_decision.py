@@ -147,8 +147,8 @@ def decide_settle(
         builder.end_run(run.uid, RunStatus(outcome.value), error=error)
         _record_stop(builder, run, attempt_result)
     if not builder.run(run.uid).is_unfinished:
-        # A `from_completion` schedule counts from now. If this release does not know the timing, a reconcile pass of
-        # the newer release computes the next time.
+        # The next time of a `from_completion` schedule is measured from now. If this release does not know the timing,
+        # a reconcile pass of the newer release computes the next time.
         if builder.schedule.awaiting_run_uid == run.uid and schedule.spec.is_known:
             builder.set(awaiting_run_uid=None)
             builder.plan(next_occurrence(builder.schedule, builder.now))

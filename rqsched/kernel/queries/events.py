@@ -252,8 +252,8 @@ def read_after(
 ) -> Page[FoundEvent]:
     """Read a page of events of some namespaces after a position, in the order of their recording (`cut_to_size`).
 
-    `principal` is a part of the actor's name. With it, the page searches at most MOST_LOOKED_AT requested events. So it
-    may be short or empty although another page follows.
+    `principal` is a part of the actor's name. If it is given, a page searches at most MOST_LOOKED_AT requested events.
+    Then a page may be short or empty although another page follows.
     """
     namespace = dialect_of(connection).unindexed(schedules.c.namespace)  # otherwise SQLite begins with all schedules
     statement = (

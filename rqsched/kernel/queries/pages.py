@@ -22,7 +22,7 @@ from rqsched.kernel.store.dialect import Dialect, dialect_of
 T = TypeVar("T")
 Row = TypeVar("Row", bound=tuple[Any, ...])
 PAGE_CHARACTERS = 2_000_000
-"""The most characters of stored text in one page over HTTP. A larger row is the only row of its page."""
+"""The maximum number of characters of stored text in one page over HTTP. A larger row is the only row of its page."""
 
 
 def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:

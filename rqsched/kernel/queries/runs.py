@@ -542,7 +542,7 @@ class Waiting(NamedTuple):
     number: int
     """How many runs or targets wait."""
     since: datetime | None
-    """Since when the first of these has waited for a worker; None if all are blocked."""
+    """When the first of these began to wait for a worker; None if all are blocked."""
 
 
 def waiting_by_queue(

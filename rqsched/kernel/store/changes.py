@@ -611,7 +611,8 @@ _READ_IDLE = sa.select(*SCHEDULE_COLUMNS, ROW_VERSION).where(
     ~sa.exists().where(runs.c.schedule_uid == schedules.c.uid, IS_OPEN_LIVE),
 )
 _MOST_EVENTS = 3
-"""The most audit events that one statement takes. The limit is low, so that few different statements are prepared."""
+"""The maximum number of audit events that one statement takes. The limit is low, so that few different statements are
+prepared."""
 
 
 def is_one_of_each(change: Change) -> bool:

@@ -20,7 +20,7 @@ from rqsched.kernel.store.tables import idempotency_keys as table
 KEPT = timedelta(days=1)
 """How long a key returns its first result. After that time the key counts as new."""
 _PRUNED_AT_ONCE = 100
-"""The most expired keys that one create deletes."""
+"""The maximum number of expired keys that one create deletes."""
 
 
 class Key(NamedTuple):

@@ -113,7 +113,7 @@ def states_in_use(connection: Connection, machine: str) -> list[str]:
 
 
 def entered_at(connection: Connection, machine: str, instance_id: str) -> datetime | None:
-    """Return since when an instance has been in its state; None when the machine has no such instance."""
+    """Return when an instance entered its state; None if the machine has no such instance."""
     return connection.execute(sa.select(table.c.entered_at).where(_is(machine, instance_id))).scalar()
 
 

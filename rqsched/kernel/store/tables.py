@@ -453,7 +453,7 @@ hours = sa.Table(
     "rqsched_hours",
     metadata,
     sa.Column("schedule_uid", Uid, primary_key=True),
-    # How many hours the row counts: 1, or 24 for a day. A row of a day sums its hours, so that a year is read in days.
+    # How many hours the row covers: 1, or 24 for a day. A row of a day sums its hours, so that a year is read in days.
     sa.Column("width", sa.Integer, primary_key=True, autoincrement=False),
     # The number of the hour since 1970, UTC: it is short, and both databases group and compare it alike.
     sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),

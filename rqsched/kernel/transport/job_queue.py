@@ -59,9 +59,9 @@ class JobQueue:
 
     If a job in the scheduled set is late by more than `grace`, the job is not live, because no scheduler moves it. A
     job is also not live if its score in the scheduled set is later than its due time and later than `latest` from now.
-    The reason is that no due job is put off for so long. So SQL must have gone back to an older state, and the job's id
-    now stands for another time. A job that RQ started is live for `started_grace`. With `is_exact` the list is searched
-    for a job, which is necessary if jobs are pushed in front.
+    The reason is that no due job is put off for so long. So SQL must have gone back to an older state, and SQL now has
+    another time for the job's id. A job that RQ started is live for `started_grace`. With `is_exact` the list is
+    searched for a job, which is necessary if jobs are pushed in front.
 
     `wake_key` names the list that wakes the queue's dispatchers. `owner` returns the id of the database to which the
     jobs belong, or None while the id is not known. The id is written into the meta of the jobs. `server_key` names the

@@ -273,7 +273,7 @@ class Memory(NamedTuple):
     used: int
     """The bytes in use."""
     limit: int
-    """The most bytes that may be in use (`maxmemory`); 0 for no limit."""
+    """The maximum number of bytes that may be in use (`maxmemory`); 0 for no limit."""
     policy: str
     """The behaviour at the limit (`maxmemory-policy`); noeviction refuses writes."""
 

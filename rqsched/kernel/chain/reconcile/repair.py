@@ -21,7 +21,7 @@ from rqsched.kernel.store.database import Connection, Database
 _log = logging.getLogger(__name__)
 
 BATCH = 500
-"""The most rows in a page."""
+"""The maximum number of rows in a page."""
 SOON = timedelta(seconds=30)
 """Links that are due within this time must already be in Redis."""
 
