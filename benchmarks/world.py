@@ -106,7 +106,7 @@ class World:
                     "schedule_uid": self._uid(self._at(number, -1), number),
                     "number": day + 1, "instance_id": live_instance_id(f"job-{number}", at), "kind": "scheduled",
                     "occurrence_at": at, "created_at": at, "due_at": at,
-                    "queued_at": None if is_in_line else at, "limit_at": at if is_in_line else None,
+                    "queued_at": at, "limit_at": at if is_in_line else None,
                     "started_at": None if waits else at + timedelta(milliseconds=number % 500), "ended_at": ended,
                     "status": "pending" if waits else status, "workflow": f"workflow-{number % KINDS}",
                     "error": "RuntimeError: as usual" if status == "failed" else None,

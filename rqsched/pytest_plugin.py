@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from shutil import copyfile
+from shutil import copy
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,11 +56,11 @@ def rqsched_scheduler(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scheduler]:
     """Yield a scheduler on an empty SQLite database, an empty Valkey and `rqsched_clock`."""
+    testing = import_module("rqsched.testing")
     path = tmp_path_factory.mktemp("rqsched-sql") / "rqsched.db"
-    copyfile(_rqsched_template, path)
-    with import_module("rqsched.testing")._scheduler_of_test(
-        f"sqlite:///{path}", rqsched_redis_url, rqsched_clock
-    ) as scheduler:
+    copy(_rqsched_template, path)
+    testing._become_another(url := f"sqlite:///{path}")
+    with testing._scheduler_of_test(url, rqsched_redis_url, rqsched_clock) as scheduler:
         yield scheduler
 
 

@@ -32,7 +32,7 @@ from rqsched.kernel.chain.runtime import using
 from rqsched.kernel.decide.ids import live_instance_id, new_uid
 from rqsched.kernel.decide.lifecycle import with_clocks
 from rqsched.kernel.decide.model import Schedule, fence_of
-from rqsched.kernel.store import emptying, machine_states, schema_version
+from rqsched.kernel.store import emptying, machine_states, metadata, schema_version
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.transport.client import for_rq
 from rqsched.when.spec import Spec, SpecLike
@@ -88,6 +88,12 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
         _scheduler_of_test(database_url, redis_url, clock) as scheduler,
     ):
         yield scheduler
+
+
+def _become_another(database_url: str) -> None:
+    """Give a copied database an id of its own, so that Redis refuses what a process of an earlier test still does."""
+    with closing(Database(database_url)) as database:
+        database.transact(lambda connection: metadata.renew_id(connection, new_uid(datetime.now(UTC))))
 
 
 @contextmanager
@@ -151,6 +157,7 @@ def running(
     RunContext. Raises ValueError for a naive datetime and TypeError for an unknown field.
     """
     due = _as_utc(occurrence or datetime.now(UTC))
+    started = due + (attempt - 1) * timedelta(minutes=1)
     run = RunContext(
         uid=new_uid(due),
         instance_id=live_instance_id(schedule_id, due),
@@ -162,10 +169,10 @@ def running(
         status="running",
         occurrence_at=due,
         attempt=attempt,
-        fence=fence_of(due),
+        fence=fence_of(started),
         scheduled_at=due,
-        started_at=due,
-        deadline_at=due + timedelta(minutes=3),
+        started_at=started,
+        deadline_at=started + timedelta(minutes=3),
         trigger_number=1,
         repeat_number=0,
         labels={},

@@ -300,8 +300,8 @@ class CeleryApplication:
 
     kind = KIND
     cannot_disable = (
-        "the schedule is in the application's code: remove beat_schedule from it, restart beat, and run this with "
-        "--source-is-stopped"
+        "the schedule is in the application's code: stop beat, run this with --source-is-stopped, and remove "
+        "beat_schedule from it before beat starts again"
     )
 
     def __init__(self, address: str, reading: Reading, clock: Clock | None = None) -> None:

@@ -17,6 +17,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.errors import ConfigError, InvalidInputError, RunCancelled, ScheduleNotFoundError
 from rqsched.features.declarations.declarations import of_process
 from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.metadata import DATABASE_ID, find_value
 from rqsched.kernel.store.tables import database_metadata, metadata
 from rqsched.testing import (
     ManualClock,
@@ -61,6 +62,20 @@ def test_function_of_a_workflow_is_called_with_a_made_up_run_and_no_server() -> 
     assert found == ("schedule:nightly:2026-01-15T12:00:00Z", 2, "billing")
     with pytest.raises(LookupError):
         report()
+
+
+def test_later_attempt_of_a_made_up_run_has_a_later_fence() -> None:
+    with running(occurrence=NOON) as first, running(occurrence=NOON, attempt=2) as second:
+        assert (first.fence < second.fence, first.started_at < second.started_at) == (True, True)
+
+
+def test_tables_that_are_copied_for_a_test_have_an_id_of_their_own(
+    rqsched_scheduler: Scheduler, request: pytest.FixtureRequest
+) -> None:
+    with closing(Database(f"sqlite:///{request.getfixturevalue('_rqsched_template')}")) as template:
+        of_template = template.read(lambda connection: find_value(connection, DATABASE_ID))
+
+    assert of_template not in {None, rqsched_scheduler.runtime.ownership.database_id()}
 
 
 def test_made_up_run_can_be_cancelled() -> None:

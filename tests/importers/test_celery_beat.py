@@ -464,7 +464,7 @@ def test_application_is_read_where_it_is_trusted(tmp_path: Path, monkeypatch: py
     }
     assert [found[name].lost[0].partition(":")[0] for name in "fg"] == ["It is not readable"] * 2
     assert "--source-is-stopped" in (source.cannot_disable or "")
-    with pytest.raises(InvalidInputError, match="remove beat_schedule from it"):
+    with pytest.raises(InvalidInputError, match="run this with --source-is-stopped, and remove beat_schedule from it"):
         source.disable([])
     source.close()
 

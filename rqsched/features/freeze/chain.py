@@ -124,7 +124,7 @@ def preview(
             for schedule, run in waiting[:PREVIEWED]
         ]
         freeze = gate.known if namespace is None else gate.frozen.get(namespace)
-        return ThawPreview(freeze, rows, runs, max(len(due), len(waiting)) > PREVIEWED)
+        return ThawPreview(freeze, rows, runs, len(due) > PREVIEWED, len(waiting) > PREVIEWED)
 
     return runtime.database.read(read)
 

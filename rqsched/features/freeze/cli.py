@@ -175,17 +175,18 @@ def _show(session: Session, found: ThawPreview, namespace: str | None) -> None:
     writer = session.writer
     freeze = None if found.freeze is None else found.freeze.to_dict()
     schedules, runs = [asdict(one) for one in found.schedules], [asdict(one) for one in found.runs]
-    document: dict[str, Any] = {"freeze": freeze, "schedules": schedules, "runs": runs, "has_more": found.has_more}
+    has_more = {"has_more_schedules": found.has_more_schedules, "has_more_runs": found.has_more_runs}
+    document: dict[str, Any] = {"freeze": freeze, "schedules": schedules, "runs": runs, **has_more}
     if writer.for_programs([*schedules, *runs], document):
         return
     what = _named(namespace)
     writer.say(f"There is no freeze of {what}." if found.freeze is None else f"{_upper(what)} is {found.freeze}.")
     fires = sum(len(one.fires) for one in found.schedules)
     missed = sum(one.missed for one in found.schedules)
-    more = ", and more" if found.has_more else ""
+    more = "+" if found.has_more_schedules else ""
     writer.say(
-        f"{len(schedules)} schedule(s) are due: {fires} run(s) would start, {missed} occurrence(s) would be missed; "
-        f"{len(runs)} run(s) wait{more}."
+        f"{len(schedules)}{more} schedule(s) are due: {fires}{more} run(s) would start, {missed}{more} occurrence(s) "
+        f"would be missed; {len(runs)}{'+' if found.has_more_runs else ''} run(s) wait."
     )
     for one in found.schedules:
         if one.error is not None:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import RqschedError
-from rqsched.features.freeze.chain import PREVIEWED
 from rqsched.http.auth import Role
 from rqsched.http.errors import ForbiddenError
 
@@ -33,7 +32,7 @@ def confirm_thaw(visit: Visit) -> Response:
     """Ask whether to thaw the namespace, or everything; list the due schedules and the waiting runs."""
     everything = visit.query("everything") == "yes"
     found = visit.scheduler.preview_thaw(**_thawed(visit, everything))
-    return visit.page("freeze/thaw.html", everything=everything, found=found, most=PREVIEWED)
+    return visit.page("freeze/thaw.html", everything=everything, found=found)
 
 
 def thaw(visit: Visit) -> Response:

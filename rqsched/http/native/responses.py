@@ -370,8 +370,10 @@ class ThawPreviewResponse(Schema):
     """The schedules that are due, the earliest first."""
     runs: list[WaitingRunResponse]
     """The runs that wait, the oldest first."""
-    has_more: bool
-    """Whether there are more schedules or runs than are listed."""
+    has_more_schedules: bool
+    """Whether more schedules are due than are listed."""
+    has_more_runs: bool
+    """Whether more runs wait than are listed."""
 
 
 class ThawResponse(Schema):

@@ -132,9 +132,11 @@ class ChangeBuilder:
         A run that was not read is new. Its number becomes the schedule's `run_number`.
         """
         old = self._runs.get(run.uid)
-        self._runs[run.uid] = run
         if old is None:
+            if run.number != self.schedule.run_number + 1:
+                raise KeyError(f"run {run.number} ({run.uid}) is not new, but the builder has not read it")
             self.set(run_number=run.number)
+        self._runs[run.uid] = run
         for one, step in ((old, -1), (run, +1)):
             if one is not None and (name := _counter_of(one)) is not None:
                 self.set(**{name: getattr(self.schedule, name) + step})

@@ -140,8 +140,10 @@ class ThawPreview:
     """The schedules that are due, the earliest first."""
     runs: list[WaitingRun]
     """The runs that wait, the oldest first."""
-    has_more: bool
-    """Whether more schedules or runs exist than are listed."""
+    has_more_schedules: bool
+    """Whether more schedules are due than are listed."""
+    has_more_runs: bool
+    """Whether more runs wait than are listed."""
 
 
 @dataclass(frozen=True, slots=True)

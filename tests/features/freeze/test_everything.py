@@ -413,7 +413,7 @@ def test_a_preview_says_what_a_thaw_does(any_env: Env) -> None:
         "one": ([began + MINUTE], 3),
     }
     assert [(run.schedule_id, run.uid, run.status) for run in found.runs] == [("waits", waiting.uid, "pending")]
-    assert (present(found.freeze).kept_in, found.has_more) == (("redis", "sql"), False)
+    assert (present(found.freeze).kept_in, found.has_more_schedules) == (("redis", "sql"), False)
     assert statuses(every) == statuses(one) == []
 
     env.scheduler.thaw(everything=True)

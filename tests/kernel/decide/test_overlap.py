@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from rqsched.kernel.decide.change_builder import ChangeBuilder
 from rqsched.kernel.decide.model import Change, Run, RunKind, RunStatus, Schedule
 from rqsched.kernel.decide.overlap import for_backfill, judge_overlap
 from rqsched.kernel.decide.policy import OverlapPolicy
@@ -169,3 +170,10 @@ def test_a_trigger_may_bring_its_own_policy() -> None:
     assert outcome.outcome == "triggered"
     assert [new.is_override for new in change.new_runs] == [True]
     assert event(change, "Triggered")["effective_overlap_policy"] == "allow_all"
+
+
+def test_run_that_the_builder_has_not_read_is_never_taken_for_a_new_one() -> None:
+    stored = run(1, "retrying")
+    builder = ChangeBuilder(holding(overlapping("skip"), stored), now=NOON)
+    with pytest.raises(KeyError, match="has not read it"):
+        builder.queue_run(stored)
