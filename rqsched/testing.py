@@ -25,7 +25,7 @@ from rq.job import Job
 
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.api.scheduler import Scheduler
-from rqsched.clock import Clock
+from rqsched.clock import Clock, SystemClock
 from rqsched.errors import InvalidInputError, ScheduleNotFoundError
 from rqsched.features.declarations.declarations import Declarations, of_process
 from rqsched.kernel.chain.runtime import using
@@ -93,7 +93,7 @@ def empty_scheduler(database_url: str, *, redis_url: str, clock: Clock) -> Itera
 def _become_another(database_url: str) -> None:
     """Give a copied database an id of its own, so that Redis refuses what a process of an earlier test still does."""
     with closing(Database(database_url)) as database:
-        database.transact(lambda connection: metadata.renew_id(connection, new_uid(datetime.now(UTC))))
+        database.transact(lambda connection: metadata.renew_id(connection, new_uid(SystemClock().now())))
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def running(
     `current_run().checkpoint()`; let it raise RunCancelled to test how the workflow stops. `fields` are other fields of
     RunContext. Raises ValueError for a naive datetime and TypeError for an unknown field.
     """
-    due = _as_utc(occurrence or datetime.now(UTC))
+    due = _as_utc(occurrence or SystemClock().now())
     started = due + (attempt - 1) * timedelta(minutes=1)
     run = RunContext(
         uid=new_uid(due),
