@@ -141,7 +141,7 @@ class Description:
     expect_duration: float | None = None
     """Seconds that a run may take before it is reported as long; None means any time."""
     resume_at: datetime | None = None
-    """When its pause ends by itself; None if a person has to end the pause, and if it is not paused."""
+    """When its pause ends by itself; None if a person has to end the pause, or if it is not paused."""
     resume_mode: str | None = None
     """How it continues at `resume_at`: `next`, `once` or `from_now`; None without `resume_at`."""
     moved_from: list[datetime] = field(default_factory=list)
@@ -247,7 +247,7 @@ class RunDescription:
     is_override: bool
     """Whether the policy was not the schedule's own, or a backfill created the run."""
     trigger_number: int | None
-    """Its place in the order in which the schedule's runs start: 1 for the first. None until it starts."""
+    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts."""
     labels: dict[str, Any]
     """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
@@ -269,7 +269,7 @@ class RunDescription:
     started_at: datetime | None
     """When the current attempt began; None before."""
     ended_at: datetime | None
-    """When it ended; None before that."""
+    """When it ended; None while it is open."""
     retry_at: datetime | None
     """When its next attempt is due; None unless it is retrying."""
     heartbeat_at: datetime | None

@@ -585,7 +585,7 @@ class _Question:
         return self.say(Answer.FIRES, f"{text}.", occurrence_at=occurrence)
 
     def about_the_next(self) -> Why:
-        """Answer for an active schedule without a passed occurrence, or whose next time waits for a run to end."""
+        """Answer for an active schedule that has no passed occurrence, or that waits for the end of a run."""
         schedule = self.schedule
         if schedule.next_run_at is not None:
             return replace(self, at=schedule.next_run_at).answer()

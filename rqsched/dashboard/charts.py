@@ -61,7 +61,7 @@ class Stack(NamedTuple):
     at: datetime
     """The instant at its left edge."""
     since: float | None = None
-    """Where the earliest of the runs started, if this is left of the stack."""
+    """The left end of the earliest run, if that run started before the stack begins; else None."""
 
 
 _LEAST_SHARE = 0.15

@@ -86,7 +86,7 @@ def _leave(number: int, frame: Any) -> None:
 
 @contextmanager
 def _claimed(data_dir: Path) -> Iterator[IO[str]]:
-    """Refuse a second `rqsched dev` on the folder, because the first one to end would stop the Valkey of the other."""
+    """Refuse a second `rqsched dev` on the folder, because the one that ends first would stop the Valkey of both."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with embedded.open_privately(data_dir / "dev.lock") as file:
         try:

@@ -73,7 +73,8 @@ class ForeignDatabase:
         """Disable tasks of django-celery-beat as its admin page does. Return how many of them were enabled before.
 
         This also sets the time of the last change, as PeriodicTasks.update_changed() does, so that a running beat reads
-        the tasks again. The stored last run of each task stays, because the imported schedule counts from it.
+        the tasks again. The stored last run of each task stays, because the interval of the imported schedule is
+        measured from it.
         """
         tasks = self._tables[PERIODIC_TASKS]
 

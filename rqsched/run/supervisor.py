@@ -319,7 +319,7 @@ class _ChildKeeper:
         return self.is_running and self._progress.is_frozen
 
     def keep(self) -> None:
-        """Start the child when it is due, note its end, and kill it if it stands still."""
+        """Start the child when it is due, note its end, and kill it if it makes no progress."""
         if self.is_running:
             self._look()
             return

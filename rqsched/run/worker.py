@@ -81,8 +81,8 @@ class WorkerOptions:
     max_jobs: int | None = None
     """A process that takes jobs is replaced after this many; in a burst, it ends. Default: 1 000, for runners only."""
     max_memory: int | None = None
-    """A runner with more resident bytes is replaced after its run. By default, the limit is 512 MiB, or twice its bytes
-    at the start if that is more."""
+    """A runner with more resident bytes is replaced after its run. By default, the limit is 512 MiB or twice its bytes
+    at the start, whichever is more."""
     max_idle_time: int | None = None
     """After this many seconds without a job, a process that takes jobs ends. The worker ends with the last of them."""
     worker_class: str | None = None
@@ -238,7 +238,7 @@ def supervise(
 ) -> Supervisor:
     """Prepare the supervisor of a dispatcher and of the processes that execute runs.
 
-    `output` and `environment` are for its children (see `Supervisor`). `beside` holds more roles for it to keep alive.
+    `output` and `environment` are for its children (see `Supervisor`). `beside` holds the roles of further children.
     """
     options = options or WorkerOptions()
     dispatchers = [] if options.burst else [_dispatcher_role(recover=recover)]

@@ -51,7 +51,7 @@ class DeclarationOptions(Options, total=False):
     note: str | None
     """Free text that is stored with the schedule."""
     paused: bool
-    """True pauses the schedule, False resumes it. Without it, an existing schedule stays as it is."""
+    """True pauses the schedule, False resumes it. If it is left out, an existing schedule stays as it is."""
 
 
 class Declarations:

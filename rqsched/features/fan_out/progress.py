@@ -30,7 +30,7 @@ class TargetProgress:
     per_second: float | None = None
     """The targets that ended per second in the last minute; None if none did, or if all have ended."""
     ends_at: datetime | None = None
-    """When the last target will end, computed from `per_second`; None without it."""
+    """When the last target will end, computed from `per_second`; None if `per_second` is None."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-native values; instants as ISO 8601 UTC."""

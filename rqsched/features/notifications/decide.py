@@ -113,7 +113,7 @@ class Delivery:
     started_at: datetime | None = None
     """When the newest attempt began; None before the first."""
     ended_at: datetime | None = None
-    """When it arrived or was given up; None before that."""
+    """When it arrived or was given up; None while neither has happened."""
 
 
 def shown_destination(delivery: Delivery) -> str:

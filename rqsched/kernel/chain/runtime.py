@@ -56,7 +56,8 @@ class Runtime:
         `features` and `tracer` make the features and the tracer of this process (`rqsched.features.list` has them).
 
         With a `redis_timeout`, a Redis that does not answer in time counts as away until it answers again (`Breaker`).
-        Use it in processes whose callers wait, such as web processes. Without it, as in a worker, each call waits.
+        Use a `redis_timeout` in processes whose callers wait, such as web processes. Without a timeout, as in a worker,
+        each call waits.
         """
         self._tracer_of = tracer
         self.tracing = tracer(settings)

@@ -631,7 +631,7 @@ class Run:
     is_override: bool = False
     """Whether another policy than the schedule's, or a backfill, started it. Invariant I5 does not hold for it."""
     trigger_number: int | None = None
-    """Its place in the order in which the schedule's runs start: 1 for the first. None until it starts."""
+    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts."""
     labels: str = "{}"
     """JSON object, copied from the schedule."""
     memo: str = "{}"

@@ -69,7 +69,7 @@ def without_next_time(connection: Connection, after: str | None, limit: int) -> 
     is_waiting = schedules.c.awaiting_run_uid.is_not(None) & awaited.exists()
     statement = sa.select(schedules.c.uid).where(IS_ACTIVE, schedules.c.due_at.is_(None), ~is_waiting)
     statement = statement.where(schedules.c.upstream_id.is_(None))
-    # Use the order of the index. Without it, if many schedules are paused, PostgreSQL would read all schedules by uid.
+    # Use the order of the index. With another order, PostgreSQL would read all schedules by uid if many are paused.
     return _uids(connection, statement.order_by(schedules.c.due_at), after, limit)
 
 

@@ -366,7 +366,7 @@ class Database:
         """Whether a statement without BEGIN and COMMIT is faster than a transaction. It is not faster on SQLite, or if
         each transaction must first set the limits of our sessions."""
         self.refuses_writes: bool | None = None if self.dialect.has_server else False
-        """Whether the database refused writes when it was last written to or asked; None before that."""
+        """Whether the database refused writes at the last write or check; None before the first."""
         self.lacking = Lacking((), "")
         """The privileges that the user lacked at the last call of `takes_writes`."""
         self._pid = os.getpid()

@@ -108,7 +108,7 @@ class Breaker:
 
 
 class Breakers:
-    """Opens the Redis clients of one process. With a `timeout` each client has a breaker. Without it clients wait."""
+    """Opens the Redis clients of one process. With a `timeout`, each client has a breaker. Otherwise, clients wait."""
 
     def __init__(self, timeout: timedelta | None) -> None:
         self.on_back: Callable[[], None] = lambda: None
