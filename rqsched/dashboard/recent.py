@@ -204,7 +204,7 @@ class Failure(NamedTuple):
     """Runs that failed with similar errors."""
 
     schedule_id: str
-    """The schedule of the newest run."""
+    """The schedule that has the most of these runs."""
     others: int
     """How many other schedules have runs in this group."""
     error: str
@@ -242,16 +242,27 @@ def read_failures(connection: Connection, namespace: str, now: datetime) -> Fail
     for run in found:
         groups.setdefault(meant[run.error] or run.schedule_uid, []).append(run)
     largest = sorted(groups.values(), key=len, reverse=True)[:GROUPS]
-    newest = run_queries.failures_of(connection, [alike[0].uid for alike in largest])
-    shown = [_failure(newest[alike[0].uid], alike) for alike in largest if alike[0].uid in newest]
+    named = [(alike, _of_most_frequent(alike)) for alike in largest]
+    read = run_queries.failures_of(connection, [one.uid for alike, named_by in named for one in (alike[0], named_by)])
+    shown = [
+        _failure(read[named_by.uid].schedule_id, read[alike[0].uid], alike)
+        for alike, named_by in named
+        if {alike[0].uid, named_by.uid} <= read.keys()
+    ]
     return Failures(since, since > now - DAY, len(found), shown)
 
 
-def _failure(newest: FailedRun, alike: Sequence[FailureMark]) -> Failure:
+def _of_most_frequent(alike: Sequence[FailureMark]) -> FailureMark:
+    """Return a failure of the schedule that has the most of these failures."""
+    ((uid, _),) = Counter(one.schedule_uid for one in alike).most_common(1)
+    return next(one for one in alike if one.schedule_uid == uid)
+
+
+def _failure(schedule_id: str, newest: FailedRun, alike: Sequence[FailureMark]) -> Failure:
     others = len({one.schedule_uid for one in alike}) - 1
     error = error_line(newest.error)
     searched = re.split(r"\d", error, maxsplit=1)[0][:_SEARCHED].strip()
-    return Failure(newest.schedule_id, others, error, len(alike), newest, searched)
+    return Failure(schedule_id, others, error, len(alike), newest, searched)
 
 
 def numberless(text: str) -> str:

@@ -143,6 +143,20 @@ def test_what_fails_most_and_since_when(any_pages: Pages) -> None:
     assert person.clicks == 0
 
 
+def test_failures_with_one_cause_are_named_by_the_schedule_that_has_the_most(any_pages: Pages) -> None:
+    env = any_pages.env
+    for schedule_id, times in (("crm", 3), ("erp", 1)):
+        env.create(schedule_id, spec=HOUR)
+        for _ in range(times):
+            env.advance(MINUTE)
+            fail(any_pages, schedule_id, "no customer")
+    serve(env, "default")
+
+    page = Person(any_pages).page
+
+    assert [(int(count), name) for count, name, _ in groups(page)] == [(4, "crm")]
+
+
 def test_what_fires_in_the_next_hour(any_pages: Pages) -> None:
     env = any_pages.env
     env.create("hourly", spec=Cron("30 * * * *"))
