@@ -75,6 +75,8 @@ smartquotes = False  # descriptions hold JSON
 
 
 PUBLIC = reference.public_paths()
+_MODULES = {"date": "datetime", "datetime": "datetime", "Path": "pathlib"}
+"""The modules of Python's types that signatures and fields of tuples write without their module."""
 ASIDE: dict[str, list[str]] = {}
 SEARCHED = re.compile(r"\A<!-- search: (.+) -->\n")
 """The first line of a page: words by which its readers search for it."""
@@ -102,9 +104,7 @@ def _public(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     """Resolve a type of ours by its public name: signatures name it bare, or by the module that defines it."""
     target = str(node.get("reftarget", ""))
     name = target.rpartition(".")[2]
-    if module := {"date": "datetime", "datetime": "datetime", "Path": "pathlib"}.get(
-        target
-    ):  # as a signature writes it
+    if module := _MODULES.get(target):
         node["reftarget"] = f"{module}.{target}"
     if target != name and not target.startswith("rqsched."):
         return None

@@ -158,7 +158,7 @@ class ChangeBuilder:
     def end_run(self, uid: str, status: RunStatus, **changes: Any) -> Run:
         """Set the final status of a run."""
         ended = {"ended_at": self.now, "retry_at": None, "blocked_at": None, "blocked_reason": None}
-        return self.put_run(changed(self._runs[uid], status=status, **ended, **changes))
+        return self.set_run(uid, status=status, **ended, **changes)
 
     def drop_buffer(self) -> int | None:
         """Cancel every waiting run. Return their number for the payload of an event; None if no run waited."""

@@ -22,12 +22,14 @@ _ENTROPY = 10
 """The number of random bytes that follow the instant in a uid."""
 _OF_ENTROPY = 16
 """The number of characters in a uid that encode these bytes."""
-_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-"""Maps the digits of RFC 4648 to the digits of a ULID."""
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+"""The digits of a ULID (Crockford's base 32)."""
+_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _DIGITS.encode())
+"""Maps the digits of RFC 4648 to the digits of a ULID."""
 _PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
 _PLACES = range(120, -1, -10)
-"""The texts of ten bits of a uid, and where each ten of its bits are. The package `ulid` takes twice as long."""
+"""The two digits for each value of ten bits, and the positions of the tens of bits in a uid. The package `ulid` takes
+twice as long."""
 _RANDOM, _UUID7 = ~(0xF << 76 | 0x3 << 62), 0x7 << 76 | 0x2 << 62
 """Masks: the bits of a uid that are not fixed, and its fixed bits, the version and variant of a UUIDv7."""
 _UID = "[0-9A-HJKMNP-TV-Z]{26}"

@@ -277,8 +277,7 @@ class Policies:
     missed_limit: int = DEFAULT_MISSED_LIMIT
     """The maximum number of occurrences for which one fire starts runs under `missed="all"`."""
     fire_within: timedelta | None = field(default=None, metadata=_SPAN)
-    """An occurrence that is late by more than this length does not fire, and is recorded as missed. None sets no limit.
-    """
+    """An occurrence that is later than this does not fire and is recorded as missed. None is unlimited."""
     start_within: timedelta | None = field(default=None, metadata=_SPAN | {"most": MAX_DELAY})
     """The longest time that an attempt may wait in its queue; after that it does not start. None is unlimited."""
     on_resume: OnResume = OnResume.NEXT
@@ -348,9 +347,9 @@ class Policies:
         _require(0 <= self.retry_spread < 1, "retry_spread", "must be from 0 up to, not including, 1")
         for name, most in _SPANS_OR_NONE.items():
             span = getattr(self, name)
-            is_short = span is None or most is None or span <= most
+            is_allowed = span is None or (_is_positive(span) and (most is None or span <= most))
             bound = "" if most is None else f" of at most {most.days} days"
-            _require(span is None or (_is_positive(span) and is_short), name, f"must be a positive length{bound}")
+            _require(is_allowed, name, f"must be a positive length{bound}")
         _require(
             _is_count(self.missed_limit, 1) and self.missed_limit <= MAX_MISSED_LIMIT,
             "missed_limit",

@@ -151,13 +151,14 @@ class JobQueue:
         """
         owner = None if self._owner is None else self._owner()
         named = {} if owner is None else {DATABASE: owner, SERVER: server} if server else {DATABASE: owner}
+        text = self._serializer.dumps(named)  # once for all jobs without a label
         labels = [job.label for job in jobs]
         metas = [named if label is None else label.meta(owner, server or None) for label in labels]
         functions = [self.kind.func if label is None else function_of(label.workflow) for label in labels]
         columns: dict[str, list[Any]] = {
             "data": [call_of(function, self._serializer) for function in functions],
             "description": [self.kind.func if label is None else label.description for label in labels],
-            "meta": [self._serializer.dumps(meta) for meta in metas] if any(metas) else [],
+            "meta": [text if meta is named else self._serializer.dumps(meta) for meta in metas] if any(metas) else [],
             "timeout": [job.timeout for job in jobs],
         }
         return {name: values for name, values in columns.items() if values}
