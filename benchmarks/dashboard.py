@@ -3,11 +3,14 @@
     python -m benchmarks.dashboard --smallest 1000 --largest 100000 --runs 10 --rounds 15
     python -m benchmarks.dashboard --smallest 5000 --largest 100000 --runs 8 --rounds 15
 
-The first command reads pages over 100 000 schedules and 1 000 000 runs beside those over 1 000 and 10 000, on
-PostgreSQL and SQLite. The second reads those over 5 000 schedules and 40 000 runs beside 100 000 and
-800 000. Every page is read over HTTP from an `rqsched web` of its own, the sizes in turn. The aims are a
-ratio of at most 1.5, the first byte of each page within 150 ms in the median and within 300 ms in 95 of 100 reads, and
-a page, its style sheet and its script of at most 150 KB together. `slow` names the pages that miss an aim of time.
+The first command compares a world of 100 000 schedules and 1 000 000 runs with a world of 1 000 and 10 000, on
+PostgreSQL and SQLite. The second compares 100 000 schedules and 800 000 runs with 5 000 and 40 000. Each world has its
+own `rqsched web`. Every page is read over HTTP, from the two worlds in turn. There are four aims:
+
+- The ratio of the two worlds is at most 1.5.
+- The median of the first byte of each page is at most 150 ms.
+- The first byte comes within 300 ms in 95 of 100 reads. `slow` names the pages that miss an aim of time.
+- A page, its style sheet and its script have at most 150 KB together.
 
 A page that searches looks at up to 5 000 failures or events, of which the smaller world has 100 and 1 000. So its
 ratio is to the page over as few schedules and runs with as many failures and events as it looks at;

@@ -23,8 +23,8 @@ from rqsched.kernel.store.tables import audit_events, backfills, runs, schedules
 KINDS = 10
 """Workflows, labels and words of ids: one schedule in so many has each."""
 LIMITED, PAUSED, FAILED, DONE = 2, 4, 6, 8
-"""The places in each ten schedules of one whose newest run waits in line for the limit GROUP, a paused one, one whose
-newest run failed, and a completed one."""
+"""Four of each ten schedules, by the last digit of their number. The newest run of LIMITED waits in line for the group
+GROUP. PAUSED is paused. The newest run of FAILED failed. DONE is completed."""
 GROUP = "vendor"
 RARE = 5
 """The number of the one schedule that has the rare workflow, label and id; so many are dead, late and blocked."""

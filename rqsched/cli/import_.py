@@ -198,7 +198,7 @@ def _by_sentence(found: Sequence[Imported]) -> dict[str, list[str]]:
 
 
 def _advice(moving: HandingOver, source: Source, found: Sequence[Imported]) -> Iterator[str]:
-    """Yield sentences that say which schedules fire in which scheduler, and what is left to do."""
+    """Yield sentences about where each schedule fires, and about the remaining steps."""
     at_source = f"at {source.kind}"
     where = {fires: [one for one in found if one.fires is fires] for fires in Fires}
     if both := where[Fires.BOTH]:

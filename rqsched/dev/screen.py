@@ -38,7 +38,7 @@ _LEAST_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where this `rqsched dev` keeps its files, and how another terminal reaches it."""
+    """The files, the dashboard and the command line of this `rqsched dev`."""
 
     data_dir: Path
     """The folder of SQLite and the embedded Valkey."""

@@ -44,8 +44,9 @@ _DAY, _TICK = timedelta(days=1), timedelta(microseconds=1)
 _RESOLUTIONS = (_DAY, timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSURE, _IMMINENT = timedelta(minutes=5), timedelta(minutes=1)
-"""The times around now at which beat may or may not have run a task. Beat stores its last runs only every 3 minutes. So
-it may have run a task at a time of the last 5 minutes, and it may be about to run a task of the next minute."""
+"""The spans before and after now for which it is unknown whether beat has run a task. Beat stores its last runs only
+every 3 minutes, so the stored times may lack runs of the last 5 minutes. Beat may be about to run a task that is due
+within a minute."""
 
 
 class Crontab(NamedTuple):

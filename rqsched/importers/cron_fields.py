@@ -241,8 +241,8 @@ class ClockChanges(NamedTuple):
     def told_of(self, other: str) -> Iterator[str]:
         """Yield a sentence for each difference between rqsched and another scheduler that steps through local times.
 
-        Such a scheduler shifts a local time that does not exist, and runs once at a local time that occurs twice. All
-        other schedulers except APScheduler are of this kind.
+        Every scheduler that can be imported, except APScheduler, steps through local times. It shifts a local time that
+        does not exist, and runs once at a local time that occurs twice.
         """
         if self.skips > 1 and not self.is_every_hour:
             yield f"When the clocks go forward over several of its times, {other} runs one of them; rqsched runs each."

@@ -106,7 +106,7 @@ class Imported:
 
     @property
     def fires(self) -> Fires:
-        """Where the entry fires now."""
+        """The scheduler in which the entry fires now: its source, rqsched, both or none."""
         is_active = self.schedule is not None and self.schedule.is_active
         if self.source.enabled:
             return Fires.BOTH if is_active else Fires.SOURCE
@@ -207,9 +207,9 @@ class HandingOver:
         return [replace(one, source=replace(one.source, enabled=False)) for one in found]
 
     def vanished(self, found: Iterable[Imported]) -> list[str]:
-        """Return the ids of waiting schedules whose entries no longer exist at the source. They stay paused.
+        """Return the ids of waiting schedules whose entries no longer exist at the source. The schedules stay paused.
 
-        Such an entry has fired for the last time at the source, or was cancelled there.
+        Each of these entries fired for the last time at its source, or was cancelled there.
         """
         known = {one.schedule.schedule_id for one in found if one.schedule is not None}
         paused = self._scheduler.iter(namespace=self._namespace, status="paused", labels={LABEL: self._source.kind})
