@@ -420,4 +420,4 @@ def test_fields_of_responses_are_described_by_the_docstrings_of_what_they_show(w
         assert own <= described & set(schemas[name]["required"])
     fields_of_run = schemas["RunResponse"]["properties"]
     assert fields_of_run["number"]["description"] == "1, 2, 3 ... within the schedule."
-    assert fields_of_run["ended_at"]["description"] == "When it ended; null before that."
+    assert fields_of_run["ended_at"]["description"] == "When it ended; null while it is open."
