@@ -16,7 +16,7 @@ INNER  := tests/contract tests/when tests/kernel $(filter-out %_cli.py %_http.py
 WORKERS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: browser prometheus screenshots help demo test test-all quick check test-versions nightly bench docs soak mutation workflows dist lock clean
+.PHONY: browser prometheus screenshots help demo test test-all quick check test-versions nightly bench docs soak mutation workflows dist release lock clean
 
 # What `make test` leaves out is in tests/support/breadth.py.
 ONCE := not broad and not nightly
@@ -120,6 +120,10 @@ dist: $(VENV)/.dev ## wheel and sdist in dist/, and in build/ the list of what a
 	build/installed/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[all]"
 	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/rqsched.cdx.json \
 	  build/installed/bin/python
+
+release: dist ## before you push a tag: build, check and try what is published, and write its notes to build/notes.md
+	$(PIP) 'twine>=6.1,<7'
+	$(BIN)/python -m tests.support.release
 
 lock: $(VENV)/.dev ## write tests/support/locked.txt anew, with the newest versions
 	$(PIP) uv

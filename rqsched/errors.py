@@ -61,7 +61,11 @@ from typing import Any
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra while no index has a release."""
+    """Return the command that installs an extra from where this rqsched came: a package index or a checkout."""
+    from importlib import metadata  # noqa: PLC0415 - sixty milliseconds that only this message needs
+
+    if metadata.distribution("rqsched").read_text("direct_url.json") is None:
+        return f"`pip install 'rqsched[{extra}]'`"
     return f"`pip install '.[{extra}]'` in a checkout of rqsched"
 
 

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support import release
 from tests.support.processes import BIN, REPOSITORY
 
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -122,3 +123,55 @@ def test_every_extra_serves_those_who_install_it() -> None:
         "cli", "http", "dashboard", "postgres", "machines", "wsgi", "django", "embedded", "yaml", "otel",
         "calendars", "all",
     }  # fmt: skip
+
+
+def test_the_documentation_has_one_install_line() -> None:
+    pages = {page: page.read_text() for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]}
+    lines = [
+        (page.name, line)
+        for page, text in pages.items()
+        for line in text.splitlines()
+        if re.search(r"""pip install ['"]?(\.\[|rqsched)""", line)
+    ]
+    assert [page for page, _ in lines] == ["quickstart.md"]
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+### Added
+
+- A thing that is not released.
+
+## [0.2.0] - 2027-01-31
+
+### Fixed
+
+- A fault.
+
+## [0.1.0] - 2026-12-24
+
+- The first.
+"""
+
+
+def test_notes_of_a_release_are_the_section_of_its_version() -> None:
+    assert release.notes_of(CHANGELOG, "0.2.0") == "### Fixed\n\n- A fault.\n"
+    assert release.notes_of(CHANGELOG, "0.1.0") == "- The first.\n"
+    assert release.notes_of(CHANGELOG, "0.3.0") == ""
+
+
+def test_a_release_needs_a_dated_section_of_the_changelog_and_the_install_line_of_an_index() -> None:
+    assert release.still_to_do("0.2.0", CHANGELOG, release.FROM_INDEX) == []
+    assert "rename [Unreleased] to [0.3.0]" in release.still_to_do("0.3.0", CHANGELOG, release.FROM_INDEX)[0]
+    (todo,) = release.still_to_do("0.2.0", CHANGELOG, "pip install '.[embedded,dashboard]'")
+    assert release.FROM_INDEX in todo
+
+
+def test_this_version_is_not_ready_until_the_changelog_names_it() -> None:
+    """The check reads the real files, so it notices a changed form of the changelog or of the install section."""
+    changelog, quickstart = (REPOSITORY / "CHANGELOG.md").read_text(), (REPOSITORY / "docs/quickstart.md").read_text()
+    version = PYPROJECT["project"]["version"]
+    assert bool(release.notes_of(changelog, version)) == (not release.still_to_do(version, changelog, quickstart))
+    assert release.notes_of(changelog, version) or release.notes_of(changelog, "Unreleased")
