@@ -229,7 +229,8 @@ FIRST = {
     "celery beat": "coming-from-celery-beat",
     "overlap": "retries",
     "test without redis": "testing",
-    "kubernetes": "deployment",
+    "kubernetes": "containers",
+    "worker concurrency": "workers",
     "backup": "backup",
     "webhook": "alerts",
 }
