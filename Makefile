@@ -121,7 +121,7 @@ dist: $(VENV)/.dev ## wheel and sdist in dist/, and in build/ the list of what a
 	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/rqsched.cdx.json \
 	  build/installed/bin/python
 
-release: dist ## before you push a tag: build, check and try what is published, and write its notes to build/notes.md
+release: dist ## before you push a tag: build, check and try what is published, and write its notes to build/notes.txt
 	$(PIP) 'twine>=6.1,<7'
 	$(BIN)/python -m tests.support.release
 

@@ -1,7 +1,7 @@
 """Check what a release publishes: `make release`, after it has built `dist/`. CONTRIBUTING.md, "A release".
 
 It installs and tries the wheel in a new venv on each Python that is installed here, and writes the notes of the release
-to `build/notes.md`. It exits with 1 if something must still be done, and says what.
+to `build/notes.txt`. It exits with 1 if something must still be done, and says what.
 """
 
 from __future__ import annotations
@@ -28,16 +28,24 @@ def main() -> int:
     changelog, quickstart = (REPOSITORY / name for name in ("CHANGELOG.md", "docs/quickstart.md"))
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *sorted(REPOSITORY.glob("dist/*"))], check=True)
     (wheel,) = REPOSITORY.glob("dist/*.whl")
-    for python in filter(None, (shutil.which(f"python{one}") for one in PYTHONS)):
+    for python in installed_pythons():
         try_wheel(wheel, python)
     notes = notes_of(changelog.read_text(), version)
     (REPOSITORY / "build").mkdir(exist_ok=True)
-    (REPOSITORY / "build" / "notes.md").write_text(notes or notes_of(changelog.read_text(), "Unreleased"))
-    print("the notes of the release are in build/notes.md")
+    (REPOSITORY / "build" / "notes.txt").write_text(notes or notes_of(changelog.read_text(), "Unreleased"))
+    print("the notes of the release are in build/notes.txt")
     remaining = still_to_do(version, changelog.read_text(), quickstart.read_text())
     for one in remaining:
         print(f"to do: {one}")
     return bool(remaining)
+
+
+def installed_pythons() -> list[str]:
+    """Return the interpreters of PYTHONS that start here. A shim of pyenv may name a version that is not installed."""
+    found = filter(None, (shutil.which(f"python{one}") for one in PYTHONS))
+    return [
+        one for one in found if subprocess.run([one, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    ]
 
 
 def try_wheel(wheel: Path, python: str) -> None:
