@@ -6,11 +6,13 @@ from rqsched.kernel.chain import create
 from rqsched.kernel.chain.create import Named as Named
 from rqsched.kernel.chain.create import ScheduleRequest as ScheduleRequest
 from rqsched.kernel.chain.option_checks import define_new as define_new
+from rqsched.kernel.chain.option_checks import new_definition as new_definition
+from rqsched.kernel.chain.option_checks import redefine as redefine
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.define import dies_by_default as dies_by_default
 from rqsched.kernel.decide.define import value_of as value_of
 from rqsched.kernel.decide.lifecycle import MAX_SKIPS as MAX_SKIPS
-from rqsched.kernel.decide.lifecycle import with_clocks as with_clocks
+from rqsched.kernel.decide.lifecycle import registered as registered
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.store import idempotency
 

@@ -7,7 +7,7 @@ the operations of the old handle raise ScheduleNotFoundError. So an old handle n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -35,7 +35,7 @@ from rqsched.kernel.chain import trigger as triggering
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide import lifecycle
 from rqsched.kernel.decide.audit import AuditRecord, CommandContext
-from rqsched.kernel.decide.define import define, require_known
+from rqsched.kernel.decide.define import require_known
 from rqsched.kernel.decide.ids import is_uid, new_uid
 from rqsched.kernel.decide.model import Change, Run, Schedule, ScheduleStatus
 from rqsched.kernel.decide.options import require_key, require_note
@@ -55,8 +55,8 @@ from rqsched.kernel.store.caller_transaction import (
     caller_transaction,
     split_transaction,
 )
-from rqsched.timing import When, unfold
-from rqsched.when.spec import Spec, SpecLike
+from rqsched.timing import When
+from rqsched.when.spec import Spec
 from rqsched.when.timeline import require_utc
 from rqsched.when.zones import tzdata_version
 
@@ -413,20 +413,12 @@ class ScheduleHandle(ScheduleView):
         """
         require_known(options, ScheduleHandle.update)
         require_note(note)
-        timing: SpecLike | None = None
         within, given = split_transaction(options, session)
-        if spec is not None:
-            timing, given = unfold(spec, given)
-        given = option_checks.fill(self._runtime.settings, given, timing, is_new=False)
-        name, defaults = self._named_workflow(workflow, given)
-        option_checks.require_connection(self._runtime, given.get("connection"))
-        option_checks.require_notifications(self._runtime, {**(defaults or {}), **given})
-        given = option_checks.with_named_targets(self._runtime, given)
-        wanted = define(self._schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
-        option_checks.require_queue(self._runtime, wanted.queue or loads(wanted.defaults).get("queue"))
+        wanted = option_checks.redefine(self._runtime, self._schedule.definition, workflow, spec, given)
+        timing = wanted.of(self._schedule.definition).parsed_spec
 
         def decide(connection: Any, schedule: Schedule, operation: str, *, locks: bool = True) -> Change:
-            definition = define(schedule.definition, given, workflow=name, spec=timing, defaults=defaults)
+            definition = wanted.of(schedule.definition)
             names = definition.parsed_spec.calendars if definition.spec != schedule.definition.spec else ()
             calendars = named_calendars.require(connection, schedule.namespace, names, locks=locks) if names else ()
             now = self._runtime.now()
@@ -451,21 +443,12 @@ class ScheduleHandle(ScheduleView):
                 operation=operation,
             )
 
-        after = None if timing is None else wanted.parsed_spec.after
+        after = None if wanted.spec is None else timing.after
         # `paused` needs the open runs, which stay unchanged only under a lock.
-        foresee = partial(decide, locks=False) if wanted.parsed_spec.exclude and paused is None else None
+        foresee = partial(decide, locks=False) if timing.exclude and paused is None else None
         return self._operate(
             decide, if_version, within, upstream=None if after is None else after.schedule_id, foresee=foresee
         )
-
-    def _named_workflow(
-        self, workflow: str | Callable[..., Any] | None, options: Mapping[str, Any]
-    ) -> tuple[str | None, dict[str, Any] | None]:
-        if workflow is None:
-            return None, None
-        name = self._runtime.imports.name_of(workflow)
-        is_external = options.get("executor", self._schedule.definition.executor) == "external"
-        return name, option_checks.defaults_of(self._runtime, name, is_external=is_external)
 
     def delete(
         self,

@@ -190,6 +190,13 @@ def confirm(visit: Visit) -> Response:
     return _question(visit, action, visit.schedule(), said)
 
 
+def show_again(visit: Visit) -> Response:
+    """Ask again, with the form as it was filled in, after a login has interrupted it."""
+    action = named(visit.form.get("action", ""))
+    require_role(visit.principal, action.role)
+    return _question(visit, action, visit.schedule())
+
+
 def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = "", status: int = 200) -> Response:
     """Ask whether to do an operation on a schedule, with a message and the form as it was filled in."""
     path = f"/schedules/{handle.schedule_id}"

@@ -1,15 +1,16 @@
-"""Create and edit a schedule in one form. The form checks values as they are typed, and shows the next fires.
+"""Create and edit a schedule in one form. It shows the next fires as they are and as they would be.
 
 The fields of the form are made from the table of options. A field that is not edited changes nothing. Only the host of
-a URL is shown, because the rest may contain a secret.
+a URL is shown, because the rest may contain a secret. If fields are refused, the form shows every problem at its field.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from starlette.responses import Response
 from rqsched import MissedPolicy, OverlapPolicy
 from rqsched.api import schedules as schedule_queries
 from rqsched.api import workflows
-from rqsched.api.definitions import value_of, with_clocks
+from rqsched.api.definitions import new_definition, redefine, registered, value_of
 from rqsched.api.options import (
     EXPECTATIONS,
     METADATA,
@@ -34,9 +35,17 @@ from rqsched.api.options import (
     require_id,
 )
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.dashboard.forms import Changed, merge, seen
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError, RqschedError, UnknownWorkflowError
+from rqsched.errors import (
+    InvalidInputError,
+    InvalidSpecError,
+    RqschedError,
+    ScheduleExistsError,
+    UnknownWorkflowError,
+    VersionConflictError,
+)
 from rqsched.http.dependencies import require_allowed_hosts
 from rqsched.types import Notifications, Schedule
 from rqsched.when.duration import in_one_unit
@@ -45,7 +54,7 @@ from rqsched.when.moved import ON_EXCLUDED
 from rqsched.when.spec import After, Cron, Every, Once, Spec
 from rqsched.when.steps import Steps, bounded
 from rqsched.when.words import after_in_words, clock_warnings, in_words
-from rqsched.when.zones import FOLDS, GAPS, known_timezones
+from rqsched.when.zones import FOLDS, GAPS, known_timezones, require_timezone
 
 KINDS = {
     "cron": "Cron expression", "every": "Interval", "once": "Once", "after-success": "After each success of",
@@ -62,9 +71,30 @@ _LAID_OUT = {
 _WORKFLOWS, _URLS = ("on_failure", "on_recovery"), ("webhook", "heartbeat")
 _TOLD = {*_WORKFLOWS, *EXPECTATIONS, "notifications"}
 _TOLD_FIELDS = (*_WORKFLOWS, *EXPECTATIONS, *_URLS, "sentry")
+_TIMING = ("kind", "timing", "timezone")
+_ANY_TIME = Cron("0 0 * * *")
+"""The timing with which the other fields are checked while the form's own timing is refused."""
+LABELS = {
+    "schedule_id": "Id", "workflow": "Workflow", "kwargs": "Keyword arguments", "args": "Positional arguments",
+    "description": "Description", "kind": "Kind", "timing": "Timing", "timezone": "Time zone",
+    "exclude": "Not at these times", "on_excluded": "An occurrence on an excluded day",
+    "dst_gap": "Local times that the clock leaves out", "dst_fold": "Local times that it shows twice",
+    "jitter": "Jitter", "spread": "Spread", "overlap": "While an earlier run is unfinished",
+    "missed": "Missed occurrences", "queue": "Queue", "timeout": "Timeout", "max_runs": "Runs at most",
+    "owner": "Owner", "labels": "Labels", "reason": "Reason, for the history",
+    "on_failure": "Workflow at a failure", "on_recovery": "Workflow at the next success",
+    "expect_success_within": "A success is expected within",
+    "expect_duration": "A run is expected to take at most",
+    "webhook": "Webhook", "heartbeat": "Heartbeat", "sentry": "Monitor in Sentry",
+}  # fmt: skip
+"""The labels of the fields that the form's template places itself."""
 _OBJECTS = frozenset({Kind.OBJECT, Kind.ATTRIBUTES})
 _FORMS = {Kind.NAMES: " Separated by commas."} | dict.fromkeys(_OBJECTS, " A JSON object.")
 """For some kinds of values, a hint on how to write them."""
+
+
+_Reader = Callable[[Callable[[], Any]], Any]
+"""Calls a function and returns its value. If the function refuses a field, it notes the problem and returns None."""
 
 
 class Field(NamedTuple):
@@ -80,6 +110,51 @@ class Field(NamedTuple):
     """The values to choose from; empty if the value is typed."""
 
 
+class Typed(NamedTuple):
+    """The values of a form that can be read, and the problem of each field that cannot be read."""
+
+    schedule_id: str
+    """The id of a new schedule; empty if it is refused."""
+    workflow: str | None
+    """The workflow; None if it is refused."""
+    spec: Spec | None
+    """The timing; None if the form keeps the stored timing, or if the typed timing is refused."""
+    options: dict[str, Any]
+    """The options whose fields were edited."""
+    problems: dict[str, str]
+    """The reason of each refused field, by its name. An empty name stands for the whole form."""
+
+
+class Fire(NamedTuple):
+    """One line of a preview: a fire, or a local time that does not fire because the clocks skip it."""
+
+    at: datetime
+    """The instant."""
+    skipped: str = ""
+    """The local time that the clocks skip; empty for a fire."""
+    moved_from: tuple[datetime, ...] = ()
+    """The excluded occurrences that were moved to this instant."""
+    clocks: str = ""
+    """The effect of a change of clocks on this fire; empty if there is none."""
+
+
+class Plan(NamedTuple):
+    """The preview of one timing."""
+
+    words: str = ""
+    """The timing in words."""
+    fires: Sequence[Fire] = ()
+    """The next fires."""
+    zone: ZoneInfo | None = None
+    """The time zone of the timing."""
+    nothing: str = ""
+    """The reason why nothing fires, as a sentence."""
+    warnings: Sequence[str] = ()
+    """The effects of clock changes within a year."""
+    problem: str = ""
+    """The reason why the timing is refused; empty if it is valid."""
+
+
 def new(visit: Visit) -> Response:
     """Show an empty form."""
     values = {"kind": "cron", "timing": "0 2 * * *", "timezone": visit.zone.key, **_shown(None)}
@@ -89,36 +164,65 @@ def new(visit: Visit) -> Response:
 def edit(visit: Visit) -> Response:
     """Show the form with a schedule's values."""
     schedule = visit.schedule().state
+    return _form(visit, _values(schedule), schedule)
+
+
+def show_again(visit: Visit) -> Response:
+    """Show the form as it was filled in, after a login has interrupted it."""
+    is_new = "schedule_id" not in visit.request.path_params
+    return _form(visit, visit.form, None if is_new else visit.schedule().state, is_unsaved=True)
+
+
+def _values(schedule: Schedule) -> dict[str, str]:
+    """Return the values of a schedule's form, with its version and their digests."""
     own = {"workflow": schedule.definition.workflow, **_shown(schedule), **_shown_told(schedule)}
-    return _form(visit, {**_timing(schedule.spec), **own}, schedule)
+    values = {**_timing(schedule.spec), **own}
+    return {**values, "version": str(schedule.version), "was": seen(values)}
 
 
 def create(visit: Visit) -> Response:
-    """Create the schedule that the form describes. If it is refused, show the form again with the problem."""
+    """Create the schedule that the form describes. If it is refused, show the form again with all problems."""
     form = visit.form
+    if "dry_run" in form:
+        return _form(visit, form, None, plans=_plans(visit, form, None), is_unsaved=True)
+    typed = _typed(visit, None)
+    if typed.problems or typed.workflow is None or typed.spec is None:
+        return _refused(visit, None, typed)
     try:
-        workflow = _registered(visit, form.get("workflow", ""))
         handle = visit.scheduler.create(
-            form.get("schedule_id", "").strip(), workflow, _spec(visit, form), namespace=visit.namespace,
-            paused="paused" in form, context=visit.context, **_options(visit, None),
+            typed.schedule_id, typed.workflow, typed.spec, namespace=visit.namespace, paused="paused" in form,
+            context=visit.context, **typed.options,
         )  # fmt: skip
     except RqschedError as error:
-        return _form(visit, form, None, error)
+        return _refused(visit, None, typed, error)
     return visit.done(_said(handle, "created"), f"/schedules/{handle.schedule_id}")
 
 
 def update(visit: Visit) -> Response:
-    """Save a schedule's form, unless somebody has changed the schedule meanwhile."""
-    form, handle = visit.form, visit.schedule()
+    """Save a schedule's form. If somebody has changed the schedule meanwhile, show the form with both changes."""
+    handle = visit.schedule()
+    schedule, version = handle.state, visit.form.get("version", "")
+    if version.isascii() and version.isdigit() and version != str(schedule.version):
+        now = _values(schedule)
+        stored = {name: text for name, text in now.items() if name not in {"version", "was"}}
+        merged, changed = merge(visit.form, stored, visit.form.get("was", ""), together=_TIMING)
+        visit = replace(visit, form=merged | {name: now[name] for name in ("version", "was")})
+        if changed:
+            return _form(visit, visit.form, schedule, status=409, changed=changed, is_unsaved=True)
+    if "dry_run" in visit.form:
+        return _form(visit, visit.form, schedule, plans=_plans(visit, visit.form, schedule), is_unsaved=True)
+    typed = _typed(visit, schedule)
+    if typed.problems:
+        return _refused(visit, schedule, typed)
     try:
-        version = form.get("version", "")
-        spec = None if form.get("kind") == "keep" else _spec(visit, form)
         handle.update(
-            _registered(visit, form.get("workflow", "")), spec, context=visit.context,
-            if_version=int(version) if version.isdigit() else None, **_options(visit, handle.state),
+            typed.workflow, typed.spec, context=visit.context, if_version=schedule.version if version else None,
+            **typed.options,
         )  # fmt: skip
+    except VersionConflictError:
+        return update(visit)
     except RqschedError as error:
-        return _form(visit, form, handle.state, error)
+        return _refused(visit, schedule, typed, error)
     return visit.done(_said(handle, "saved"), f"/schedules/{handle.schedule_id}")
 
 
@@ -131,41 +235,212 @@ def _said(handle: ScheduleHandle, outcome: str) -> str:
     )
 
 
-def preview(visit: Visit) -> Response:
-    """Return a timing in words with its next fires, which the form shows while it is filled in."""
-    given = {name: visit.query(name) for name in ("kind", "timing", "timezone", "exclude", "on_excluded", *_CLOCKS)}
+def _typed(visit: Visit, schedule: Schedule | None) -> Typed:
+    """Read every field of the form, also after the first that cannot be read."""
+    form, problems = visit.form, dict[str, str]()
+
+    def read(one: Callable[[], Any]) -> Any:
+        try:
+            return one()
+        except InvalidInputError as error:
+            problems.setdefault(_field_of(error), error.reason)
+            return None
+
+    schedule_id = None
+    if schedule is None:
+        schedule_id = read(lambda: require_id(form.get("schedule_id", "").strip(), "schedule_id"))
+    workflow = read(lambda: _registered(visit, form.get("workflow", "")))
+    spec = None
+    if schedule is None or form.get("kind") != "keep":
+        timezone = form.get("timezone", "").strip()
+        is_after = form.get("kind", "").startswith("after-")
+        if timezone and not is_after and read(lambda: require_timezone(timezone)) is None:
+            timezone = ""
+        spec = read(lambda: _spec(visit, {**form, "timezone": timezone}))
+    options = {**_edited(visit, schedule, read), **_told_options(visit, schedule, read)}
+    return Typed(schedule_id or "", workflow, spec, options, problems)
+
+
+def _edited(visit: Visit, schedule: Schedule | None, read: _Reader) -> dict[str, Any]:
+    """Return the options whose fields were edited and can be read. Fields of notifications are not among them."""
+    found = dict[str, Any]()
+    for field, stored in _shown(schedule).items():
+        text = visit.form.get(field, stored).replace("\r\n", "\n").strip()
+        if text == stored:
+            continue
+        name, _, inner = field.partition(".")
+        if not text:
+            value = None if inner else OPTIONS[name].default
+        elif (
+            value := read(partial(_read, field, PARTS[name][inner].kind if inner else OPTIONS[name].kind, text))
+        ) is None:
+            continue
+        if inner:
+            found.setdefault(name, {})[inner] = value
+        else:
+            found[name] = value
+    if targets := found.get("targets"):
+        read(lambda: _require_registered(visit, "targets", targets))
+    return found
+
+
+def _field_of(error: InvalidInputError) -> str:
+    """Return the field of the form that an error is about; empty if it is about none."""
+    name = error.field.removeprefix("notifications.")
+    name = {"args and kwargs": "kwargs"}.get(name, name)
+    if name in LABELS or name.partition(".")[0] in OPTIONS:
+        return name
+    return "timing" if isinstance(error, InvalidSpecError) else ""
+
+
+def _refused(visit: Visit, schedule: Schedule | None, typed: Typed, error: RqschedError | None = None) -> Response:
+    """Show the form with the problem of each field.
+
+    A check stops at its first problem. So each refused field is left out, and the rest is checked again.
+    """
+    problems = dict(typed.problems)
+    if isinstance(error, ScheduleExistsError):
+        problems["schedule_id"] = str(error)
+    elif error is not None and not isinstance(error, InvalidInputError):
+        problems[""] = str(error)
+    left = typed
+    for field in problems:
+        left = _without(left, field)
+    found = error if isinstance(error, InvalidInputError) else None
+    if error is None:
+        found = _problem_of(visit, schedule, left)
+    while found is not None:
+        if (field := _field_of(found)) not in problems:
+            problems[field] = found.reason
+            left = _without(left, field)
+        elif left.spec is not None:  # the stored value of the field contradicts the typed timing
+            left = left._replace(spec=None)
+        else:
+            break
+        found = _problem_of(visit, schedule, left)
+    return _form(visit, visit.form, schedule, status=422, problems=problems, is_unsaved=True)
+
+
+def _problem_of(visit: Visit, schedule: Schedule | None, typed: Typed) -> InvalidInputError | None:
+    """Return the first problem of the fields that can be read; None if there is none. Nothing is written."""
+    runtime = visit.scheduler.runtime
     try:
-        exclude, clocks = require_exclusions(lines(given["exclude"])), [given[name] or None for name in _CLOCKS]
-        said = replace(_spec(visit, given), exclude=exclude, on_excluded=given["on_excluded"] or ON_EXCLUDED[0])
-        if said.after is not None:
-            return _preview_after(visit, said.after)
-        spec = with_clocks(replace(said, dst_gap=clocks[0], dst_fold=clocks[1]), None)
-        if spec.has_places:
-            if not (named := visit.query("schedule_id")):
-                raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
-            spec = spec.placed_for(visit.namespace, require_id(named))
-        spec = spec.with_calendars(visit.scheduler.calendars.named(spec.calendars, namespace=visit.namespace))
-        spec = spec.anchored_at(visit.now)
-        with bounded(Steps()):
-            fires = [(at, spec.moved_from(at)) for at in islice(_fires(spec, visit.now), _FIRES)]
-            is_excluded = not fires and spec.is_all_excluded_after(visit.now)
-    except RqschedError as error:
-        return visit.page("preview.html", problem=str(error), words="", fires=[], zone=visit.zone)
-    return visit.page(
-        "preview.html", problem="", words=in_words(spec), fires=fires, zone=ZoneInfo(spec.timezone), is_after=False,
-        is_excluded=is_excluded, warnings=clock_warnings(spec, visit.now),
+        if schedule is None:
+            is_external = typed.workflow is None or typed.options.get("executor") == "external"
+            spec = typed.spec or Spec(_ANY_TIME)
+            wanted = new_definition(runtime, typed.workflow or "", spec, typed.options, is_external=is_external)
+        else:
+            wanted = redefine(runtime, schedule.definition, typed.workflow, typed.spec, typed.options).of(
+                schedule.definition
+            )
+        visit.scheduler.calendars.named(wanted.parsed_spec.calendars, namespace=visit.namespace)
+    except InvalidInputError as error:
+        return error
+    return None
+
+
+def _without(typed: Typed, field: str) -> Typed:
+    """Return the values of a form without one field."""
+    if field in _TIMING:
+        return typed._replace(spec=None)
+    if field == "workflow":
+        return typed._replace(workflow=None)
+    name, _, inner = field.partition(".")
+    options = {key: dict(value) if isinstance(value, dict) else value for key, value in typed.options.items()}
+    if inner:
+        options.get(name, {}).pop(inner, None)
+    elif field in (*_URLS, "sentry"):
+        options.get("notifications", {}).pop(field, None)
+    else:
+        options.pop(name, None)
+    return typed._replace(options=options)
+
+
+def preview(visit: Visit) -> Response:
+    """Return a timing in words with its next fires, which the form shows while it is filled in.
+
+    For a schedule that is edited, also return its present timing.
+    """
+    given = {name: visit.query(name) for name in (*_TIMING, "exclude", "on_excluded", *_CLOCKS, "schedule_id")}
+    named = given["schedule_id"]
+    schedule = visit.scheduler.newest(named, namespace=visit.namespace).state if visit.query("edited") else None
+    return visit.page("preview.html", plans=_plans(visit, given, schedule))
+
+
+def _plans(visit: Visit, given: Mapping[str, str], schedule: Schedule | None) -> tuple[Plan, Plan | None]:
+    """Return the preview of the timing in a form, and of the stored timing if there is one."""
+    wanted = _plan(visit, lambda: _planned(visit, given, schedule))
+    if schedule is None:
+        return wanted, None
+    return wanted, _plan(visit, lambda: schedule.spec)
+
+
+def _planned(visit: Visit, given: Mapping[str, str], schedule: Schedule | None) -> Spec:
+    """Return the timing in a form as the schedule would store it; raises InvalidInputError."""
+    exclude, moving = require_exclusions(lines(given.get("exclude", ""))), given.get("on_excluded") or ON_EXCLUDED[0]
+    if schedule is not None and given.get("kind") == "keep":
+        said = replace(schedule.definition.parsed_spec, exclude=exclude, on_excluded=moving)
+    else:
+        said = replace(_spec(visit, given), exclude=exclude, on_excluded=moving)
+    if said.after is not None:
+        return said
+    said = replace(
+        said, dst_gap=given.get("dst_gap") or said.dst_gap, dst_fold=given.get("dst_fold") or said.dst_fold
     )  # fmt: skip
+    named = given.get("schedule_id", "").strip() if schedule is None else schedule.schedule_id
+    if said.has_places and not named:
+        raise InvalidInputError("schedule_id", "gives H its numbers; write it first")
+    if said.has_places:
+        require_id(named)
+    like = None if schedule is None else schedule.definition.parsed_spec
+    spec = registered(said, (visit.namespace, named), visit.now, like)
+    return spec.with_calendars(visit.scheduler.calendars.named(spec.calendars, namespace=visit.namespace))
 
 
-def _preview_after(visit: Visit, after: After) -> Response:
+def _plan(visit: Visit, timing: Callable[[], Spec]) -> Plan:
+    try:
+        spec = timing()
+        if spec.after is not None:
+            return _plan_after(visit, spec.after)
+        zone = ZoneInfo(spec.timezone)
+        with bounded(Steps()):
+            fires = _next_fires(spec, visit.now, zone)
+            is_excluded = not fires and spec.is_all_excluded_after(visit.now)
+        nothing = "Every occurrence of the next ten years is excluded." if is_excluded else "It never fires."
+        return Plan(in_words(spec), fires, zone, "" if fires else nothing, clock_warnings(spec, visit.now))
+    except RqschedError as error:
+        return Plan(problem=str(error))
+
+
+def _plan_after(visit: Visit, after: After) -> Plan:
     is_there = visit.read(
         lambda connection: schedule_queries.find_named(connection, visit.namespace, after.schedule_id)
     )
-    problem = "" if is_there else f"there is no schedule {after.schedule_id[:64]!r} here to come after"
-    return visit.page(
-        "preview.html", problem=problem, words=after_in_words(after), fires=[], zone=visit.zone, is_after=True,
-        warnings=[],
-    )  # fmt: skip
+    if not is_there:
+        return Plan(problem=f"there is no schedule {after.schedule_id[:64]!r} here to come after")
+    return Plan(after_in_words(after), nothing="It has no times ahead.")
+
+
+def _next_fires(spec: Spec, now: datetime, zone: ZoneInfo) -> list[Fire]:
+    """Return the next fires, and between them the local times that the clocks skip."""
+    instants = [*islice(_fires(spec, now), _FIRES)]
+    gaps = {gap.occurrence_at: gap for gap in (spec.gaps_between(now, instants[-1]) if instants else ())}
+    found = []
+    for at in instants:
+        clocks = ""
+        if at in gaps and spec.is_shifting:
+            clocks = f"moved from {gaps[at].reading:%H:%M}, which the clocks skip"
+        elif _is_twice(shown := at.astimezone(zone)):
+            clocks = f"the {'second' if shown.fold else 'first'} {shown:%H:%M} of this night"
+        found.append(Fire(at, moved_from=spec.moved_from(at), clocks=clocks))
+    if not spec.is_shifting:
+        found += [Fire(at, skipped=f"{gap.reading:%a %d %b %Y %H:%M}") for at, gap in gaps.items()]
+    return sorted(found, key=lambda one: one.at)
+
+
+def _is_twice(shown: datetime) -> bool:
+    """Return whether the clocks show a local time twice, because they went back."""
+    return shown.replace(fold=0).utcoffset() != shown.replace(fold=1).utcoffset()
 
 
 def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:
@@ -176,16 +451,25 @@ def _fires(spec: Spec, after: datetime) -> Iterator[datetime]:
 
 
 def _form(
-    visit: Visit, values: Mapping[str, str], schedule: Schedule | None, error: RqschedError | None = None
+    visit: Visit,
+    values: Mapping[str, str],
+    schedule: Schedule | None,
+    *,
+    status: int = 200,
+    problems: Mapping[str, str] | None = None,
+    changed: Sequence[Changed] = (),
+    plans: tuple[Plan, Plan | None] | None = None,
+    is_unsaved: bool = False,
 ) -> Response:
-    refused = error.field if isinstance(error, InvalidInputError) else ""
+    """Show the form with values. `is_unsaved` says that they were typed, so the browser warns before it loses them."""
     groups = _groups(is_new=schedule is None)
+    listed = {field.name: field.label for fields in groups.values() for field in fields}
     return visit.page(
-        "editor.html", 200 if error is None else 422, values=values, schedule=schedule, problem=str(error or ""),
-        refused=refused, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
+        "editor.html", status, values=values, schedule=schedule, problems=problems or {}, changed=changed, plans=plans,
+        is_unsaved=is_unsaved, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
         missed=list(MissedPolicy), on_excluded=ON_EXCLUDED, gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()),
-        groups=groups, declared=None if schedule is None else overwritten_by(visit, schedule),
-        more={field.name for fields in groups.values() for field in fields},
+        groups=groups, declared=None if schedule is None else overwritten_by(visit, schedule), more=listed.keys(),
+        labels=LABELS | listed,
     )  # fmt: skip
 
 
@@ -295,23 +579,6 @@ def _moment(visit: Visit, text: str, timezone: str) -> datetime:
         raise InvalidInputError("timing", f"{text[:64]!r} is not a time; write one such as 2026-12-24 18:00") from None
 
 
-def _options(visit: Visit, schedule: Schedule | None) -> Any:
-    """Return the options whose fields were edited; raises InvalidInputError, which names the field."""
-    form, found = visit.form, dict[str, Any]()
-    for field, stored in _shown(schedule).items():
-        text = form.get(field, stored).replace("\r\n", "\n").strip()
-        if text == stored:
-            continue
-        name, _, inner = field.partition(".")
-        if inner:
-            found.setdefault(name, {})[inner] = _read(field, PARTS[name][inner].kind, text) if text else None
-        else:
-            found[name] = _read(name, OPTIONS[name].kind, text) if text else OPTIONS[name].default
-    if targets := found.get("targets"):
-        _require_registered(visit, "targets", targets)
-    return {**found, **_told_options(visit, schedule)}
-
-
 def _read(field: str, kind: Kind, text: str) -> Any:
     match kind:
         case Kind.COUNT:
@@ -372,7 +639,7 @@ def _shown_told(schedule: Schedule | None) -> dict[str, str]:
     return {**others, **urls, **{name: _text(Kind.LENGTH, getattr(told, name)) for name in EXPECTATIONS}}
 
 
-def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
+def _told_options(visit: Visit, schedule: Schedule | None, read: _Reader) -> dict[str, Any]:
     """Return the options that the fields of notifications change.
 
     If a URL's field was not edited, neither the URL nor the webhook's events change.
@@ -382,12 +649,13 @@ def _told_options(visit: Visit, schedule: Schedule | None) -> dict[str, Any]:
     changed = {name: value for name, value in given.items() if value != before[name]}
     for name in _WORKFLOWS:
         if wanted := changed.get(name):
-            _require_registered(visit, name, wanted)
+            read(partial(_require_registered, visit, name, wanted))
     options: dict[str, Any] = {name: changed[name] or None for name in _TOLD_FIELDS[:4] if name in changed}
     targets = {name: value or None for name, value in changed.items() if name not in options}
     if not targets:
         return options
-    require_allowed_hosts(visit.scheduler, targets)
+    for name, value in targets.items():
+        read(partial(require_allowed_hosts, visit.scheduler, {name: value}))
     told = Notifications() if schedule is None else schedule.definition.parsed_notifications
     kept = {"webhook": told.webhook, "heartbeat": told.heartbeat, "sentry": told.sentry}
     return options | {"notifications": kept | {"events": list(told.events) or None} | targets}

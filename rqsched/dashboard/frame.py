@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from rqsched.api.database import DatabaseError
@@ -31,6 +33,7 @@ from rqsched.http.dependencies import wiring_of
 from rqsched.http.errors import (
     HttpError,
     MalformedError,
+    Problem,
     RateLimitedError,
     TooManyHeavyReadsError,
     TooManyStreamsError,
@@ -50,23 +53,38 @@ T = TypeVar("T")
 Handler = Callable[[Visit], Response]
 
 
-def page(path: str, handler: Handler, role: Role = Role.READ, method: str = "GET", *, is_heavy: bool = False) -> Route:
-    """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission."""
+def page(
+    path: str,
+    handler: Handler,
+    role: Role = Role.READ,
+    method: str = "GET",
+    *,
+    is_heavy: bool = False,
+    again: Handler | None = None,
+) -> Route:
+    """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission.
+
+    `again` shows a form as it was filled in, after a login has interrupted it. Without `again`, a list of the fields
+    asks whether to send them.
+    """
 
     async def serve(request: Request) -> Response:
         try:
             fields = await _fields(request)
         except RqschedError as error:
             return _error(request, None, error)
-        if not is_heavy and not any(name == "dry_run" for name, _ in fields):
-            return await run_in_threadpool(_serve, request, fields, handler, role)
+        names, act = {name for name, _ in fields}, handler
+        if session.AGAIN in names:
+            act = again or _ask_again
+        if not is_heavy and "dry_run" not in names:
+            return await run_in_threadpool(_serve, request, fields, act, role)
         # Find the viewer in a thread first. Then wait for the admission without a thread.
         visit = await run_in_threadpool(_serve, request, fields, _same, role)
         if isinstance(visit, Response):
             return visit
         try:
             async with wiring_of(request).heavy_reads.admit(request, visit.principal.name, patience=_PATIENCE):
-                return await run_in_threadpool(_show, request, visit, handler)
+                return await run_in_threadpool(_show, request, visit, act)
         except TooManyHeavyReadsError as error:
             response = _error(request, visit, error)
             response.headers["Refresh"] = response.headers["Retry-After"]  # the browser reloads the page by itself
@@ -86,9 +104,16 @@ def _show(request: Request, visit: Visit, handler: Handler) -> Response:
         return _error(request, visit, error)
 
 
-def form(path: str, handler: Handler, role: Role = Role.OPERATE) -> Route:
-    """Return the route to which a form is sent."""
-    return page(path, handler, role, "POST")
+def form(path: str, handler: Handler, role: Role = Role.OPERATE, *, again: Handler | None = None) -> Route:
+    """Return the route to which a form is sent. `again` shows the form after a login, as `page` says."""
+    return page(path, handler, role, "POST", again=again)
+
+
+def _ask_again(visit: Visit) -> Response:
+    """Show the fields of a form that a login has interrupted, and ask whether to send them."""
+    own = {"csrf", "namespace", "id", session.AGAIN}
+    fields = [(name, text) for name, text in visit.form.items() if name not in own]
+    return visit.page("again.html", fields=[*fields, *(("id", one) for one in visit.chosen)])
 
 
 def public(path: str, handler: Callable[[Request, Mapping[str, str]], Response], method: str = "POST") -> Route:
@@ -142,8 +167,7 @@ def _serve(request: Request, fields: list[tuple[str, str]], handler: Callable[[V
         visit.require(role)
         return handler(visit)
     except UnauthorizedError:
-        to = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/login?to={to}", 303)
+        return session.ask_for_token(request, fields)
     except Exception as error:  # noqa: BLE001 - the boundary of a page: a browser shows no JSON
         return _error(request, visit, error)
 
@@ -188,10 +212,35 @@ def _error(request: Request, visit: Visit | None, error: BaseException) -> Respo
             "page %s failed: %s", request.url.path, type(error).__name__,
             exc_info=error if problem.status == 500 else None, extra={"action": "page_failed"},
         )  # fmt: skip
-    scheduler, id_ = wiring_of(request).scheduler, tag_of(request).request_id
-    shown = visit or Visit(request, scheduler, _NOBODY, scheduler.settings.namespace, id_, scheduler.runtime.now())
-    text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
-    response = html(request, text, problem.status)
+    return _problem_page(request, visit, problem)
+
+
+def _problem_page(request: Request, visit: Visit | None, problem: Problem) -> Response:
+    """Render a problem. The page has the menu if the viewer is known and the backends answer."""
+    response = None
+    if visit is not None and problem.status < 500 and problem.status != 429:
+        with suppress(RqschedError, DatabaseError):
+            response = visit.page("error.html", problem.status, problem=problem)
+    if response is None:
+        scheduler, id_ = wiring_of(request).scheduler, tag_of(request).request_id
+        shown = visit or Visit(request, scheduler, _NOBODY, scheduler.settings.namespace, id_, scheduler.runtime.now())
+        text = render("error.html", visit=shown, problem=problem, csrf="", flash="", is_bare=True)
+        response = html(request, text, problem.status)
     for name, value in problem.headers.items():
         response.headers.setdefault(name, value)
     return response
+
+
+_UNROUTED = {
+    404: "no page has this address.",
+    405: "this address takes a form, and shows no page. Nothing was done.",
+}
+
+
+def show_unrouted(request: Request, error: Exception) -> Response:
+    """Render the page for a path that no route has, or for a method that no route of the path takes."""
+    visit: Visit | None = None
+    with suppress(RqschedError, DatabaseError):
+        visit = _visit(request, [])
+    problem = problem_of(error)
+    return _problem_page(request, visit, replace(problem, detail=_UNROUTED.get(problem.status, problem.detail)))

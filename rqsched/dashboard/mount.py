@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection
 
 from rqsched.api.scheduler import Scheduler
+from rqsched.dashboard.frame import show_unrouted
 from rqsched.dashboard.routes import routes
 from rqsched.dashboard.session import sessions
 from rqsched.errors import ConfigError, install
@@ -121,6 +122,7 @@ class _Mounted:
         pages = Starlette(
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],
             middleware=[guard],
+            exception_handlers={404: show_unrouted, 405: show_unrouted},
         )
         pages.state.rqsched = wiring
         return pages

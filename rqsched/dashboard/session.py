@@ -15,10 +15,11 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, quote_plus, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
@@ -32,6 +33,7 @@ from rqsched.http.auth import Authenticator, Principal, Tokens
 from rqsched.http.dependencies import wiring_of
 from rqsched.http.ended_sessions import EndedSessions
 from rqsched.http.errors import ForbiddenError
+from rqsched.http.middleware import allowed_methods
 from rqsched.http.request_bodies import Knows
 
 SESSION, CSRF, FLASH, THEME, ZONE = (f"rqsched_{name}" for name in ("session", "csrf", "flash", "theme", "zone"))
@@ -41,8 +43,15 @@ LIFETIME = timedelta(hours=12)
 _SKEW = timedelta(minutes=1)
 """A cookie lives for `LIFETIME` minus this length. So a process whose clock is slow by this length accepts it."""
 _PURPOSE = b"rqsched dashboard session"
+AGAIN = "again"
+"""The field of a form that a login has interrupted. The form is then shown again, and nothing is done."""
+_LOGIN_BYTES = 2_048
+"""The bytes of a login form that are left for its token and its target."""
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
+_ENDED = "Your session has ended, so nothing was done. "
+_KEPT = _ENDED + "Log in to continue: what you typed is kept."
+_TOO_LONG = _ENDED + "What you typed is too long to be kept here: log in in another tab, then send the form again."
 _ONLY_HERE = (
     "This browser is logged out. The database does not answer, so a copy of its cookie is accepted until it expires: "
     "where there may be one, remove the token from RQSCHED_TOKENS."
@@ -198,14 +207,38 @@ def show_login(request: Request, form: Mapping[str, str]) -> Response:
     return _render(request, 200)
 
 
+def ask_for_token(request: Request, fields: Sequence[tuple[str, str]]) -> Response:
+    """Lead a viewer without a session to the login. The login form keeps the fields of a form that was sent.
+
+    Only a form of this dashboard is kept. Otherwise a page of another site could fill in a form for the viewer.
+    """
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    root = request.scope.get("root_path", "")
+    if request.method == "POST":
+        try:
+            require_csrf(request, dict(fields).get("csrf", ""))
+        except ForbiddenError:
+            path = path if allowed_methods(request).startswith("GET") else f"{root}/"
+        else:
+            kept = urlencode([(name, value) for name, value in fields if name not in {"csrf", AGAIN}])
+            is_short = len(quote_plus(kept)) + _LOGIN_BYTES <= wiring_of(request).feed.limits.stranger_bytes
+            told = _KEPT if is_short else _TOO_LONG
+            return _render(request, 401, told, to=path, kept=kept if is_short else "")
+    return RedirectResponse(f"{root}/login?to={quote(path, safe='')}", 303)
+
+
 def log_in(request: Request, form: Mapping[str, str]) -> Response:
-    """Begin a session, and redirect to the requested page."""
+    """Begin a session, and redirect to the requested page. A kept form is sent there, to be shown again."""
     require_csrf(request, form.get("csrf", ""))
     wiring = wiring_of(request)
     principal = wiring.authenticator.find(form.get("token", ""), request)
     if principal is None:
-        return _render(request, 401, "This token is unknown. RQSCHED_TOKENS lists those that are accepted.")
-    response = RedirectResponse(_target(request, form.get("to", "")), 303)
+        told = "This token is unknown. RQSCHED_TOKENS lists those that are accepted."
+        return _render(request, 401, told, to=form.get("to"), kept=form.get("kept", ""))
+    to = _target(request, form.get("to", ""))
+    response: Response = RedirectResponse(to, 303)
+    if kept := form.get("kept"):
+        response = _render(request, 200, to=to, fields=parse_qsl(kept, keep_blank_values=True))
     digest = next(digest for digest, known in wiring.authenticator.tokens.entries() if known is principal)
     key = _key(wiring.ended_sessions.make_secret(), digest)
     expires_at = int((wiring.scheduler.runtime.now() + LIFETIME - _SKEW).timestamp())
@@ -246,10 +279,19 @@ def _target(request: Request, wanted: str) -> str:
     return wanted if is_own else f"{root}/"
 
 
-def _render(request: Request, status: int, problem: str = "") -> Response:
-    csrf = csrf_of(request)
+def _render(
+    request: Request,
+    status: int,
+    problem: str = "",
+    *,
+    to: str | None = None,
+    kept: str = "",
+    fields: Sequence[tuple[str, str]] = (),
+) -> Response:
+    """Render the login form, which keeps another form. With `fields`, render that other form to be sent to `to`."""
+    csrf, to = csrf_of(request), request.query_params.get("to", "") if to is None else to
     text = render(
-        "login.html", request=request, csrf=masked(csrf), problem=problem, to=request.query_params.get("to", ""),
+        "login.html", csrf=masked(csrf), problem=problem, to=to, kept=kept, fields=fields, again=AGAIN,
         root=request.scope.get("root_path", ""), theme=request.cookies.get(THEME, ""),
     )  # fmt: skip
     response = html(request, text, status)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,7 +28,7 @@ from rqsched.http.auth import Authenticate, Authenticator, Tokens, TrustedProxie
 from rqsched.http.dependencies import Wiring, bearer
 from rqsched.http.errors import EXPECTED
 from rqsched.http.limits import Limits, TokenBuckets
-from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error
+from rqsched.http.middleware import Conditional, Guard, allowed_methods, render_error, tag_of
 from rqsched.http.native import router as native
 from rqsched.http.request_bodies import Knows, knows_nobody
 from rqsched.http.root_path import SERVE_ELSEWHERE, collides
@@ -39,6 +40,7 @@ _QUIET = {"log_config": None, "access_log": False, "server_header": False}
 _PATIENCE = Patience(total=timedelta(seconds=3), waits_for_writes=False)
 """How long the web process waits for SQL. It waits for less time than a worker, so that callers get 503 soon."""
 _REFUSED = (openapi.PROBLEM, ojs.REFUSED, durable_workflow.REFUSED)
+_Render = Callable[[Request, Exception], Response]
 _SURFACES = (native.SURFACE, ojs.SURFACE, durable_workflow.SURFACE, DEFAULT)
 
 
@@ -70,7 +72,7 @@ def create_app(
     tokens, proxies = Tokens.of(used), TrustedProxies(used.trusted_proxies)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
     wiring = app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
-    pages, knows = _dashboard(wiring)
+    pages, knows, render_unrouted = _dashboard(wiring)
     app.router.routes += [*_surface_routes(), openapi.docs_route(app), *pages]
     models = [refused.model for refused in _REFUSED]
     openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
@@ -80,7 +82,8 @@ def create_app(
     )
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
-    app.add_exception_handler(405, _render_not_allowed)
+    for status in (404, 405):
+        app.add_exception_handler(status, render_unrouted)
     return app
 
 
@@ -97,22 +100,30 @@ def _surface_routes() -> tuple[BaseRoute, ...]:
     return tuple(router.routes)
 
 
-def _render_not_allowed(request: Request, error: Exception) -> Response:
-    response = render_error(request, error)
-    response.headers["Allow"] = allowed_methods(request)
+def _render_unrouted(page: _Render, request: Request, error: Exception) -> Response:
+    """Render a 404 or 405. Outside the prefixes of the APIs, `page` renders it for a browser."""
+    response = (page if tag_of(request).surface is DEFAULT else render_error)(request, error)
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        response.headers["Allow"] = allowed_methods(request)
     return response
 
 
-def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows]:
-    """Return the dashboard's routes and its session check. If its extra is not installed, return a page with a hint."""
+def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows, _Render]:
+    """Return the dashboard's routes, its session check, and the handler of paths and methods without a route.
+
+    If the dashboard's extra is not installed, the only route is a page with a hint.
+    """
     try:
-        from rqsched.dashboard.routes import routes  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard.frame import show_unrouted  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard.routes import routes  # noqa: PLC0415 - as above
         from rqsched.dashboard.session import sessions  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if error.name not in {"jinja2", "markupsafe"}:
             raise
-        return [Route("/", _no_dashboard, include_in_schema=False)], knows_nobody
-    return [*routes()], sessions(wiring.scheduler, wiring.authenticator, wiring.ended_sessions)
+        hint = Route("/", _no_dashboard, include_in_schema=False)
+        return [hint], knows_nobody, partial(_render_unrouted, render_error)
+    knows = sessions(wiring.scheduler, wiring.authenticator, wiring.ended_sessions)
+    return [*routes()], knows, partial(_render_unrouted, show_unrouted)
 
 
 def _no_dashboard(request: Request) -> Response:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,6 +25,47 @@ TOKENS = json.dumps(
     ]
 )
 """The value of RQSCHED_TOKENS for tests that use `Pages.log_in`."""
+
+
+class _Form(HTMLParser):
+    """Collects the fields of the form that is sent to a path, as a browser would send them."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.fields = path, dict[str, str]()
+        self._is_inside, self._is_chosen, self._name = False, False, ""
+        self._value: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._is_inside = given["action"].partition("?")[0] == self.path
+        if not self._is_inside:
+            return
+        if tag == "input" and (given.get("type") not in {"checkbox", "radio"} or "checked" in given):
+            self.fields[given["name"]] = given.get("value", "")
+        elif tag in {"select", "textarea"}:
+            self._name, self.fields[given["name"]], self._is_chosen = given["name"], "", False
+        elif tag == "option":
+            self._is_chosen = "selected" in given
+        self._value = given.get("value")
+
+    def handle_data(self, data: str) -> None:
+        if self._is_inside and self._name and (self.lasttag == "textarea" or self._is_chosen):
+            self.fields[self._name] = data if self._value is None else self._value
+            self._is_chosen = False
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in {"select", "textarea"}:
+            self._name = ""
+        self._is_inside = self._is_inside and tag != "form"
+
+
+def fields_of(page: str, path: str) -> dict[str, str]:
+    """Return the fields of a page's form that is sent to a path."""
+    form = _Form(path)
+    form.feed(page.replace("\r\n", "\n"))  # as HTML says
+    return form.fields
 
 
 @dataclass

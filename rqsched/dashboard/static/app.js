@@ -332,7 +332,6 @@ if (editor) {
   const preview = async () => {
     const number = ++asked;
     const query = new URLSearchParams(["kind", "timing", "timezone", "exclude", "on_excluded", "dst_gap", "dst_fold", ...(editor.elements.schedule_id ? ["schedule_id"] : [])].map((name) => [name, editor.elements[name].value]));
-    if (query.get("kind") === "keep") return;
     const address = new URL(editor.dataset.preview, location.href);
     query.forEach((value, name) => address.searchParams.set(name, value));
     const answer = await fetch(address);
@@ -341,5 +340,18 @@ if (editor) {
     if (found && number === asked) document.getElementById("preview").replaceChildren(document.importNode(found, true));
   };
   editor.addEventListener("input", (event) => { if (event.target.matches("[data-watch], [name=schedule_id]")) { clearTimeout(wait); wait = setTimeout(preview, 200); } });
-  preview();
+  if (!document.getElementById("preview-result")) preview();
 }
+
+// A form that was edited and not sent asks before its page is left.
+every("form[data-unsaved]", (form) => {
+  const fields = () => new URLSearchParams(new FormData(form)).toString();
+  const shown = form.dataset.unsaved ? null : fields();
+  let isSent = false;
+  form.addEventListener("submit", () => { isSent = true; });
+  addEventListener("pageshow", () => { isSent = false; });
+  addEventListener("beforeunload", (event) => { if (!isSent && fields() !== shown) event.preventDefault(); });
+});
+
+// A form that a login has interrupted is sent on, to be shown again.
+document.querySelector("form[data-send]")?.requestSubmit();

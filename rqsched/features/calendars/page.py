@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import calendar as months
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
+from rqsched.api.options import require_note
+from rqsched.dashboard.forms import Changed, merge, seen
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import CalendarNotFoundError, InvalidInputError, RqschedError
 from rqsched.http.auth import Role
 from rqsched.http.errors import ForbiddenError
-from rqsched.when.calendars import Calendar
+from rqsched.when.calendars import Calendar, require_entries, require_name
 from rqsched.when.exclusion import exclusion_of
 
 _DAY = timedelta(days=1)
 _MOST_SHOWN = 50
 """The maximum number of schedules that a page names; it says how many more there are."""
+_SHARED = "it is shared by all namespaces, and you see only some; use a token of all of them."
 _YEARS = range(1970, 2200)
 
 
@@ -35,12 +40,20 @@ class Day(NamedTuple):
     """Whether a part of the day is excluded."""
 
 
-def show_all(visit: Visit, problem: RqschedError | None = None) -> Response:
+_LABELS = {
+    "name": "Name", "exclude": "What it excludes", "description": "What it is for", "reaches": "Reaches until",
+    "reason": "Reason, for the history",
+}  # fmt: skip
+
+
+def show_all(visit: Visit, problems: Mapping[str, str] | None = None) -> Response:
     """Show the calendars that schedules of the namespace may name, and a form for a new one."""
     of = visit.scheduler.calendars
     found = [(one, len(_users(visit, one))) for one in of.list(namespace=visit.namespace)]
-    status = 422 if problem else 200
-    return visit.page("calendars/calendars.html", status, found=found, problem=problem, values=visit.form)
+    return visit.page(
+        "calendars/calendars.html", 422 if problems else 200, found=found, problems=problems or {}, labels=_LABELS,
+        values=visit.form, is_unsaved=bool(visit.form),
+    )  # fmt: skip
 
 
 def show(visit: Visit) -> Response:
@@ -48,7 +61,9 @@ def show(visit: Visit) -> Response:
     return _one(visit, _found(visit))
 
 
-def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> Response:
+def _one(
+    visit: Visit, found: Calendar, problems: Mapping[str, str] | None = None, changed: Sequence[Changed] = ()
+) -> Response:
     text = visit.query("year")
     is_year = text.isascii() and text.isdigit() and len(text) == 4 and int(text) in _YEARS
     year = int(text) if is_year else visit.now.astimezone(visit.zone).year
@@ -56,34 +71,85 @@ def _one(visit: Visit, found: Calendar, problem: RqschedError | None = None) -> 
     told = visit.scheduler.calendars.history(found)
     history = [one | {"at": datetime.fromisoformat(one["at"])} for one in told]
     return visit.page(
-        "calendars/calendar.html", 422 if problem else 200, calendar=found, year=year, months=_months(found, year),
-        users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
-        history=history, may_change=_may_change(visit, found), problem=problem,
-        values=visit.form, text="\n".join(found.exclude), month_names=months.month_abbr,
+        "calendars/calendar.html", 409 if changed else 422 if problems else 200, calendar=found, year=year,
+        months=_months(found, year), users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
+        history=history, may_change=_may_change(visit, found), problems=problems or {}, changed=changed,
+        labels=_LABELS, values={**_values(found), **visit.form}, is_unsaved=bool(visit.form),
+        month_names=months.month_abbr,
     )  # fmt: skip
 
 
+def _values(found: Calendar) -> dict[str, str]:
+    """Return the values of a calendar's form, with its revision and their digests."""
+    reaches = "" if found.reaches is None else found.reaches.isoformat()
+    own = {"exclude": "\n".join(found.exclude), "description": found.description or "", "reaches": reaches}
+    return {**own, "revision": str(found.revision), "was": seen(own)}
+
+
 def change(visit: Visit) -> Response:
-    """Create or replace a calendar; if it is refused, show the form as it was filled in."""
+    """Create or replace a calendar. If it is refused, show the form as it was filled in, with all problems.
+
+    If somebody has changed the calendar meanwhile, show the form with both changes.
+    """
     name, found = visit.form.get("name", "").strip(), None
     try:
         if "revision" in visit.form:
             found = _found(visit, name)
-        is_shared = found is not None and found.is_shared
-        if found is not None:
-            _require_may_change(visit, found)
-        done = visit.scheduler.calendars.set(
-            name, lines(visit.form.get("exclude", "")), shared=is_shared,
-            namespace=None if is_shared else visit.namespace,
-            description=visit.form.get("description", "").strip() or None,
-            source=None if found is None else found.source, reaches=_reaches(visit), revision=_revision(visit),
-            context=visit.context,
-        )  # fmt: skip
     except CalendarNotFoundError as error:
         return visit.done(f"Not done: {error}", "/calendars")
+    if found is not None and not _may_change(visit, found):
+        return _one(visit, found, {"": _SHARED})
+    if found is not None and _revision(visit) != found.revision:
+        now = _values(found)
+        stored = {field: now[field] for field in ("exclude", "description", "reaches")}
+        merged, changed = merge(visit.form, stored, visit.form.get("was", ""))
+        visit = replace(visit, form=merged | {field: now[field] for field in ("revision", "was")})
+        if changed:
+            return _one(visit, found, changed=changed)
+    problems, reaches = _problems(visit, name)
+    is_shared = found is not None and found.is_shared
+    try:
+        if not problems:
+            done = visit.scheduler.calendars.set(
+                name, lines(visit.form.get("exclude", "")), shared=is_shared,
+                namespace=None if is_shared else visit.namespace,
+                description=visit.form.get("description", "").strip() or None,
+                source=None if found is None else found.source, reaches=reaches, revision=_revision(visit),
+                context=visit.context,
+            )  # fmt: skip
+            return visit.done(f"Calendar {done.name} is at revision {done.revision}.", f"/calendars/{done.name}")
+    except CalendarNotFoundError as error:
+        return visit.done(f"Not done: {error}", "/calendars")
+    except InvalidInputError as error:
+        problems[error.field if error.field in _LABELS else ""] = error.reason
     except RqschedError as error:
-        return show_all(visit, error) if found is None else _one(visit, found, error)
-    return visit.done(f"Calendar {done.name} is at revision {done.revision}.", f"/calendars/{done.name}")
+        problems[""] = str(error)
+    return show_all(visit, problems) if found is None else _one(visit, found, problems)
+
+
+def _problems(visit: Visit, name: str) -> tuple[dict[str, str], date | None]:
+    """Return the problem of each refused field by its name, and the last day that the calendar covers."""
+    problems, reaches = dict[str, str](), None
+    checks: dict[str, Callable[[], object]] = {
+        "name": lambda: require_name(name),
+        "exclude": lambda: require_entries(lines(visit.form.get("exclude", ""))),
+        "description": lambda: require_note(visit.form.get("description", "").strip(), "description"),
+    }
+    for field, check in checks.items():
+        try:
+            check()
+        except InvalidInputError as error:
+            problems[field] = error.reason
+    try:
+        reaches = _reaches(visit)
+    except InvalidInputError as error:
+        problems["reaches"] = error.reason
+    return problems, reaches
+
+
+def show_again(visit: Visit) -> Response:
+    """Show the form as it was filled in, after a login has interrupted it."""
+    return _one(visit, _found(visit, visit.form.get("name", ""))) if "revision" in visit.form else show_all(visit)
 
 
 def delete(visit: Visit) -> Response:
@@ -116,7 +182,7 @@ def _may_change(visit: Visit, calendar: Calendar) -> bool:
 
 def _require_may_change(visit: Visit, calendar: Calendar) -> None:
     if not _may_change(visit, calendar):
-        raise ForbiddenError("it is shared by all namespaces, and you see only some; use a token of all of them.")
+        raise ForbiddenError(_SHARED)
 
 
 def _months(calendar: Calendar, year: int) -> list[list[Day]]:
@@ -153,7 +219,7 @@ def _revision(visit: Visit) -> int:
 ROUTES = (
     page("/calendars", show_all),
     page("/calendars/{name}", show),
-    form("/calendars", change, Role.ADMIN),
+    form("/calendars", change, Role.ADMIN, again=show_again),
     form("/calendars/{name}/delete", delete, Role.ADMIN),
 )
 """The addresses of these pages in the dashboard."""

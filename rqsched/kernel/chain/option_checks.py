@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from rqsched.config import Settings
 from rqsched.errors import ConfigError, InvalidInputError, UnknownWorkflowError
@@ -86,6 +86,51 @@ def new_definition(
     require_queue(runtime, options.get("queue") or defaults.get("queue"))
     require_notifications(runtime, {**defaults, **options})
     return define(None, with_named_targets(runtime, options), workflow=workflow, spec=spec, defaults=defaults)
+
+
+class Redefinition(NamedTuple):
+    """A checked change of a schedule's definition."""
+
+    workflow: str | None
+    """The name of the new workflow; None keeps the workflow."""
+    spec: SpecLike | None
+    """The new timing; None keeps the timing."""
+    options: Mapping[str, Any]
+    """The options to change."""
+    defaults: Mapping[str, Any] | None
+    """The defaults of the new workflow; None keeps the defaults."""
+
+    def of(self, definition: Definition) -> Definition:
+        """Return a definition with the change; raises InvalidInputError that names the option."""
+        return define(definition, self.options, workflow=self.workflow, spec=self.spec, defaults=self.defaults)
+
+
+def redefine(
+    runtime: Runtime,
+    definition: Definition,
+    workflow: str | Callable[..., Any] | None,
+    when: When | None,
+    given: Mapping[str, Any],
+) -> Redefinition:
+    """Check a change of a definition: a new workflow, a new timing, and options. None keeps the workflow or the timing.
+
+    Raises UnknownWorkflowError, or InvalidInputError that names the option.
+    """
+    spec: SpecLike | None = None
+    options, name, defaults = dict(given), None, None
+    if when is not None:
+        spec, options = unfold(when, given)
+    options = fill(runtime.settings, options, spec, is_new=False)
+    if workflow is not None:
+        name = runtime.imports.name_of(workflow)
+        is_external = options.get("executor", definition.executor) == "external"
+        defaults = defaults_of(runtime, name, is_external=is_external)
+    require_connection(runtime, options.get("connection"))
+    require_notifications(runtime, {**(defaults or {}), **options})
+    change = Redefinition(name, spec, with_named_targets(runtime, options), defaults)
+    wanted = change.of(definition)
+    require_queue(runtime, wanted.queue or loads(wanted.defaults).get("queue"))
+    return change
 
 
 def fill(settings: Settings, options: Mapping[str, Any], spec: SpecLike | None, *, is_new: bool) -> dict[str, Any]:

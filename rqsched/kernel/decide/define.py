@@ -231,7 +231,10 @@ def read_retry(name: str, value: Any, stored: RetryPolicy, blank: RetryPolicy) -
         known = RetryPolicy.__dataclass_fields__
         hint = did_you_mean(field, known) or f"; the fields are {', '.join(known)}"
         raise InvalidPolicyError(f"{name}.{field}", f"is not known{hint}")
-    return replace(stored, **{field: getattr(blank, field) if one is None else one for field, one in value.items()})
+    try:
+        return replace(stored, **{field: getattr(blank, field) if one is None else one for field, one in value.items()})
+    except InvalidPolicyError as error:
+        raise InvalidPolicyError(error.field.replace("retry", name, 1), error.reason) from None
 
 
 def _require_consistent(definition: Definition) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import date
 
+import pytest
 import sqlalchemy as sa
 
 from rqsched import Cron
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.store import tables
 from tests.support.env import DAY
-from tests.support.pages import TOKENS, Pages
+from tests.support.pages import TOKENS, Pages, fields_of
 from tests.support.web import MakeWeb
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b\"'&"
@@ -75,16 +76,57 @@ def test_form_creates_changes_and_deletes_one_and_shows_again_what_it_refuses(pa
     assert schedule.refresh().next_run_at == first - 2 * DAY
     history = pages.env.scheduler.calendars.history(calendar)
     assert history[0]["reason"] == "open on Saturdays"
-    told = refused(pages, "/calendars", {**form, "exclude": "25.12."})
+    told = refused(pages, "/calendars", {**form, "revision": "2", "exclude": "25.12."})
     assert "is not a date, a range" in told
     assert ">25.12.</textarea>" in told
-    assert "is at revision 2, not 1" in refused(pages, "/calendars", {**form, "exclude": "Sun"})
     refused(pages, "/calendars", {"name": "Sat", "exclude": ""})
     assert pages.env.scheduler.calendars.get("holidays").exclude == ("2026-01-16",)
     assert "is named by nightly" in pages.do("/calendars/holidays/delete", revision="2")
     schedule.delete()
     pages.do("/calendars/holidays/delete", revision="2")
     assert pages.env.scheduler.calendars.list() == []
+
+
+def test_form_that_is_old_shows_what_others_changed_and_can_be_sent_again(pages: Pages) -> None:
+    calendars = pages.env.scheduler.calendars
+    calendars.set("holidays", ["2026-01-16"], description="old")
+    mine = {**fields_of(pages.get("/calendars/holidays"), "/calendars"), "description": "mine"}
+    calendars.set("holidays", ["2026-01-16", "2026-12-25"], description="theirs")
+
+    answer = pages.send("/calendars", **mine)
+
+    assert answer.status_code == 409
+    assert ("theirs" in answer.text, "what you typed" in answer.text, "the value of now" in answer.text) == (True,) * 3
+    assert calendars.get("holidays").description == "theirs"
+    again = fields_of(answer.text, "/calendars")
+    assert pages.send("/calendars", **again).status_code == 303
+    found = calendars.get("holidays")
+    assert (found.description, found.exclude, found.revision) == ("mine", ("2026-01-16", "2026-12-25"), 3)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "edited"])
+def test_every_refused_field_is_marked_in_one_answer(pages: Pages, is_new: bool) -> None:
+    if not is_new:
+        pages.env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    wrong = {"exclude": "25.12.", "reaches": "soon", "description": "x" * 5_000}
+    told = refused(
+        pages, "/calendars", {"name": "Sat", **wrong} if is_new else {"name": "holidays", "revision": "1", **wrong}
+    )
+    for name in [*wrong, "name"] if is_new else wrong:
+        assert f'id="{name}-error"' in told
+        assert f'href="#field-{name}"' in told
+        assert f'aria-describedby="{name}-error' in told
+    assert told.count('aria-invalid="true"') == (4 if is_new else 3)
+
+
+def test_form_that_a_login_has_interrupted_is_shown_again(pages: Pages) -> None:
+    pages.env.scheduler.calendars.set("holidays", ["2026-01-16"])
+    typed = {"name": "holidays", "revision": "1", "exclude": "2026-12-25", "description": "typed", "again": "yes"}
+    shown = pages.send("/calendars", **typed)
+    assert (shown.status_code, fields_of(shown.text, "/calendars")["exclude"]) == (200, "2026-12-25")
+    new = pages.send("/calendars", name="other", exclude="Sun", again="yes")
+    assert (new.status_code, fields_of(new.text, "/calendars")["name"]) == (200, "other")
+    assert [(one.name, one.revision) for one in pages.env.scheduler.calendars.list()] == [("holidays", 1)]
 
 
 def test_who_may_not_change_one_has_no_form_and_a_tenant_changes_no_shared_one(make_web: MakeWeb) -> None:

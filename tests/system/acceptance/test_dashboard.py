@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Route, ViewportSize, expect
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Route, ViewportSize, expect
 
 import rqsched
 from rqsched import Every, RetryPolicy
@@ -301,6 +301,57 @@ def test_when_it_does_not_fire_is_filled_in_previewed_refused_and_kept(browser: 
     stored = scheduler.get("nightly")
     assert stored.state.spec == spec
     assert stored.state.policies == replace(policies, spread=timedelta(minutes=20))
+
+
+def test_an_edit_shows_its_fires_beside_the_old_ones_and_is_not_lost_by_a_click(
+    browser: Browser, pages: LivePages
+) -> None:
+    pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser) as page:
+        asked = list[str]()
+        stay = True
+
+        def answer(dialog: Dialog) -> None:
+            asked.append(dialog.type)
+            if stay:
+                dialog.dismiss()
+            else:
+                dialog.accept()
+
+        page.on("dialog", answer)
+        page.goto("/schedules/nightly/edit")
+        preview, timing, zone = page.locator("#preview"), page.get_by_label("Timing"), page.get_by_label("Time zone")
+        expect(preview).to_contain_text("As it is now")
+        timing.fill("0 4 * * *")
+        then = preview.locator("section", has_text="After this edit")
+        expect(then.locator("time").first).to_contain_text("04:00")
+        expect(preview.locator("section", has_text="Now").locator("time").first).to_contain_text("02:00")
+        beside, field = present(preview.bounding_box()), present(timing.bounding_box())
+        assert beside["x"] > field["x"] + field["width"]
+        assert beside["y"] < field["y"] + field["height"]
+        assert beside["y"] + beside["height"] < DESKTOP["height"]
+        require_accessible(page, "the form with the fires before and after an edit")
+
+        page.set_viewport_size(PHONE)
+        above, beside, below = (present(one.bounding_box()) for one in (timing, preview, zone))
+        assert above["y"] < beside["y"] < below["y"]
+        page.set_viewport_size(DESKTOP)
+
+        page.get_by_role("link", name="Audit").click()
+        expect(timing).to_have_value("0 4 * * *")
+        assert asked == ["beforeunload"]
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_have_text("nightly is saved.")
+
+        page.goto("/schedules/nightly/edit")
+        page.get_by_role("link", name="Audit").click()
+        expect(page.get_by_role("heading", name="Audit")).to_be_visible()
+        page.goto("/schedules/nightly/edit")
+        page.get_by_label("Owner").fill("ada")
+        stay = False
+        page.get_by_role("link", name="Audit").click()
+        expect(page.get_by_role("heading", name="Audit")).to_be_visible()
+        assert asked == ["beforeunload"] * 2
 
 
 def test_all_that_match_are_paused_and_the_filters_survive(browser: Browser, any_pages: LivePages) -> None:
