@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rqsched.api.description import RunDescription as RunDescription
     from rqsched.api.description import TriggerResult as TriggerResult
     from rqsched.api.list_filters import ListFilters as ListFilters
+    from rqsched.api.list_filters import RunListFilters as RunListFilters
     from rqsched.api.run_handle import Runs as Runs
     from rqsched.features.backfill.api import Backfills as Backfills
     from rqsched.features.bulk.api import BulkOperations as BulkOperations
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api.description": "BackfillProgress DeliveryDescription Description RunDescription TriggerResult",
-    "api.list_filters": "ListFilters",
+    "api.list_filters": "ListFilters RunListFilters",
     "api.run_handle": "Runs",
     "features.backfill.api": "Backfills",
     "features.bulk.api": "BulkOperations",

@@ -229,6 +229,8 @@ class AsyncBulkOperations(_Async[BulkOperations]):
     resume = _iterated(BulkOperations.resume, _same, at_once=1)
     trigger = _iterated(BulkOperations.trigger, _same, at_once=1)
     skip_next = _iterated(BulkOperations.skip_next, _same, at_once=1)
+    cancel_runs = _iterated(BulkOperations.cancel_runs, _same, at_once=1)
+    retry_runs = _iterated(BulkOperations.retry_runs, _same, at_once=1)
 
 
 class AsyncCalendars(_Async[Calendars]):

@@ -67,6 +67,30 @@ class ListFilters(TypedDict, total=False):
     `WorkflowType = "invoice-sync" AND region = "eu"`."""
 
 
+class RunListFilters(TypedDict, total=False):
+    """The filters of `bulk.cancel_runs` and `bulk.retry_runs`; a run must match all of them."""
+
+    status: str | Sequence[str] | None
+    """One status or several; `blocked` means the pending runs that are blocked. Default: every run that has not ended
+    for `cancel_runs`, and failed and lost runs for `retry_runs`."""
+    schedule_id: str | None
+    """Only runs of schedules that have, or had, this id."""
+    workflow: str | None
+    """The name of the workflow."""
+    limit: str | None
+    """The name of the group whose limit applies to them."""
+    in_line: bool | None
+    """True: only pending runs that wait for a place of their group. False: only pending runs that wait for a worker."""
+    since: datetime | None
+    """Created at this instant or later. If only failed and lost runs match: ended at this instant or later."""
+    until: datetime | None
+    """Created before this instant. If only failed and lost runs match: ended before it."""
+    error: str | None
+    """A part of the text of their error, in any case; only failed and lost runs match."""
+    backfill_uid: str | None
+    """The uid of the backfill that created them."""
+
+
 def to_filters(
     namespace: str,
     *,

@@ -95,6 +95,8 @@ class AsyncBulkOperations(AsyncGroup):
     resume = _iterated(sync.BulkOperations.resume)
     trigger = _iterated(sync.BulkOperations.trigger)
     skip_next = _iterated(sync.BulkOperations.skip_next)
+    cancel_runs = _iterated(sync.BulkOperations.cancel_runs)
+    retry_runs = _iterated(sync.BulkOperations.retry_runs)
     _do = sync.BulkOperations._do
 
 

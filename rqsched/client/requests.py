@@ -21,7 +21,7 @@ from rqsched.when.exclusion import require_exclusions
 
 if TYPE_CHECKING:
     from rqsched import Declaration
-    from rqsched.api.list_filters import ListFilters
+    from rqsched.api.list_filters import ListFilters, RunListFilters
     from rqsched.types import Options
     from rqsched.when.spec import SpecLike
 
@@ -104,7 +104,7 @@ def list_params(filters: ListFilters, **more: Any) -> dict[str, Any]:
     return params | {"label": labels} | given(more)
 
 
-def bulk_body(filters: ListFilters, **more: Any) -> dict[str, Any]:
+def bulk_body(filters: ListFilters | RunListFilters, **more: Any) -> dict[str, Any]:
     """Return the body of a bulk operation, in which `status` and `outcome` are lists."""
     body = _filters(filters)
     for name in body.keys() & {"status", "outcome"}:
@@ -119,7 +119,7 @@ def next_chunk(chunk: Request[BulkProgress], done: BulkProgress) -> Request[Bulk
     return replace(chunk, body={**(chunk.body or {}), "cursor": done.next_cursor})
 
 
-def _filters(filters: ListFilters) -> dict[str, Any]:
+def _filters(filters: ListFilters | RunListFilters) -> dict[str, Any]:
     """Return the filters under the server's names."""
     json_text("search_attributes", filters.get("search_attributes") or {}, MEMO_BYTES)
     named = {"q" if name == "text" else name: value for name, value in filters.items() if value is not None}

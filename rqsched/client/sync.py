@@ -38,7 +38,7 @@ from rqsched.when.calendars import Calendar, require_entries
 
 if TYPE_CHECKING:
     from rqsched import Declaration
-    from rqsched.api.list_filters import ListFilters
+    from rqsched.api.list_filters import ListFilters, RunListFilters
     from rqsched.types import Options
     from rqsched.when.exclusion import ExcludeLike
     from rqsched.when.spec import SpecLike
@@ -106,9 +106,9 @@ class Runs(operations.Runs):
 
 
 class BulkOperations(_Group):
-    """The operations on every schedule that matches the filters, in chunks; see `rqsched.types.BulkOperations`.
+    """Operations on every schedule or run that matches the filters, in chunks; see `rqsched.types.BulkOperations`.
 
-    The first step of the iteration sends a request that counts the schedules. Each further step sends a request that
+    The first step of the iteration sends a request that counts them. Each further step sends a request that
     handles a chunk. If a response is lost, its request is sent again.
     """
 
@@ -171,9 +171,36 @@ class BulkOperations(_Group):
         more = {"count": count, "reason": reason}
         return self._do("skip-next", filters, more, dry_run=dry_run, bound=bound, cursor=cursor)
 
-    def _do(self, operation: str, filters: ListFilters, more: Mapping[str, Any], **how: Any) -> Iterator[BulkProgress]:
+    def cancel_runs(
+        self,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[RunListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Cancel every run that matches, the newest first; without `status`, every run that has not ended."""
+        return self._do("runs/cancel", filters, {"reason": reason}, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def retry_runs(
+        self,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        bound: int = 500,
+        cursor: str | None = None,
+        **filters: Unpack[RunListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Give every run that matches one more attempt, the oldest first; without `status`, failed and lost runs."""
+        return self._do("runs/retry", filters, {"reason": reason}, dry_run=dry_run, bound=bound, cursor=cursor)
+
+    def _do(
+        self, path: str, filters: ListFilters | RunListFilters, more: Mapping[str, Any], **how: Any
+    ) -> Iterator[BulkProgress]:
         body, read = requests.bulk_body(filters, **more, **how), responses.one(BulkProgress)
-        return self._client._chunks(Request("POST", path_of("bulk", operation), read, body, is_repeatable=True))
+        where = path_of("bulk", *path.split("/"))
+        return self._client._chunks(Request("POST", where, read, body, is_repeatable=True))
 
 
 class Calendars(operations.Calendars):

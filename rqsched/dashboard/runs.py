@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from starlette.responses import Response
@@ -11,7 +11,7 @@ from rqsched.api import runs as run_queries
 from rqsched.api.cursors import bind_cursor, unbind_cursor
 from rqsched.api.limits import key_of
 from rqsched.api.runs import RunFilters
-from rqsched.api.states import FAILURES, RUN_FILTERS
+from rqsched.api.states import BLOCKED, ENDED_IN_VAIN, EXPIRED, FAILURES, OPEN, RUN_FILTERS
 from rqsched.dashboard.recent import numberless
 from rqsched.dashboard.visit import Visit
 from rqsched.dashboard.waits import waits_of
@@ -42,11 +42,13 @@ WITHIN: Mapping[str, timedelta] = {
     "30d": timedelta(days=30),
 }
 """The lengths of time that the time filter offers. Each of them ends now."""
+FILTERS = ("q", "status", "schedule", "workflow", "limit", "within", "since", "until")
+"""The fields by which the runs are filtered."""
 
 
 def show(visit: Visit) -> Response:
     """Show a page of runs."""
-    filters = _filters_of(visit)
+    filters = filters_of(visit, visit.query)
     sort = "-ended" if filters.error is not None or {*filters.statuses} & FAILURES else "-created"
     of = "page of runs", visit.namespace, filters.schedule_id, sort
     cursor = unbind_cursor(visit.query("after") or None, *of)
@@ -54,14 +56,14 @@ def show(visit: Visit) -> Response:
         lambda c: run_queries.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True)
     )
     waits = waits_of(visit, [run for _, run in found.items])
-    names = ("q", "status", "schedule", "workflow", "limit", "within", "since", "until")
     rows, alike = _one_of_each(found.items) if sort == "-ended" else (found.items, {})
     return visit.page(
         "runs.html", runs=rows, alike=alike, waits=waits, in_words=IN_WORDS,
         following=bind_cursor(found.following, *of), is_cut=found.is_cut,
         statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_queries.MOST_LOOKED_AT,
         is_by_end=sort == "-ended",
-        is_filtered=any(visit.query(name) for name in names),
+        is_filtered=any(visit.query(name) for name in FILTERS), kept=kept_of(visit, visit.query),
+        offered=[] if not visit.may("operate") else offered_for_all(visit.query("status"), visit.query("q")),
     )  # fmt: skip
 
 
@@ -77,30 +79,47 @@ def _one_of_each(found: Sequence[tuple[str, Run]]) -> tuple[list[tuple[str, Run]
     return rows, {alike[0][1].uid: [run for _, run in alike[1:]] for alike in groups.values() if len(alike) > 1}
 
 
-def _filters_of(visit: Visit) -> RunFilters:
-    """Read the filters from the page's address; raises InvalidInputError."""
-    status = visit.query("status")
+def offered_for_all(status: str, error: str) -> list[str]:
+    """Return the operations that are possible for all runs that match: of `cancel` and `retry`."""
+    is_open = not error and status in {"", *OPEN, BLOCKED, *_WAITS}
+    is_ended = (bool(error) and not status) or status in {FAILED, *ENDED_IN_VAIN, BLOCKED, EXPIRED}
+    return ["cancel"] * is_open + ["retry"] * is_ended
+
+
+def kept_of(visit: Visit, read: Callable[[str], str]) -> dict[str, str]:
+    """Return the filters of the page, for a form. Times are exact instants, so they do not move from page to page."""
+    since, until = times_of(visit, read)
+    times = {"since": since, "until": until}
+    kept = {name: read(name) for name in FILTERS if name not in {"within", *times}}
+    kept |= {name: at.isoformat() for name, at in times.items() if at is not None}
+    return {name: text for name, text in kept.items() if text}
+
+
+def filters_of(visit: Visit, read: Callable[[str], str]) -> RunFilters:
+    """Read the filters from the page's address or a form, whose fields `read` returns; raises InvalidInputError."""
+    status = read("status")
     if status and status not in STATUSES:
         raise InvalidInputError("status", f"{status!r} is not a status; write one of {', '.join(STATUSES)}")
-    since, until = times_of(visit)
+    since, until = times_of(visit, read)
     statuses = {FAILED: tuple(sorted(FAILURES)), "": ()} | dict.fromkeys(_WAITS, ("pending",))
     return RunFilters(
         visit.namespace,
         statuses.get(status, (status,)),
-        visit.query("schedule") or None,
-        visit.query("workflow") or None,
+        read("schedule") or None,
+        read("workflow") or None,
         since,
         until,
-        key_of(visit.namespace, limit) if (limit := visit.query("limit")) else None,
+        key_of(visit.namespace, limit) if (limit := read("limit")) else None,
         _WAITS.get(status),
-        visit.query("q") or None,
+        read("q") or None,
     )
 
 
-def times_of(visit: Visit) -> tuple[datetime | None, datetime | None]:
+def times_of(visit: Visit, read: Callable[[str], str] | None = None) -> tuple[datetime | None, datetime | None]:
     """Return the start and end of the chosen time. None means no limit. Raises InvalidInputError."""
-    within = visit.query("within")
+    read = read or visit.query
+    within = read("within")
     if within and within not in WITHIN:
         raise InvalidInputError("within", f"{within!r} is not offered; choose one of {', '.join(WITHIN)}")
-    since, until = (visit.instant(name, text) if (text := visit.query(name)) else None for name in ("since", "until"))
+    since, until = (visit.instant(name, text) if (text := read(name)) else None for name in ("since", "until"))
     return since or (visit.now - WITHIN[within] if within else None), until

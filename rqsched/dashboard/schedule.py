@@ -56,7 +56,7 @@ _UPCOMING = 5
 _SEARCHED = 2_000
 _REASONS = 6
 _BACKFILLS = 3
-_MOST_COUNTED = 20_000
+MOST_COUNTED = 20_000
 _ENOUGH = 10
 """How many runs must have ended before a rate is computed."""
 _RUN_EVENTS = 100
@@ -189,6 +189,18 @@ class BackfillRuns(NamedTuple):
         """Whether the backfill still fires occurrences, or was not stopped and has runs that have not ended."""
         return self.row.status == "running" or (self.row.status == "done" and bool(self.running + self.waiting))
 
+    @property
+    def stop(self) -> str:
+        """What a stop does now, as the text of its button; empty if all runs have ended."""
+        stops = self.row.status == "running"
+        if self.ended + self.running + self.waiting >= MOST_COUNTED:
+            return "Stop and cancel what waits" if stops else "Cancel what waits"
+        if self.waiting:
+            waiting = "1 run that waits" if self.waiting == 1 else f"{self.waiting} runs that wait"
+            return f"Stop and cancel {waiting}" if stops else f"Cancel {waiting}"
+        running = "1 run that executes" if self.running == 1 else f"{self.running} runs that execute"
+        return "Stop" if stops else f"Cancel {running}" if self.running else ""
+
 
 def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: Mapping[str, int]) -> BackfillRuns:
     now = visit.now
@@ -201,7 +213,7 @@ def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: 
     axis = charts.Axis(backfill.start_at, max(backfill.end_at, backfill.start_at + timedelta(seconds=1)))
     step = ceil(axis.span.total_seconds() / _BACKFILL_COLUMNS)
     columns = Columns(int(axis.start.timestamp()), step, _BACKFILL_COLUMNS)
-    lots = run_hours.of_backfill(connection, backfill.uid, columns, now, _MOST_COUNTED) if counts else []
+    lots = run_hours.of_backfill(connection, backfill.uid, columns, now, MOST_COUNTED) if counts else []
     stacks = charts.Grid(axis, columns.start, step, visit.zone).stacks(lots, 1)
     return BackfillRuns(backfill, ended, failed, running, waiting, left, stacks, charts.in_words(lots))
 
@@ -234,7 +246,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     of, statuses = ("runs", uid), (status,) if status else ()
     cursor = unbind_cursor(visit.query("cursor") or None, *of)
     newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
-    counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], _MOST_COUNTED)
+    counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], MOST_COUNTED)
     backfill = text if is_uid(text := visit.query("backfill")) else None
     skips = event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS)
     gaps = [gap for event in skips if (gap := gap_of(event)) is not None]

@@ -21,6 +21,7 @@ CLIENTS = {
 }
 OUTSIDE = {
     "bulk": "One route has four operations, and a client sends a request for each chunk.",
+    "bulk_runs": "As `bulk`.",
     "create_schedule": "Its body has the options of schedules, and its answer is kept for the key of the request.",
     "delete_namespace": "Each request makes a part of the deletion only, and repeats the name of the namespace.",
     "delete_schedule": "With `purge` it finds deleted schedules too, and the client's handle becomes a deleted one.",

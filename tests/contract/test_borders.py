@@ -10,7 +10,9 @@ from tests.contract.sources import Import
 from tests.contract.test_layers import own_imports
 
 OF_OTHERS = {
+    ("backfill", "bulk"): "the stop of a backfill cancels its runs, as many as there are",
     ("backfill", "retry_on_request"): "a backfill that is asked to retries the failed runs it finds",
+    ("bulk", "retry_on_request"): "a retry of many runs retries each of them on request",
     ("declarations", "after"): "a sync orders what it creates: an upstream comes first",
     ("declarations", "quotas"): "a sync that creates and removes is checked as a whole",
     ("external", "limits"): "a worker that fetches a run asks for the place of its group",

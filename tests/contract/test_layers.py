@@ -34,7 +34,7 @@ KINDS = {
         *("chain", "upstreams", "dispatch", "execution", "run_end", "jobs"),
         *("sender", "outbox", "timed_http", "watching"),
     ),
-    "api": ("api", "declarations", "sources", "recurrence_rule"),
+    "api": ("api", "declarations", "runs", "sources", "recurrence_rule"),
     "surface": ("http", "cli", "load_cli", "upcoming_cli", "page", "text", "export", "schedule_file"),
 }
 """The files of features, of the simulation and of the machines, by the layer that they belong to."""

@@ -97,6 +97,7 @@ TYPES = {
     "Run",
     "RunDescription",
     "RunKind",
+    "RunListFilters",
     "RunStatus",
     "Runs",
     "Schedule",
@@ -365,4 +366,4 @@ def test_a_client_takes_the_parameters_of_the_scheduler_as_it_does(near: type, f
     assert {said for said in both if here[said].default != there[said].default} - OTHER_DEFAULTS == set()
     assert {said for said in both if here[said].kind != there[said].kind} == set()
     filters = {(here[said].annotation, there[said].annotation) for said in both if said.endswith("(filters)")}
-    assert filters <= {("Unpack[ListFilters]", "Unpack[ListFilters]")}
+    assert filters <= {(f"Unpack[{name}]", f"Unpack[{name}]") for name in ("ListFilters", "RunListFilters")}

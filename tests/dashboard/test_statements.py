@@ -181,18 +181,18 @@ def test_backfill_is_over_when_its_runs_are_and_what_waits_can_be_cancelled(page
     shown = pages.get("/schedules/daily")
     assert '<span class="pill info">running</span>' in shown
     assert "4 waiting" in shown
-    assert "Cancel what waits" in shown
+    assert "Cancel 4 runs that wait" in shown
     uid = re.findall(r"/backfills/(\w+)/cancel", shown)[0]
     env.claim(all_runs(handle)[0])
-    shown = pages.do(f"/backfills/{uid}/cancel", waiting="yes", reason="wrong range")
-    assert "3 runs are cancelled." in shown
+    shown = pages.do(f"/backfills/{uid}/cancel", reason="wrong range")
+    assert "3 runs cancelled." in shown
     assert "1 running, 0 waiting" in shown
     assert '<span class="pill info">running</span>' in shown
-    assert "Cancel what waits" not in shown
+    assert "Cancel 1 run that executes" in shown
     all_runs(handle)[0].terminate()
     shown = pages.get("/schedules/daily")
     assert '<span class="pill ok">done</span>' in shown
-    assert "Cancel what waits" not in shown
+    assert f"/backfills/{uid}/cancel" not in shown
     assert "0 would start, 4 had run before" in count(pages, "daily", end - 4 * DAY, end)
 
 

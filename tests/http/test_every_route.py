@@ -39,12 +39,13 @@ READ = {
     f"GET {DURABLE}", f"GET {DURABLE}/{{schedule_id}}", f"GET {DURABLE}/{{schedule_id}}/history",
     "GET /api/cluster/info", "GET /api/health",
 }  # fmt: skip
+BULK = {"POST /api/v1/bulk/{operation}/", "POST /api/v1/bulk/runs/{operation}/"}
 OPERATE = {
     *(f"POST {ONE}{name}/" for name in ("pause", "skip-next", "resume", "restart", "trigger", "backfill")),
     *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
     "POST /api/v1/runs/retry/",
     "PUT /api/v1/limits/",
-    "POST /api/v1/bulk/{operation}/",
+    *BULK,
     *(f"POST {JOBS}{name}" for name in ("fetch", "ack", "nack", "heartbeat")),
     f"PATCH {CRON}/{{name}}",
     "DELETE /ojs/v1/jobs/{job_id}",
@@ -62,7 +63,7 @@ ADMIN = {
     "DELETE /ojs/v1/dead-letter/{dead_letter_id}",
     f"POST {DURABLE}", f"PUT {DURABLE}/{{schedule_id}}", f"DELETE {DURABLE}/{{schedule_id}}",
 }  # fmt: skip
-NAMELESS = {f"PUT {ONE}", "PUT /api/v1/calendars/{name}/", "POST /api/v1/bulk/{operation}/"}
+NAMELESS = {f"PUT {ONE}", "PUT /api/v1/calendars/{name}/", *BULK}
 """Routes that look up nothing by the name in the path: they create the object, or act on all matches."""
 NEEDED = {
     label: role

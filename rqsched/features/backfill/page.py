@@ -1,60 +1,84 @@
-"""The form that stops a backfill, on the page of its schedule."""
+"""The question and the form that stop a backfill, from the page of its schedule."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from rqsched.api.run_handle import RunHandle
-from rqsched.dashboard.frame import form
-from rqsched.dashboard.schedule import WAITING
+from rqsched.dashboard.frame import form, page
+from rqsched.dashboard.schedule import MOST_COUNTED, WAITING
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError
 from rqsched.features.backfill import chain
 from rqsched.features.backfill.store import Backfill
-from rqsched.kernel.decide.model import Run, RunStatus
-from rqsched.kernel.decide.results import Page
+from rqsched.features.bulk.page import runs_in_words, runs_so_far, show_chunk_of_runs
+from rqsched.features.bulk.runs import BulkRuns, count_matching, do_chunk
+from rqsched.http.auth import Role
+from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.queries import runs as run_queries
+from rqsched.kernel.queries.run_pages import RunFilters
 from rqsched.kernel.store import changes
-from rqsched.kernel.store.database import Connection
 
-_MOST_CANCELLED, _CANCEL_SECONDS = 500, 3.0
-"""The maximum number of runs of a backfill that are read at once. After the given seconds, a request cancels no further
-run."""
+_RUNNING = "running"
 
 
-def cancel_backfill(visit: Visit) -> Response:
-    """Stop a backfill, or cancel its waiting runs, as the form says. Runs that have started continue."""
+def confirm_stop(visit: Visit) -> Response:
+    """Ask whether to stop a backfill. Say how many of its runs wait and execute now."""
+    found, schedule = _find(visit)
+    counts = _counts(visit, found)
+    return visit.page(
+        "backfill/stop.html", backfill=found, schedule_id=schedule.schedule_id, creates=not found.is_done,
+        waiting=sum(counts.get(status, 0) for status in WAITING), running=counts.get(_RUNNING, 0),
+        is_cut=sum(counts.values()) >= MOST_COUNTED,
+    )  # fmt: skip
+
+
+def stop(visit: Visit) -> Response:
+    """Stop a backfill, then cancel its runs in chunks: the waiting ones, and as the form says, the running ones.
+
+    The set of runs is fixed when the backfill has stopped, so that it contains all runs that the backfill has created.
+    """
+    found, schedule = _find(visit)
+    runtime, path = visit.scheduler.runtime, f"/schedules/{schedule.schedule_id}"
+    running = [_RUNNING] if "running" in visit.form else []
+    filters = RunFilters(visit.namespace, (*WAITING, *running), backfill_uid=found.uid)
+    asked = BulkRuns.among("cancel", filters, reason=visit.context.reason, context=visit.context)
+    before, cursor, stopped = runs_so_far(visit), visit.form.get("cursor"), ""
+    if cursor is None:
+        stopped = "" if found.is_done else "The backfill is stopped. "
+        chain.cancel(runtime, found.uid, reason=visit.context.reason, context=visit.context)
+        cursor = count_matching(runtime, asked, bound=found.bound).next_cursor
+        if cursor is None:
+            return visit.done(f"{stopped}No run was left to cancel.", path)
+    progress = do_chunk(runtime, asked, cursor)
+    cancelled = sum(row.outcome == "cancelled" for row in progress.items)
+    if cancelled == progress.matched:
+        return visit.done(f"{stopped}{runs_in_words(cancelled)} cancelled.", path)
+    return show_chunk_of_runs(
+        visit, progress, before, "cancel", about=f"of a backfill of {schedule.schedule_id}",
+        fields={"running": "yes"} if running else {}, path=f"/backfills/{found.uid}/cancel", part="Schedules",
+        back=visit.url(path), leads_to=schedule.schedule_id,
+    )  # fmt: skip
+
+
+def _find(visit: Visit) -> tuple[Backfill, Schedule]:
+    """Find the backfill in the path, with its schedule; raises BackfillNotFoundError."""
     uid = str(visit.request.path_params["uid"]).upper()
     found = chain.get_backfill(visit.scheduler.runtime, uid)
     schedule = visit.read(lambda connection: changes.find(connection, found.schedule_uid))
     if schedule is None or schedule.namespace != visit.namespace:
         raise BackfillNotFoundError(uid)
-    path = f"/schedules/{schedule.schedule_id}"
-    if "waiting" in visit.form:
-        return visit.done(_cancel_waiting(visit, found), path)
-    ended = chain.cancel(visit.scheduler.runtime, uid, reason=visit.context.reason, context=visit.context)
-    return visit.done(f"The backfill is {ended.status}; what it has started continues.", path)
+    return found, schedule
 
 
-def _cancel_waiting(visit: Visit, found: Backfill) -> str:
-    """Cancel waiting runs of a backfill for a few seconds. Begin with the newest, because the oldest may start soon."""
-
-    def read(connection: Connection) -> Page[Run]:
-        schedule, uid = found.schedule_uid, found.uid
-        return run_queries.list_runs(connection, schedule, limit=_MOST_CANCELLED, statuses=WAITING, backfill_uid=uid)
-
-    waiting = visit.read(read)
-    cancelled, until = 0, time.monotonic() + _CANCEL_SECONDS
-    for run in waiting.items:
-        if time.monotonic() > until:
-            break
-        ended = RunHandle(visit.scheduler.runtime, run).cancel(visit.context.reason, context=visit.context)
-        cancelled += ended.status == RunStatus.CANCELLED
-    is_all = cancelled == len(waiting.items) and waiting.next_cursor is None
-    return f"{cancelled} runs are cancelled." + ("" if is_all else " More wait: repeat it for the next ones.")
+def _counts(visit: Visit, found: Backfill) -> Mapping[str, int]:
+    counted = visit.read(lambda connection: run_queries.count_backfilled(connection, [found.uid], MOST_COUNTED))
+    return counted.get(found.uid, {})
 
 
-ROUTES = (form("/backfills/{uid}/cancel", cancel_backfill),)
-"""The addresses of these forms in the dashboard."""
+ROUTES = (
+    page("/backfills/{uid}/cancel", confirm_stop, Role.OPERATE),
+    form("/backfills/{uid}/cancel", stop),
+)
+"""The addresses of these pages in the dashboard."""

@@ -1,5 +1,7 @@
 """Apply one operation to all schedules that match a filter, in chunks, each schedule in a separate transaction.
 
+`runs` does the same to runs.
+
 The schedules are counted first. Each chunk then changes the next schedules, in the order of their creation, and returns
 a cursor. The caller starts the next chunk with this cursor, so nothing is stored between chunks. A cursor is accepted
 only with the operation, filters and parameters of the count.
@@ -14,7 +16,7 @@ start a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
 from rqsched.api.groups import Group
-from rqsched.api.list_filters import ListFilters, to_filters
+from rqsched.api.list_filters import ListFilters, RunListFilters, to_filters
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.errors import (
     ConflictError,
@@ -32,6 +34,9 @@ from rqsched.errors import (
     NotFoundError,
     QuotaExceededError,
 )
+from rqsched.features.bulk.runs import BulkRuns
+from rqsched.features.bulk.runs import count_matching as count_matching_runs
+from rqsched.features.bulk.runs import do_chunk as do_chunk_of_runs
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import is_uid, iso_utc, new_uid
@@ -264,7 +269,7 @@ def do_chunk(
 
 
 class BulkOperations(Group):
-    """Operations on all schedules that `scheduler.list` returns for the same filters, in chunks.
+    """Operations on all schedules that `scheduler.list` returns for the same filters, or on all runs, in chunks.
 
     >>> for progress in scheduler.bulk.pause(labels={"team": "billing"}, reason="the bank is away"):
     ...     print(f"{progress.done} of {progress.matched}")
@@ -280,6 +285,10 @@ class BulkOperations(Group):
     same cursor may be passed again: triggers find the runs that they started. But a schedule that somebody resumed
     meanwhile is paused again, `skip_next` skips one more for each skipped occurrence that has passed, and a trigger
     that the overlap policy skipped may start a run now.
+
+    `cancel_runs` and `retry_runs` work in the same way on runs. Their count fixes the set of runs: a run that is
+    created, ends or is retried later is left out. A run that no longer matches when its turn comes is left as it is.
+    So fewer runs than `matched` may be done, and a chunk may be empty.
     """
 
     def pause(
@@ -355,6 +364,49 @@ class BulkOperations(Group):
         asked = Bulk.of("skip_next", count=count, reason=reason, context=context)
         return begin(self.runtime, asked, namespace, filters, dry_run=dry_run, bound=bound, cursor=cursor)
 
+    def cancel_runs(
+        self,
+        *,
+        reason: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        bound: int = DEFAULT_BOUND,
+        cursor: str | None = None,
+        context: CommandContext | None = None,
+        **filters: Unpack[RunListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Cancel every run that matches, the newest first; without `status`, every run that has not ended.
+
+        See `RunHandle.cancel`. A run that has ended meanwhile is left as it is, so a chunk may be sent again.
+
+        >>> for progress in scheduler.bulk.cancel_runs(workflow="invoice-sync", reason="the bank is away"):
+        ...     print(f"{progress.done} of {progress.matched}")
+        0 of 0
+        """
+        where = self._namespace(namespace)
+        asked = BulkRuns.of("cancel", where, filters, reason=reason, context=context, dry_run=dry_run)
+        return begin_runs(self.runtime, asked, bound=bound, cursor=cursor)
+
+    def retry_runs(
+        self,
+        *,
+        reason: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        bound: int = DEFAULT_BOUND,
+        cursor: str | None = None,
+        context: CommandContext | None = None,
+        **filters: Unpack[RunListFilters],
+    ) -> Iterator[BulkProgress]:
+        """Give every run that matches one more attempt, the oldest first; without `status`, failed and lost runs.
+
+        See `RunHandle.retry`. A run that fails again is not retried a second time, even if a chunk is sent again.
+        Raises FrozenError while everything or the namespace is frozen; the same cursor continues after the thaw.
+        """
+        where = self._namespace(namespace)
+        asked = BulkRuns.of("retry", where, filters, reason=reason, context=context, dry_run=dry_run)
+        return begin_runs(self.runtime, asked, bound=bound, cursor=cursor)
+
 
 def begin(
     runtime: Runtime,
@@ -368,13 +420,12 @@ def begin(
 ) -> Iterator[BulkProgress]:
     """Begin a bulk operation, or continue one at its cursor; see `BulkOperations`. The filters are ListFilters."""
     bulk.require(runtime.now())
-    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
-        raise InvalidLimitError("bound", "must be a whole number from 1 on")
+    _require_bound(bound)
     if not filters.get("status"):
         filters = {**filters, "status": OPERATIONS[bulk.operation]}
     meant = to_filters(namespace or runtime.settings.namespace, **filters)
     of = identity_of(bulk, meant, dry_run=dry_run)
-    go_on = partial(_go_on, runtime, bulk, meant, of, dry_run=dry_run)
+    go_on = partial(_go_on, partial(do_chunk, runtime, bulk, meant, of=of, dry_run=dry_run))
     if cursor is not None:
         return go_on(cursor)
     counted = count_matching(runtime, meant, of)
@@ -384,10 +435,25 @@ def begin(
     return chain([counted], go_on(counted.next_cursor))
 
 
-def _go_on(
-    runtime: Runtime, bulk: Bulk, filters: Filters, of: str, cursor: str | None, *, dry_run: bool
-) -> Iterator[BulkProgress]:
+def _go_on(do: Callable[[str], BulkProgress], cursor: str | None) -> Iterator[BulkProgress]:
     while cursor is not None:
-        progress = do_chunk(runtime, bulk, filters, cursor, of=of, dry_run=dry_run)
+        progress = do(cursor)
         yield progress
         cursor = progress.next_cursor
+
+
+def begin_runs(
+    runtime: Runtime, asked: BulkRuns, *, bound: int = DEFAULT_BOUND, cursor: str | None = None
+) -> Iterator[BulkProgress]:
+    """Begin an operation on runs, or continue one at its cursor; see `BulkOperations`."""
+    _require_bound(bound)
+    go_on = partial(_go_on, partial(do_chunk_of_runs, runtime, asked))
+    if cursor is not None:
+        return go_on(cursor)
+    counted = count_matching_runs(runtime, asked, bound=bound)
+    return chain([counted], go_on(counted.next_cursor))
+
+
+def _require_bound(bound: int) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+        raise InvalidLimitError("bound", "must be a whole number from 1 on")

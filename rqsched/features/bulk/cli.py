@@ -1,4 +1,4 @@
-"""The commands `bulk ...`: apply one operation to every schedule that matches, and show the outcome of each."""
+"""The commands `bulk ...`: apply one operation to every schedule or run that matches, and show the outcome of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -23,12 +24,13 @@ from rqsched.kernel.decide.results import BulkProgress, BulkRow
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Pause, resume, trigger or skip every schedule that matches.",
-    epilog="It does a hundred schedules at a time. Ctrl-C stops it in between (exit code 130), and it says how to go "
+    help="Change every schedule that matches, or cancel or retry every run.",
+    epilog="It does a hundred at a time. Ctrl-C stops it in between (exit code 130), and it says how to go "
     "on. Exit code 4 when one was skipped.",
 )
 
 _SCHEDULES = {"Schedule": "schedule_id", "Outcome": "outcome", "Reason": "reason"}
+_RUNS = {"Schedule": "schedule_id", "Run": "run_uid", "Outcome": "outcome", "Reason": "reason"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,45 @@ class Chosen(Matching):
     ] = None
     dry_run: DryRun = False
     """Whether the schedules are only counted."""
+
+
+@dataclass(frozen=True)
+class ChosenRuns:
+    """The options that choose the runs, and bound the work."""
+
+    status: Annotated[
+        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs of this status; may be repeated.")
+    ] = None
+    schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="Only of this schedule.")] = None
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", metavar="NAME", help="Of this workflow.", autocompletion=workflow_names)
+    ] = None
+    limit: Annotated[str | None, typer.Option("--limit", metavar="NAME", help="Of this group of a limit.")] = None
+    backfill: Annotated[str | None, typer.Option("--backfill", metavar="UID", help="Of this backfill.")] = None
+    since: Annotated[
+        str | None, typer.Option("--since", help="Created since then, or so long ago (1h); failed ones: ended.")
+    ] = None
+    until: Annotated[str | None, typer.Option("--until", help="Created, or ended, before this instant.")] = None
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="Whose error contains this.")] = None
+    bound: Annotated[int, typer.Option("--bound", min=1, metavar="N", help="Refuse more runs.")] = DEFAULT_BOUND
+    page_token: Annotated[
+        str | None, typer.Option("--page-token", metavar="TOKEN", help="Go on where a stop said.")
+    ] = None
+    dry_run: DryRun = False
+    """Whether the runs are only named."""
+
+    def filters(self, now: datetime) -> dict[str, Any]:
+        """Return the filters of the scheduler; raises InvalidInputError."""
+        return {
+            "status": self.status,
+            "schedule_id": arguments.given_text("--schedule", self.schedule),
+            "workflow": arguments.given_text("--workflow", self.workflow),
+            "limit": arguments.given_text("--limit", self.limit),
+            "backfill_uid": arguments.given_text("--backfill", self.backfill),
+            "since": None if self.since is None else arguments.instant_or_age("--since", self.since, now),
+            "until": None if self.until is None else arguments.instant("--until", self.until),
+            "error": arguments.given_text("--error", self.error),
+        }
 
 
 @command(app)
@@ -88,14 +129,33 @@ def skip(
     _do(session, session.scheduler.bulk.skip_next, chosen, count=count, reason=session.reason)
 
 
+@command(app)
+def cancel(session: Session, chosen: ChosenRuns) -> None:
+    """Cancel every run that matches; without --status, every run that has not ended."""
+    _do(session, session.scheduler.bulk.cancel_runs, chosen, reason=session.reason)
+
+
+@command(app)
+def retry(session: Session, chosen: ChosenRuns) -> None:
+    """Retry every run that matches; without --status, the failed and lost ones."""
+    _do(session, session.scheduler.bulk.retry_runs, chosen, reason=session.reason)
+
+
 def _do(
-    session: Session, operation: Callable[..., Iterator[BulkProgress]], chosen: Chosen, **arguments_of_it: Any
+    session: Session,
+    operation: Callable[..., Iterator[BulkProgress]],
+    chosen: Chosen | ChosenRuns,
+    **arguments_of_it: Any,
 ) -> None:
     """Do the operation chunk by chunk, and show the outcomes.
 
-    The exit code is 4 if a schedule was skipped, and 130 after Ctrl-C.
+    The exit code is 4 if a schedule or run was skipped, and 130 after Ctrl-C.
     """
     page_token, dry_run = arguments.given_text("--page-token", chosen.page_token), chosen.dry_run
+    if isinstance(chosen, Chosen):
+        noun, columns, filters = "schedules", _SCHEDULES, chosen.filters(chosen.status, chosen.workflow)
+    else:
+        noun, columns, filters = "runs", _RUNS, chosen.filters(session.scheduler.runtime.now())
     chunks = operation(
         dry_run=dry_run,
         bound=chosen.bound,
@@ -103,13 +163,11 @@ def _do(
         context=session.context,
         namespace=session.namespace,
         **arguments_of_it,
-        **chosen.filters(chosen.status, chosen.workflow),
+        **filters,
     )
-    rows, following, error = _drive(chunks, page_token, dry_run=dry_run)
+    rows, following, error = _drive(chunks, page_token, noun, dry_run=dry_run)
     done = "Done" if following is None else "Stopped" if error is None else "Interrupted"
-    counts = show_outcomes(
-        session.writer, done, rows, _SCHEDULES, noun="schedules", dry_run=dry_run, following=following
-    )
+    counts = show_outcomes(session.writer, done, rows, columns, noun=noun, dry_run=dry_run, following=following)
     if error is not None:
         raise error
     if following is not None:
@@ -119,7 +177,7 @@ def _do(
 
 
 def _drive(
-    chunks: Iterator[BulkProgress], cursor: str | None, *, dry_run: bool
+    chunks: Iterator[BulkProgress], cursor: str | None, noun: str, *, dry_run: bool
 ) -> tuple[list[BulkRow], str | None, BaseException | None]:
     """Do the chunks until the last one, Ctrl-C or an error; returns the rows, the cursor of the next chunk, the error.
 
@@ -140,7 +198,7 @@ def _drive(
         with ExitStack() as stack:
             advance, shown = None, 0
             for progress in chunks:
-                advance = advance or stack.enter_context(progress_bar("Changing schedules", progress.matched))
+                advance = advance or stack.enter_context(progress_bar(f"Changing {noun}", progress.matched))
                 advance(progress.done - shown)
                 shown = progress.done
                 rows += progress.items

@@ -1,4 +1,4 @@
-"""`/bulk/`: an operation on every schedule that matches, one chunk for each request."""
+"""`/bulk/`: an operation on every schedule or every run that matches, one chunk for each request."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from rqsched.api.list_filters import ListFilters
-from rqsched.errors import InvalidLimitError, InvalidPolicyError
-from rqsched.features.bulk.api import Bulk, begin
+from rqsched.errors import FrozenError, InvalidLimitError, InvalidPolicyError
+from rqsched.features.bulk.api import Bulk, begin, begin_runs
+from rqsched.features.bulk.runs import BulkRuns
 from rqsched.http.dependencies import OperateOrCount
 from rqsched.http.errors import TooManyHeavyReadsError
-from rqsched.http.native.requests import BulkRequest
+from rqsched.http.native.requests import BulkRequest, BulkRunsRequest
 from rqsched.http.native.responses import BulkResponse, bulk_response
 from rqsched.http.openapi import PROBLEM, Json
 from rqsched.http.request_bodies import StrictRoute
@@ -73,3 +74,38 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
         cursor=body.cursor,
     )
     return Json(bulk_response(next(chunks)))
+
+
+@router.post(
+    "/bulk/runs/{operation}/",
+    response_model=BulkResponse,
+    responses=PROBLEM.of(FrozenError, InvalidLimitError, TooManyHeavyReadsError),
+)
+def bulk_runs(
+    call: OperateOrCount,
+    operation: Annotated[Literal["cancel", "retry"], Path(description="What is done to each.")],
+    body: BulkRunsRequest,
+) -> Response:
+    """Cancel or retry every run that matches, one chunk for each request.
+
+    The first request, without `cursor`, only counts the runs, which fixes the set. If more than `bound` match, the
+    response is 422. Then send the same body with the `next_cursor` of each response as `cursor`, until it is null.
+    Runs that are created, end or are retried after the count are left out. Runs that no longer match when their turn
+    comes are left as they are, so `done` may remain below `matched`, and `items` may be empty. If a response is lost,
+    send the request again: no run is retried twice.
+    """
+    filters = {
+        "status": body.status,
+        "schedule_id": body.schedule_id,
+        "workflow": body.workflow,
+        "limit": body.limit,
+        "in_line": body.in_line,
+        "since": body.since,
+        "until": body.until,
+        "error": body.error,
+        "backfill_uid": body.backfill_uid,
+    }
+    asked = BulkRuns.of(
+        operation, call.namespace, filters, reason=body.reason, context=call.context, dry_run=body.dry_run
+    )
+    return Json(bulk_response(next(begin_runs(call.scheduler.runtime, asked, bound=body.bound, cursor=body.cursor))))

@@ -1,6 +1,6 @@
-"""Actions on several schedules: on schedules that the viewer chose, or on all that match the list's filters.
+"""Actions on several schedules or runs: on schedules that the viewer chose, or on all that match the list's filters.
 
-An action on all matching schedules runs in chunks. Its page shows the progress, and the form on the page starts the
+An action on all that match runs in chunks. Its page shows the progress, and the form on the page starts the
 next chunk. The form holds the cursor and the outcomes so far; the server stores nothing.
 """
 
@@ -10,20 +10,25 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from starlette.responses import Response
 
 from rqsched.dashboard import actions
+from rqsched.dashboard import runs as run_list
 from rqsched.dashboard.actions import Action, offered_for_several
 from rqsched.dashboard.frame import form
 from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.errors import InvalidInputError, InvalidLimitError, RqschedError
 from rqsched.features.bulk.api import OPERATIONS, Bulk, count_matching, do_chunk
+from rqsched.features.bulk.runs import BulkRuns
+from rqsched.features.bulk.runs import count_matching as count_matching_runs
+from rqsched.features.bulk.runs import do_chunk as do_chunk_of_runs
 from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
-from rqsched.kernel.decide.results import BulkRow
+from rqsched.kernel.decide.results import BulkProgress, BulkRow
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500
@@ -32,6 +37,20 @@ _NAMED = 10
 """The maximum number of schedules that the question before the action names."""
 _SKIPPED = 50
 """The maximum number of skipped schedules that are named with their reason. The others are only counted."""
+MOST_RUNS = 100_000
+"""The maximum number of runs of one action."""
+_NAMED_RUNS = 5
+"""The maximum number of skipped runs that are named for each reason. The others are only counted."""
+_MOST_REASONS = 20
+"""The maximum number of reasons. Runs that were skipped for a further reason are one group."""
+_OTHERS = "for other reasons"
+_RUN_EFFECTS = {
+    "cancel": "Runs that wait never start. Runs that execute stop at their next checkpoint. Each of them ends as "
+    "cancelled.",
+    "retry": "Each run gets one more attempt, when the overlap policy and the limit of its schedule allow it. This "
+    "also applies to schedules that allow no retries, whose runs may have done a part of their work.",
+}
+"""The actions on runs, each with its effect."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields with the viewer's choices, which each chunk needs again."""
 
@@ -120,9 +139,10 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     so_far = json.dumps([counts, skipped[:_SKIPPED]])
     following = {**kept, **choices, "all": "yes", "cursor": progress.next_cursor or "", "so_far": so_far}
     return visit.page(
-        "bulk/bulk.html", progress=progress, action=action, question=f"{action.label}: {_schedules(progress.matched)}",
+        "bulk/bulk.html", progress=progress, question=f"{action.label}: {_schedules(progress.matched)}",
         about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
-        following=following, back=visit.url("/schedules", **kept),
+        following=following | {"action": action.name}, path="/bulk", part="Schedules",
+        back=visit.url("/schedules", **kept), groups=None, leads_to="",
     )  # fmt: skip
 
 
@@ -168,5 +188,109 @@ def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
     return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])
 
 
-ROUTES = (form("/bulk", ask),)
+def ask_about_runs(visit: Visit) -> Response:
+    """Ask the viewer to confirm an action on all runs that match. Then do it, chunk by chunk."""
+    name, read = visit.form.get("action", ""), visit.form.get
+    if name not in _RUN_EFFECTS:
+        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(_RUN_EFFECTS)}")
+    kept = run_list.kept_of(visit, lambda field: (read(field) or "").strip())
+    filters = run_list.filters_of(visit, lambda field: kept.get(field, ""))
+    asked = BulkRuns.among(name, filters, reason=visit.context.reason, context=visit.context)
+    label, back = f"{name.capitalize()} all that match", visit.url("/runs", **kept)
+    about = _runs_in_words(visit, asked, kept)
+    if "cursor" in visit.form:
+        before = runs_so_far(visit)
+        progress = do_chunk_of_runs(visit.scheduler.runtime, asked, visit.form["cursor"])
+        return show_chunk_of_runs(
+            visit, progress, before, name, about=about, fields={**kept, "action": name}, path="/bulk/runs",
+            part="Runs", back=back,
+        )  # fmt: skip
+    if name == "retry" and not visit.may_start:
+        return visit.done(f"Not done: {label} is refused while {visit.stop}.", "/runs", **kept)
+    try:
+        counted = count_matching_runs(visit.scheduler.runtime, asked, bound=MOST_RUNS)
+    except InvalidLimitError:
+        return visit.done(
+            f"Not done: more than {MOST_RUNS} runs match. Choose fewer with the filters.", "/runs", **kept
+        )
+    if counted.next_cursor is None:
+        return visit.done(f"{label}: no run matches for which that is possible.", "/runs", **kept)
+    return visit.page(
+        "bulk/runs.html", question=f"{name.capitalize()} {runs_in_words(counted.matched)}?",
+        button=f"{name.capitalize()} {runs_in_words(counted.matched)}", effect=_RUN_EFFECTS[name], about=about,
+        counted_at=visit.now, is_danger=name == "cancel", back=back,
+        kept={**kept, "action": name, "cursor": counted.next_cursor},
+    )  # fmt: skip
+
+
+class RunsSoFar(NamedTuple):
+    """The outcomes of the chunks that are done."""
+
+    counts: Counter[str]
+    """How many runs had each outcome."""
+    groups: dict[str, tuple[int, list[tuple[str, str]]]]
+    """For each reason, how many runs were skipped, and the schedule id and uid of the first few."""
+
+
+def show_chunk_of_runs(
+    visit: Visit,
+    progress: BulkProgress,
+    before: RunsSoFar,
+    name: str,
+    *,
+    about: str,
+    fields: Mapping[str, str],
+    path: str,
+    part: str,
+    back: str,
+    leads_to: str = "",
+) -> Response:
+    """Show how far an action on runs is. A form with the given fields does the next chunk at `path`."""
+    counts, groups = before
+    counts.update(row.outcome for row in progress.items)
+    for row in progress.items:
+        if row.outcome == "skipped":
+            why = row.reason or ""
+            why = why if why in groups or len(groups) < _MOST_REASONS else _OTHERS
+            number, named = groups.get(why, (0, []))
+            groups[why] = number + 1, [*named, (row.schedule_id, row.run_uid or "")][:_NAMED_RUNS]
+    choices = {"reason": text} if (text := visit.form.get("reason", "").strip()) else {}
+    following = {**fields, **choices, "cursor": progress.next_cursor or "", "so_far": json.dumps([counts, groups])}
+    return visit.page(
+        "bulk/bulk.html", progress=progress, question=f"{name.capitalize()} {runs_in_words(progress.matched)}",
+        about=about, counts=counts, skipped=[], groups=groups, choices=choices, following=following, path=path,
+        part=part, back=back, leads_to=leads_to,
+    )  # fmt: skip
+
+
+def runs_in_words(count: int) -> str:
+    """Return a number of runs in words."""
+    return f"{count} run{'s' * (count != 1)}"
+
+
+def runs_so_far(visit: Visit) -> RunsSoFar:
+    """Read the outcomes of the earlier chunks, which the form contains; raises InvalidInputError."""
+    try:
+        counts, groups = json.loads(visit.form.get("so_far") or "[{}, {}]")
+        found = {
+            str(why): (int(number), [(str(schedule_id), str(uid)) for schedule_id, uid in named])
+            for why, (number, named) in groups.items()
+        }
+        return RunsSoFar(Counter({name: int(times) for name, times in counts.items()}), found)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise InvalidInputError("so_far", "cannot be read; go back to the list of runs and begin again") from None
+
+
+def _runs_in_words(visit: Visit, asked: BulkRuns, kept: Mapping[str, str]) -> str:
+    """Return text on the filters that the runs of an action match."""
+    words = {"q": "error contains", "schedule": "schedule", "workflow": "workflow", "limit": "limit"}
+    told = [f"{word} {kept[name]}" for name, word in words.items() if name in kept]
+    times = {"since": asked.filters.since, "until": asked.filters.until}
+    told += [f"{name} {at.astimezone(visit.zone):%a %d %b %Y %H:%M %Z}" for name, at in times.items() if at]
+    status = kept.get("status", "")
+    statuses = run_list.IN_WORDS.get(status, status) or " or ".join(asked.filters.statuses)
+    return ", ".join([*told, f"status {statuses}"])
+
+
+ROUTES = (form("/bulk", ask), form("/bulk/runs", ask_about_runs))
 """The addresses of these pages in the dashboard."""

@@ -454,6 +454,32 @@ class BulkRequest(RequestBody, json_schema_extra=shown({"labels": {"team": "bill
     )
 
 
+class BulkRunsRequest(RequestBody, json_schema_extra=shown({"status": ["pending"], "workflow": "invoice-sync"})):
+    """The filter of runs, all of which must match, and the parameters of the operation."""
+
+    status: list[Name] | None = Field(
+        default=None, description="Default: every run that has not ended for cancel; failed and lost for retry."
+    )
+    schedule_id: Name | None = Field(default=None, description="Only of schedules that have, or had, this id.")
+    workflow: Name | None = Field(default=None, description="Only of this workflow.")
+    limit: Name | None = Field(default=None, description="Only of the group with this name.")
+    in_line: bool | None = Field(
+        default=None, description="Only pending runs that wait for a place of their group, or only those that do not."
+    )
+    since: Instant | None = Field(
+        default=None, description="Created then or later; ended then or later, if only failed and lost runs match."
+    )
+    until: Instant | None = Field(default=None, description="Created, or ended, before.")
+    error: Name | None = Field(default=None, description="A part of the text of their error, in any case.")
+    backfill_uid: Name | None = Field(default=None, description="Only of this backfill.")
+    reason: Note | None = Field(default=None, description="Why, for the audit event of each run.")
+    dry_run: bool = Field(default=False, description="Return what would be done; write nothing.")
+    bound: Count = Field(default=500, description="Refuse more runs than this when they are counted.")
+    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="The next_cursor of the previous response; without it the runs are only counted."
+    )
+
+
 class BatchDeleteRequest(RequestBody, json_schema_extra=shown({"schedule_ids": ["nightly", "weekly"]})):
     """The schedules to delete; ids that do not exist are ignored."""
 

@@ -163,16 +163,17 @@ BulkRowResponse: Any = schema_of("BulkRowResponse", BulkRow)
 
 
 class BulkResponse(Schema):
-    """The result of one request of a bulk operation: the count of schedules, or a chunk. Also the progress so far."""
+    """The result of one request of a bulk operation: the count of schedules or runs, or a chunk. Also the progress."""
 
     matched: int
-    """How many schedules matched when they were counted."""
+    """How many schedules or runs matched when they were counted."""
     done: int
-    """How many schedules are done, including this chunk. It can exceed `matched`, if more schedules match meanwhile."""
+    """How many are done, including this chunk. It can exceed `matched` if more schedules match meanwhile, and remain
+    below `matched` if some do not match any more."""
     counts: dict[str, int]
-    """For each outcome, how many schedules of this chunk had it."""
+    """For each outcome, how many schedules or runs of this chunk had it."""
     items: list[BulkRowResponse]
-    """The outcome of each schedule of this chunk, in the order in which they were created."""
+    """The outcome of each schedule or run of this chunk, in the order in which they were handled."""
     next_cursor: str | None
     """The `cursor` of the next chunk's request; null when the operation is done."""
 

@@ -96,14 +96,18 @@ class LimitDescription:
 
 @dataclass(frozen=True, slots=True)
 class BulkRow:
-    """The outcome of a bulk operation for one schedule."""
+    """The outcome of a bulk operation for one schedule or one run."""
 
     schedule_id: str
-    """The schedule."""
+    """The schedule, or the schedule of the run."""
     outcome: str
-    """`paused`, `resumed`, `triggered`, `buffered`, `skips_next`, `skipped`; `would_pause` and so on in a dry run."""
+    """`paused`, `resumed`, `triggered`, `buffered`, `skips_next`, `skipped`; `would_pause` and so on in a dry run.
+
+    Of runs: `cancelled`, `started`, `buffered` (it waits for the run ahead of it), `skipped`."""
     reason: str | None = None
     """Why it was skipped; None otherwise."""
+    run_uid: str | None = None
+    """The run; None for an operation on schedules."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON-native values."""
@@ -112,15 +116,16 @@ class BulkRow:
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """The result of one call of a bulk operation. A call either counts the schedules or handles one chunk of them."""
+    """The result of one call of a bulk operation. A call counts schedules or runs, or handles a chunk of them."""
 
     items: list[BulkRow]
-    """The outcome of each schedule of the chunk, the oldest schedule first; empty for the count."""
-    done: int
-    """How many schedules are done, including this chunk. It exceeds `matched` if schedules were added after the
+    """The outcome of each schedule or run of the chunk, in the order in which they were handled; empty for the
     count."""
+    done: int
+    """How many are done, including this chunk. It exceeds `matched` if more schedules match after the count. It remains
+    below `matched` if schedules or runs no longer match when their turn comes."""
     matched: int
-    """How many schedules matched when they were counted."""
+    """How many schedules or runs matched when they were counted."""
     next_cursor: str | None
     """Pass this opaque text to do the next chunk; None if the operation is done."""
 

@@ -17,8 +17,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from rqsched.errors import InvalidInputError, InvalidLimitError
-from rqsched.kernel.decide.audit import COMPLETED, DELETED, DIED, MISSED, PAUSED, SKIPPED, AuditRecord
+from rqsched.kernel.decide.audit import (
+    COMPLETED,
+    DELETED,
+    DIED,
+    MISSED,
+    PAUSED,
+    RUN_RETRY_REQUESTED,
+    SKIPPED,
+    AuditRecord,
+)
 from rqsched.kernel.decide.ids import is_uid
+from rqsched.kernel.decide.model import Run
 from rqsched.kernel.decide.results import Page
 from rqsched.kernel.queries.pages import PAGE_CHARACTERS, bound_to, cut_to_size, page_of
 from rqsched.kernel.store.dialect import Dialect, dialect_of
@@ -108,6 +118,18 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
         .limit(limit)
     )
     return [to_record(row) for row in connection.execute(statement)]
+
+
+def retried_since(connection: Connection, found: Sequence[Run], start: datetime) -> set[str]:
+    """Return the uids of those runs for which somebody requested a retry at `start` or later."""
+    columns = audit_events.c
+    statement = sa.select(columns.workflow_run_id).where(
+        columns.schedule_uid.in_({run.schedule_uid for run in found}),
+        columns.workflow_run_id.in_([run.uid for run in found]),
+        columns.event_type == RUN_RETRY_REQUESTED,
+        columns.recorded_at >= start,
+    )
+    return {*connection.execute(statement).scalars()} if found else set()
 
 
 def sequence_at(connection: Connection, schedule_uid: str, instant: datetime, *, newest: int) -> int:

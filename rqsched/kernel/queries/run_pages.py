@@ -26,6 +26,7 @@ from rqsched.kernel.queries.pages import (
     cut_to_size,
     malformed_cursor,
     read_cursor,
+    read_number,
     unbind_cursor,
     write_cursor,
 )
@@ -48,14 +49,17 @@ from rqsched.kernel.store.tables import (
 
 SORTS = ("created", "-created", "-ended")
 """The orders of a list: by creation or by end. A list by end has only failed and lost runs."""
+OLDEST_END = "ended"
+"""The reverse of `-ended`, in which bulk operations handle failed and lost runs."""
 MOST_LOOKED_AT = 5_000
 """How many runs one page searches at most."""
 _MOST_AT_ONCE = 20_000
-"""How many runs one transaction searches at most, if a page takes several transactions."""
+"""How many runs one transaction searches at most, if a page or a count takes several transactions."""
 _INCARNATIONS = 20
 """How many incarnations of an id one page searches at most."""
 _BEYOND = 2**59
 """A number that no run has."""
+_BY_END = ("-ended", OLDEST_END)
 
 
 class RunFilters(NamedTuple):
@@ -81,6 +85,13 @@ class RunFilters(NamedTuple):
     error: str | None = None
     """A part of the text of their error, in upper or lower case; None for any run. Only failed and lost runs have an
     error."""
+    backfill_uid: str | None = None
+    """The uid of the backfill that created them; None for any run."""
+    as_of: datetime | None = None
+    """Created before this instant, and if they have ended, ended before it. If only running runs are selected, they
+    also started before it. None for any run."""
+    uids: tuple[str, str] | None = None
+    """The lowest and the highest uid that they may have; None for any run."""
 
 
 class FoundRuns(NamedTuple):
@@ -92,6 +103,53 @@ class FoundRuns(NamedTuple):
     """The cursor of the next page; None after the last page."""
     is_cut: bool
     """Whether the page ended because it has searched as many runs as it may. Such a page may be short or empty."""
+
+
+class CountedRuns(NamedTuple):
+    """The number of runs that match, and the first and last of their uids."""
+
+    number: int
+    """How many runs match."""
+    uids: tuple[str, str] | None
+    """The lowest and the highest uid; None if no run matches."""
+
+
+def count_runs(database: Database, filters: RunFilters, *, sort: str, most: int) -> CountedRuns:
+    """Count the runs that match, in as many bounded transactions as necessary. Stop after more than `most` runs."""
+    number, uids, cursor = 0, list[str](), None
+    while True:
+        counts, cursor = database.read(partial(_count_some, filters=filters, sort=sort, cursor=cursor))
+        number += sum(count for count, _, _ in counts)
+        uids += [uid for _, *ends in counts for uid in ends if uid is not None]
+        uids = [min(uids), max(uids)] if uids else []
+        if cursor is None or number > most:
+            return CountedRuns(number, (uids[0], uids[1]) if uids else None)
+
+
+def _count_some(
+    connection: Connection, filters: RunFilters, sort: str, cursor: str | None
+) -> tuple[list[sa.Row[Any]], str | None]:
+    """Count the runs of each walk, and find their lowest and highest uids. Also return the cursor of the next count."""
+    counts, following = [], None
+    statement = sa.select(sa.func.count(), sa.func.min(runs.c.uid), sa.func.max(runs.c.uid)).select_from(runs)
+    statement = statement.where(*_conditions(filters, sort))
+    for walk in _walks(connection, filters, sort, cursor):
+        last = walk.last(connection, _MOST_AT_ONCE)
+        upto = [] if last is None else [walk.is_up_to(last)]
+        counts.append(connection.execute(statement.where(*walk.within, *upto)).one())
+        if last is not None:
+            return counts, None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
+        following = walk.following
+    return counts, following
+
+
+def cursor_after(filters: RunFilters, sort: str, run: Run) -> str:
+    """Return the cursor of `search_runs` for the runs after a run."""
+    if sort in _BY_END:
+        return write_cursor(run.ended_at or run.created_at, run.uid)
+    if filters.backfill_uid is not None:
+        return str(run.number)
+    return run.uid if filters.schedule_id is None else f"{run.schedule_uid}.{run.number}"
 
 
 def fill_runs(
@@ -177,9 +235,22 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
         found.append(IS_IN_LINE if filters.is_in_line else HAS_JOB & ~IS_BLOCKED)
     if filters.error is not None:
         found += [HAS_FAILED, runs.c.error.icontains(filters.error, autoescape=True)]
-    if sort != "-ended":
+    if filters.backfill_uid is not None:
+        found.append(runs.c.backfill_uid == filters.backfill_uid)
+    if sort not in _BY_END:
         found += [] if filters.since is None else [runs.c.created_at >= filters.since]
         found += [] if filters.until is None else [runs.c.created_at < filters.until]
+    return found + _are_of_set(filters)
+
+
+def _are_of_set(filters: RunFilters) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that a run belongs to a set which was fixed earlier; none if no set was fixed."""
+    found: list[sa.ColumnElement[bool]] = []
+    if filters.as_of is not None:
+        found += [runs.c.created_at < filters.as_of, runs.c.ended_at.is_(None) | (runs.c.ended_at < filters.as_of)]
+        found += [runs.c.started_at < filters.as_of] if {*filters.statuses} == {RunStatus.RUNNING} else []
+    if filters.uids is not None:
+        found += [runs.c.uid >= filters.uids[0], runs.c.uid <= filters.uids[1]]
     return found
 
 
@@ -251,23 +322,33 @@ class _Walk(NamedTuple):
 
 def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str | None) -> Iterator[_Walk]:
     """Yield the walks of a page; none if a filter has a null character, which no row has and drivers refuse."""
-    if sort not in SORTS:
+    if sort not in (*SORTS, OLDEST_END):
         raise InvalidInputError("sort", f"{sort!r} is not one of {', '.join(SORTS)}")
-    if "\x00" in f"{filters.schedule_id}{filters.workflow}{filters.error}":
+    texts = filters.schedule_id, filters.workflow, filters.error, filters.backfill_uid, filters.limit_group
+    if any(text is not None and "\x00" in text for text in texts):
         return
-    if sort == "-ended":
-        yield _by_end(filters, cursor)
+    if sort in _BY_END:
+        yield _by_end(filters, cursor, is_descending=sort == "-ended")
+    elif filters.backfill_uid is not None:
+        yield _by_backfill(filters.backfill_uid, cursor, is_descending=sort == "-created")
     elif filters.schedule_id is not None:
         yield from _by_number(connection, filters, cursor, is_descending=sort == "-created")
     else:
         yield _by_uid(filters, cursor, is_descending=sort == "-created")
 
 
-def _by_end(filters: RunFilters, cursor: str | None) -> _Walk:
-    walk = _Walk([HAS_FAILED], (runs.c.ended_at, runs.c.uid), is_descending=True)
+def _by_end(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
+    walk = _Walk([HAS_FAILED], (runs.c.ended_at, runs.c.uid), is_descending)
     walk.within.extend([] if filters.since is None else [runs.c.ended_at >= filters.since])
     walk.within.extend([] if filters.until is None else [runs.c.ended_at < filters.until])
+    walk.within.extend([] if filters.as_of is None else [runs.c.ended_at < filters.as_of])
     walk.within.extend([] if cursor is None else [walk.is_after(read_cursor(cursor))])
+    return walk
+
+
+def _by_backfill(uid: str, cursor: str | None, *, is_descending: bool) -> _Walk:
+    walk = _Walk([runs.c.backfill_uid == uid], (runs.c.number,), is_descending)
+    walk.within.extend([] if cursor is None else [walk.is_after((read_number(cursor),))])
     return walk
 
 
@@ -287,6 +368,8 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
     if filters.until is not None:
         # The first ten characters of a uid are its millisecond. This is the highest uid of the millisecond of `until`.
         within.append(runs.c.uid <= first_uid_at(filters.until)[:10].ljust(26, "Z"))
+    if filters.uids is not None:
+        within += [runs.c.uid >= filters.uids[0], runs.c.uid <= filters.uids[1]]
     if cursor is not None:
         if not is_uid(cursor):
             raise malformed_cursor()

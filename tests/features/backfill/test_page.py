@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
+
+import pytest
 
 from rqsched import Cron
+from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.features.backfill.chain import BackfillRange
-from tests.support.env import DAY
-from tests.support.pages import Pages
+from tests.features.bulk.test_page import hidden
+from tests.support.env import DAY, last
+from tests.support.invariants import check_invariants
+from tests.support.pages import TOKENS, Pages
 from tests.support.processes import wait_until
+from tests.support.web import MakeWeb
 
 
 def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
@@ -26,21 +33,50 @@ def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
     assert "is not a time" in pages.send(act, action="backfill", start="x", end="y").text
 
 
-def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Pages) -> None:
+def begun(pages: Pages, hours: int = 600, **options: Any) -> ScheduleHandle:
+    """An hourly schedule, and a backfill whose process died after its first 500 occurrences."""
     env = pages.env
-    schedule = env.create("hourly", spec=Cron("0 * * * *"))
+    schedule = env.create("hourly", spec=Cron("0 * * * *"), **options)
     end = env.clock.now()
-    wanted = BackfillRange(end - timedelta(hours=600), end)
-    next(iter(schedule.backfill_in_chunks(wanted)))  # the process that did more of it is gone
+    next(iter(schedule.backfill_in_chunks(BackfillRange(end - timedelta(hours=hours), end))))
+    return schedule
+
+
+def stop_button(page: str) -> tuple[str, str]:
+    """The path and the text of the button that stops the only backfill."""
+    ((path, words),) = re.findall(r'<a class="button small" data-dialog href="(/backfills/[^"]+)">([^<]*)</a>', page)
+    return path, words
+
+
+@pytest.mark.every_database
+def test_a_backfill_is_stopped_and_what_waits_is_cancelled_part_by_part(any_pages: Pages) -> None:
+    pages = any_pages
+    schedule = begun(pages)
     shown = pages.get("/schedules/hourly")
     assert '<progress max="100" value="8' in shown
     assert "500 occurrences:" in shown
-    (path,) = re.findall(r'action="(/backfills/[^"]+/cancel)"', shown)
-    assert "The backfill is stopped" in pages.do(path, reason="the wrong month")
+    path, words = stop_button(shown)
+    assert words == "Stop and cancel 500 runs that wait"
+    asked = pages.get(path)
+    assert "It creates no more runs." in asked
+    assert "500 runs wait now. They are cancelled." in asked
+    assert (pages.env.scheduler.backfills.list().items[0].status, schedule.runs().items[0].status) == (
+        "running",
+        "buffered",
+    )
+
+    first = pages.send(path, reason="the wrong month")
+    assert "of 500 so far" in first.text
+    fields, count = hidden(first.text), 1
+    while "cursor" in fields:
+        answer = pages.send(path, **fields)
+        fields, count = hidden(answer.text), count + 1
+    assert count >= 5
+    assert "500 cancelled" in answer.text
+    assert {run.status for run in schedule.iter_runs()} == {"cancelled"}
     shown = pages.get("/schedules/hourly")
-    assert "<progress" not in shown
+    assert 'data-dialog href="/backfills' not in shown
     assert "by <bdi>local</bdi> (<bdi>dashboard</bdi>)" in shown
-    pages.do(path, reason="once more")  # one that has ended stays as it is
     (event,) = [event for event in schedule.iter_history() if event.event_type == "BackfillStopped"]
     context = event.payload.pop("command_context")
     assert (context["principal"], context["source"], context["reason"]) == ("local", "dashboard", "the wrong month")
@@ -52,7 +88,58 @@ def test_a_backfill_shows_how_far_it_is_and_is_stopped_from_its_page(pages: Page
         "attempted": 500,
         "reason": "the wrong month",
     }
-    assert pages.send("/backfills/01KAMVZZZZZZZZZZZZZZZZZZZZ/cancel").status_code == 404
+    assert last(schedule, "RunCancelled")["reason"] == "the wrong month"
+    assert "No run was left to cancel." in pages.do(path, reason="once more")
+    check_invariants(pages.env.runtime)
+
+
+def test_a_stop_works_until_the_last_run_has_ended_and_its_button_says_what_it_does(pages: Pages) -> None:
+    schedule = begun(pages, 3, overlap="allow_all")
+    first, _, third = schedule.runs().items
+    path, words = stop_button(pages.get("/schedules/hourly"))
+    assert words == "Cancel 3 runs that wait", "the backfill has created all of its runs"
+    claim = pages.env.claim(third)
+    asked = pages.get(path)
+    assert "2 runs wait now. They are cancelled." in asked
+    assert "1 run executes now. It continues unless you choose otherwise." in asked
+    assert 'name="running" value="yes" >' in asked
+    assert "2 runs cancelled." in pages.do(path)
+    assert (first.refresh().status, third.refresh().status) == ("cancelled", "running")
+
+    _, words = stop_button(pages.get("/schedules/hourly"))
+    assert words == "Cancel 1 run that executes"
+    assert 'name="running" value="yes" checked>' in pages.get(path)
+    assert "1 run cancelled." in pages.do(path, running="yes")
+    assert third.refresh().status == "cancelled"
+    assert 'data-dialog href="/backfills' not in pages.get("/schedules/hourly")
+    assert claim.run.uid == third.uid
+
+
+def test_a_stop_of_a_backfill_without_runs_says_so(pages: Pages) -> None:
+    begun(pages)
+    path, _ = stop_button(pages.get("/schedules/hourly"))
+    [*pages.env.scheduler.bulk.cancel_runs()]
+    _, words = stop_button(pages.get("/schedules/hourly"))
+    assert words == "Stop"
+    assert "The backfill is stopped. No run was left to cancel." in pages.do(path)
+
+
+def test_a_stop_needs_the_role_and_the_namespace_of_the_backfill(make_web: MakeWeb) -> None:
+    web = make_web(tokens=TOKENS)
+    begun(Pages(web))
+    uid = web.env.scheduler.backfills.list().items[0].uid
+    operator, reader, tenant = (Pages(web).log_in(name) for name in ("operator", "reader", "tenant"))
+    assert "/backfills/" not in reader.get("/schedules/hourly")
+    path = f"/backfills/{uid}/cancel"
+    reader.get(path, status=403)
+    assert reader.send(path).status_code == 403
+    tenant.get(path, status=404)
+    assert tenant.send(path).status_code == 404
+    assert operator.send(path, csrf="0" * 64).status_code == 403
+    assert operator.send("/backfills/01KAMVZZZZZZZZZZZZZZZZZZZZ/cancel").status_code == 404
+    assert web.env.scheduler.backfills.get(uid).status == "running"
+    assert "of 500 so far" in operator.send(path).text
+    assert web.env.scheduler.backfills.get(uid).status == "stopped"
 
 
 def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Pages) -> None:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from rqsched import Every
 from rqsched.errors import RedisUnavailableError
 from rqsched.features.bulk import api as bulk
+from rqsched.features.bulk import runs as bulk_runs
 from tests.support.cli import HELLO, Cli
 
 
@@ -167,3 +168,23 @@ def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:
     for paused, status in (("true", "paused"), ("false", "active")):
         cli("update", "a", "--set", f"paused={paused}")
         assert cli.scheduler.get("a").status == status
+
+
+def test_bulk_cancels_and_retries_the_runs_that_match(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_runs, "CHUNK", 2)
+    one, other = (cli.scheduler.create(name, HELLO, Every("1h")) for name in "ab")
+    for _ in range(3):
+        one.trigger("allow_all")
+    other.trigger()
+    shown = cli("bulk", "cancel", "--schedule", "a", "--since", "1h", "--dry-run", "-o", "json").json
+    assert shown["counts"] == {"would_cancel": 3}
+    assert "more than 3 runs match" in cli("bulk", "cancel", "--bound", "3", code=2).err
+    assert "is not one of" in cli("bulk", "retry", "--status", "running", code=2).err
+    done = cli("bulk", "cancel", "--schedule", "a", "--status", "pending", "--reason", "the wrong month").out
+    assert done.splitlines()[-1] == "Done: 3 cancelled."
+    assert (one.runs().items[0].uid in done, other.runs().items[0].status) == (True, "pending")
+    assert cli("bulk", "retry", "--schedule", "a").out.splitlines()[-1] == "Done: no runs."
+    one.delete()
+    named = cli("bulk", "retry", "--status", "cancelled", "-o", "json", code=4).json
+    assert named["counts"] == {"skipped": 3}
+    assert {row["reason"] for row in named["results"]} == {"it is cancelled: Its schedule is deleted; create it again."}

@@ -237,8 +237,12 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
         page.on("dialog", lambda dialog: dialog.accept())
-        page.locator("[data-live=backfills]").get_by_role("button", name="Stop").click()
-        expect(page.get_by_role("status")).to_contain_text("The backfill is stopped")
+        page.locator("[data-live=backfills]").get_by_role("link", name="Stop and cancel").click()
+        expect(page.locator("dialog")).to_contain_text("It creates no more runs.")
+        require_accessible(page, "the question before a stop")
+        page.locator("dialog").get_by_role("button", name="Stop").click()
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
+        page.locator(".confirm").get_by_role("link", name="hourly").click()
         confirm(page, "Backfill", reason="the rest", **fields)
         expect(page.locator("[data-live=backfills]")).to_contain_text("had run before")
         page.goto("/schedules?outcome=failed")
@@ -415,6 +419,34 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
         expect(progress).to_contain_text("Done.")
         require_accessible(page, "a finished action")
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
+
+
+def test_all_runs_that_match_are_cancelled_in_parts_and_the_pages_are_accessible(
+    browser: Browser, any_pages: LivePages
+) -> None:
+    live = any_pages.live
+    handle = live.note_every("hourly", "0 * * * *", overlap="allow_all", queue="nobody")
+    end = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
+    handle.backfill(end - timedelta(hours=250), end)
+    failed = live.scheduler.create("fails", FAIL, Every(timedelta(days=1)), retry=RetryPolicy(max_retries=0))
+    live.start_worker()
+    failed.trigger()
+    wait_until(lambda: failed.refresh().error_count == 1, timeout=60, what="the failure")
+    failed.delete()
+    with any_pages.viewer(browser) as page:
+        page.goto("/runs?status=pending&schedule=hourly")
+        page.get_by_role("button", name="Cancel all that match").click()
+        expect(page.locator("h1")).to_have_text("Cancel 250 runs?")
+        require_accessible(page, "the question about all runs that match")
+        page.get_by_label("Reason").fill("the wrong month")
+        page.get_by_role("button", name="Cancel 250 runs").click()
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("250 cancelled.")
+        page.goto("/runs?status=failures")
+        page.get_by_role("button", name="Retry all that match").click()
+        page.get_by_role("button", name="Retry 1 run").click()
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Its schedule is deleted")
+        require_accessible(page, "what was not done")
+    assert {run.status for run in handle.iter_runs()} == {"cancelled"}
 
 
 @pytest.mark.once

@@ -16,6 +16,7 @@ _PROCESSES = "tests/run/test_"
 _ACCEPTANCE = "tests/system/acceptance/test_"
 _STORE = "tests/kernel/store/test_"
 _BULK = "tests/features/bulk/test_api.py::test_"
+_RUNS = "tests/features/bulk/test_runs.py::test_"
 _OWN = "tests/api/test_caller_transaction.py::test_"
 _COMING = "tests/importers/test_"
 _EXCLUSION = "tests/when/test_exclusion.py::"
@@ -255,6 +256,28 @@ FENCES = (
         'idempotency_key=f"bulk-{place.uid}"',
         "idempotency_key=None",
         _BULK + "a_chunk_that_is_sent_again_does_nothing_twice[sqlite-trigger]",
+    ),
+    _edit(
+        "a bulk operation on runs takes runs that are created, or end, after its count",
+        "kernel/queries/run_pages.py",
+        "    return found + _are_of_set(filters)\n",
+        "    return found\n",
+        _RUNS + "runs_that_are_created_after_the_count_are_never_in_the_set[sqlite-schedule_id]",
+        _RUNS + "only_runs_that_executed_at_the_count_are_cancelled_where_only_running_ones_are_meant[sqlite]",
+    ),
+    _edit(
+        "a bulk operation on runs does not look again under the lock of the schedule",
+        "features/bulk/runs.py",
+        "settle_run(runtime, run.uid, end, fence=is_meant)",
+        "settle_run(runtime, run.uid, end, fence=lambda run: run.status in OPEN)",
+        _RUNS + "a_run_that_starts_before_its_turn_in_a_chunk_is_named_with_its_status[sqlite]",
+    ),
+    _edit(
+        "waiting runs start while all runs are cancelled",
+        "features/bulk/runs.py",
+        '"-created" if self.operation == "cancel"',
+        '"created" if self.operation == "cancel"',
+        _RUNS + "a_run_that_waits_behind_another_never_starts_while_all_are_cancelled[sqlite]",
     ),
     _edit(
         "an end does not compare the token",
