@@ -120,7 +120,7 @@ def count_runs(database: Database, filters: RunFilters, *, sort: str, most: int)
     while True:
         counts, cursor = database.read(partial(_count_some, filters=filters, sort=sort, cursor=cursor))
         number += sum(count for count, _, _ in counts)
-        uids += [uid for _, *ends in counts for uid in ends if uid is not None]
+        uids += [uid for _, lowest, highest in counts for uid in (lowest, highest) if uid is not None]
         uids = [min(uids), max(uids)] if uids else []
         if cursor is None or number > most:
             return CountedRuns(number, (uids[0], uids[1]) if uids else None)
@@ -128,15 +128,16 @@ def count_runs(database: Database, filters: RunFilters, *, sort: str, most: int)
 
 def _count_some(
     connection: Connection, filters: RunFilters, sort: str, cursor: str | None
-) -> tuple[list[sa.Row[Any]], str | None]:
+) -> tuple[list[tuple[int, str | None, str | None]], str | None]:
     """Count the runs of each walk, and find their lowest and highest uids. Also return the cursor of the next count."""
-    counts, following = [], None
+    counts, following = list[tuple[int, str | None, str | None]](), None
     statement = sa.select(sa.func.count(), sa.func.min(runs.c.uid), sa.func.max(runs.c.uid)).select_from(runs)
     statement = statement.where(*_conditions(filters, sort))
     for walk in _walks(connection, filters, sort, cursor):
         last = walk.last(connection, _MOST_AT_ONCE)
         upto = [] if last is None else [walk.is_up_to(last)]
-        counts.append(connection.execute(statement.where(*walk.within, *upto)).one())
+        number, lowest, highest = connection.execute(statement.where(*walk.within, *upto)).one()
+        counts.append((number, lowest, highest))
         if last is not None:
             return counts, None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
         following = walk.following

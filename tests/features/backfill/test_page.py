@@ -14,6 +14,7 @@ from rqsched.features.backfill.chain import BackfillRange
 from tests.features.bulk.test_page import hidden
 from tests.support.env import DAY, last
 from tests.support.invariants import check_invariants
+from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
 from tests.support.processes import wait_until
 from tests.support.web import MakeWeb
@@ -127,7 +128,7 @@ def test_a_stop_of_a_backfill_without_runs_says_so(pages: Pages) -> None:
 def test_a_stop_needs_the_role_and_the_namespace_of_the_backfill(make_web: MakeWeb) -> None:
     web = make_web(tokens=TOKENS)
     begun(Pages(web))
-    uid = web.env.scheduler.backfills.list().items[0].uid
+    uid = present(web.env.scheduler.backfills.list().items[0].uid)
     operator, reader, tenant = (Pages(web).log_in(name) for name in ("operator", "reader", "tenant"))
     assert "/backfills/" not in reader.get("/schedules/hourly")
     path = f"/backfills/{uid}/cancel"

@@ -137,10 +137,9 @@ RUN_FILTERS: dict[str, Any] = {
 def test_each_filter_of_runs_means_the_same_over_http(any_web: Web) -> None:
     env, client = any_web.env, client_of(any_web)
     env.register("other", lambda: None)
-    env.scheduler.limits.set("crm", 1)
     env.failing = True
     env.run_next(env.create("fails", retry=ONCE))
-    limited = env.create("a", limit="crm")
+    limited = env.create("a", limit="crm", limit_running=1)
     for _ in range(2):
         limited.trigger("allow_all")
     env.create("b", workflow="other").trigger()

@@ -114,6 +114,7 @@ def test_a_run_that_fails_again_after_the_count_is_not_retried_a_second_time(any
     first, second = failed(any_env, "a"), failed(any_env, "b")
     counted = next(begin(any_env, "retry"))
     assert counted.matched == 2
+    any_env.clock.advance(SECOND)
     first.runs().items[0].retry()
     any_env.failing = True
     any_env.work()
@@ -215,7 +216,7 @@ def test_cancelled_and_blocked_runs_are_retried_where_that_is_asked(any_env: Env
     block(any_env.runtime, blocked)
     assert do(any_env, "retry") == []
     rows = do(any_env, "retry", status=["cancelled", "blocked"])
-    assert outcomes(rows) == [(cancelled.uid, "started"), (blocked.uid, "started")]
+    assert outcomes(rows) == [(cancelled.uid, "buffered"), (blocked.uid, "started")], "the blocked one goes ahead"
     any_env.work()
     assert statuses(schedule) == ["succeeded"] * 2
 
@@ -223,19 +224,19 @@ def test_cancelled_and_blocked_runs_are_retried_where_that_is_asked(any_env: Env
 def test_a_freeze_refuses_a_retry_with_nothing_done_and_the_cursor_goes_on_after_the_thaw(any_env: Env) -> None:
     failed(any_env, "a", 2, overlap="allow_all")
     counted = next(begin(any_env, "retry"))
-    any_env.scheduler.freeze("default")
+    any_env.scheduler.freeze("the bank is away")
     for cursor in (counted.next_cursor, None):
         with pytest.raises(FrozenError):
             do(any_env, "retry", cursor=cursor)
     assert len(do(any_env, "retry", dry_run=True)) == 2
-    any_env.scheduler.thaw("default")
+    any_env.scheduler.thaw()
     assert [row.outcome for row in do(any_env, "retry", cursor=counted.next_cursor)] == ["started"] * 2
 
 
 def test_runs_are_cancelled_while_their_namespace_is_frozen(any_env: Env) -> None:
     schedule = any_env.create("a", HOUR)
     triggered(any_env, schedule, 2)
-    any_env.scheduler.freeze("default")
+    any_env.scheduler.freeze("the bank is away")
     assert [row.outcome for row in do(any_env, "cancel")] == ["cancelled"] * 2
     check_invariants(any_env.runtime)
 
@@ -243,8 +244,7 @@ def test_runs_are_cancelled_while_their_namespace_is_frozen(any_env: Env) -> Non
 def test_each_filter_chooses_runs_and_none_reaches_another_namespace(any_env: Env) -> None:
     env = any_env
     env.register("other", lambda: None)
-    env.scheduler.limits.set("crm", 1)
-    limited = env.create("limited", HOUR, limit="crm", overlap="allow_all")
+    limited = env.create("limited", HOUR, limit="crm", limit_running=1, overlap="allow_all")
     place, line = triggered(env, limited, 2)
     env.advance(MINUTE)
     late = env.clock.now()
