@@ -65,6 +65,10 @@ _IN_FILE = "_FILE"
 _CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """The variable of the folder with a service's credentials from systemd (LoadCredential, SetCredential ...)."""
 _LONGEST_SECRET = 1024 * 1024
+LOGS_FIELDS = ("run", "job", "from", "to", "from_ms", "to_ms")
+"""The names that may stand in braces in the setting `logs_url`."""
+LOGS_FIELD = re.compile(rf"\{{({'|'.join(LOGS_FIELDS)})\}}")
+"""One such field with its braces."""
 LONGEST_WAIT = timedelta(minutes=5)
 """How long a run may wait for a worker by default before that is a problem."""
 _SERIALIZER_ALIASES = {"pickle": "rq.serializers.DefaultSerializer", "json": "rq.serializers.JSONSerializer"}
@@ -412,6 +416,12 @@ class Settings(BaseSettings):
     """The URL that is pinged when a run starts, succeeds or fails. `{namespace}` and `{schedule_id}` in it stand for
     those of the schedule."""
 
+    logs_url: str | None = None
+    """The https URL of a run's logs at your log service. The run's page in the dashboard links to it. `{run}` in it
+    stands for the run's uid, and `{job}` for the id of its newest RQ job. `{from}` is a minute before the run was
+    created, and `{to}` a minute after it ended (if it has not ended, the next full hour), in ISO 8601 and UTC.
+    `{from_ms}` and `{to_ms}` are these times in milliseconds since 1970. The values are percent-encoded."""
+
     sentry_checkins: bool = False
     """Whether runs check in at Sentry, each under its schedule's id; sentry-sdk must be installed and set up."""
 
@@ -548,6 +558,18 @@ class Settings(BaseSettings):
     def _check_url(cls, value: str | None) -> str | None:
         if value is not None and not re.match(r"^https?://[^\s/@]+(/[^\s#]*)?$", value):
             raise ValueError("write https://HOST/PATH, without blanks, a user or a fragment")
+        return value
+
+    @field_validator("logs_url")
+    @classmethod
+    def _check_logs_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not re.match(r"^https://[^\s/?#@{}]+([/?#]\S*)?$", value):
+            raise ValueError("write https://HOST/PATH, without blanks or a user; write a blank as %20")
+        if re.search(r"[{}]", LOGS_FIELD.sub("", value)):
+            names = ", ".join(f"{{{name}}}" for name in LOGS_FIELDS)
+            raise ValueError(f"the fields are {names}; write any other brace as %7B or %7D")
         return value
 
     @field_validator("notification_hosts")

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from math import ceil
 from typing import Any, NamedTuple
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
@@ -26,7 +27,8 @@ from rqsched.api.hours import A_DAY, Columns, HourKey, day_of, hour_of
 from rqsched.api.limits import told_of_line, told_of_targets
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunOutline, Streak
-from rqsched.api.values import is_uid
+from rqsched.api.values import RunJobId, is_uid, iso_utc
+from rqsched.config import LOGS_FIELD
 from rqsched.dashboard import charts
 from rqsched.dashboard.actions import offered
 from rqsched.dashboard.editor import overwritten_by
@@ -63,6 +65,8 @@ _RUN_EVENTS = 100
 _FAILED_TARGETS = 50
 _MOST_DOWNSTREAM = 20
 _TICK = timedelta(microseconds=1)
+_AROUND = timedelta(minutes=1)
+"""How much earlier and later than a run its logs are searched, because clocks differ."""
 _LOOKED_BACK = timedelta(days=366)
 """How far back the page searches for the previous occurrence."""
 _EXPECTED = frozenset({Answer.RAN, Answer.WAITS, Answer.FIRES, Answer.SKIPPED, Answer.MISSED})
@@ -298,6 +302,34 @@ def _waited(run: Run, now: datetime) -> timedelta | None:
     return max((run.started_at or now) - run.due_at, timedelta(0))
 
 
+def _job_id(run: Run) -> str | None:
+    """Return the id of the RQ job of a run's current attempt; None if the attempt has no job, or none yet.
+
+    A blocked run gets its next job when it is offered to the workers again.
+    """
+    has_place = run.limit_group is None or run.granted_at is not None or run.passed_at is not None
+    if run.executor == "external" or run.queued_at is None or not has_place or run.is_blocked:
+        return None
+    return str(RunJobId(run.uid, run.attempt, run.delivery))
+
+
+def _logs_url(template: str | None, run: Run, job_id: str | None, now: datetime) -> str | None:
+    """Return the address of the run's logs by the setting `logs_url`; None without the setting.
+
+    It is also None if the address needs the id of a job, and the run has none.
+    """
+    if template is None or (job_id is None and "{job}" in template):
+        return None
+    values = {"run": run.uid, "job": job_id or ""}
+    # The end for an unfinished run is a full hour, so that the link stays the same while the page refreshes.
+    next_hour = (now + timedelta(hours=1)).replace(minute=0, second=0)
+    ended_at = next_hour if run.ended_at is None else run.ended_at + _AROUND
+    for name, at in (("from", run.created_at - _AROUND), ("to", ended_at)):
+        values[name] = iso_utc(at.replace(microsecond=0))
+        values[f"{name}_ms"] = str(int(at.timestamp()) * 1000)
+    return LOGS_FIELD.sub(lambda found: quote(values[found[1]], safe=""), template)
+
+
 def show_run(visit: Visit) -> Response:
     """Show one run."""
     schedule, run = visit.run()
@@ -324,5 +356,9 @@ def show_run(visit: Visit) -> Response:
     progress = handle.progress()
     statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
-    wait = waits_of(visit, [run]).get(run.uid)
-    return visit.page("run.html", schedule=schedule, run=run, wait=wait, progress=progress, failed=failed, **found)
+    wait, job_id = waits_of(visit, [run]).get(run.uid), _job_id(run)
+    logs = _logs_url(visit.scheduler.settings.logs_url, run, job_id, visit.now)
+    return visit.page(
+        "run.html", schedule=schedule, run=run, wait=wait, progress=progress, failed=failed, job_id=job_id, logs=logs,
+        **found,
+    )  # fmt: skip

@@ -56,6 +56,12 @@ REFUSED = {
     "retries with a field that is not known": ("RETRY", '{"retries": 3}'),
     "retries with a delay below zero": ("RETRY", '{"base": "-1s"}'),
     "retries of targets that say what follows a run": ("TARGET_RETRY", '{"then": "dead"}'),
+    "logs over http": ("LOGS_URL", f"http://logs.example.com/{SECRET}/{{run}}"),
+    "logs with a user": ("LOGS_URL", f"https://{SECRET}@logs.example.com/"),
+    "logs with a blank": ("LOGS_URL", "https://logs.example.com/?q={run} {job}"),
+    "logs whose host is a field": ("LOGS_URL", "https://{run}.example.com/"),
+    "logs with a field that is not known": ("LOGS_URL", f"https://logs.example.com/{{{SECRET}}}"),
+    "logs with an open brace": ("LOGS_URL", 'https://logs.example.com/?q={"run":{run}'),
     "a workflow that is no name": ("ON_FAILURE", "alert the team"),
 }
 
@@ -81,6 +87,11 @@ ACCEPTED = {
     "a timezone": ("TIMEZONE", "Europe/Berlin", "Europe/Berlin"),
     "retries": ("RETRY", '{"base": "30s", "cap": null}', RetryPolicy(base=timedelta(seconds=30))),
     "retries of targets": ("TARGET_RETRY", '{"factor": 3}', RetryPolicy(max_retries=0, factor=3)),
+    "logs": (
+        "LOGS_URL",
+        "https://logs.example.com:8443/#/{run}?j={job}&a={from}&b={to}&c={from_ms}&d={to_ms}",
+        "https://logs.example.com:8443/#/{run}?j={job}&a={from}&b={to}&c={from_ms}&d={to_ms}",
+    ),
     "a workflow": ("ON_RECOVERY", "shop.alerts.calm", "shop.alerts.calm"),
 }
 
