@@ -87,6 +87,7 @@ def _pages(visit: Visit, typed: str) -> dict[str, str]:
         "Calendars": ("/calendars", "read"),
         "Limits": ("/limits", "read"),
         "New schedule": ("/schedules/new", "admin"),
+        "Stop a namespace": ("/namespace/stop", "operate"),
         **({"Retry failed runs": ("/retry-failed", "operate")} if visit.may_start else {}),
     }
     every = MENU | {name: path for name, (path, role) in forms.items() if visit.may(role)}

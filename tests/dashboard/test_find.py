@@ -8,6 +8,7 @@ import pytest
 
 from rqsched.kernel.queries.schedules import MOST_LOOKED_AT
 from tests.support.crowd import copy_schedule
+from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb
 
@@ -47,8 +48,18 @@ def test_pages_are_found_by_a_part_of_their_names(pages: Pages) -> None:
     assert found(pages, "q=NEW") == ["New schedule"]
     assert found(pages, "") == [
         "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "Calendars", "Limits", "New schedule",
-        "Retry failed runs",
+        "Stop a namespace", "Retry failed runs",
     ]  # fmt: skip
+
+
+def test_stop_of_a_namespace_is_a_page_that_is_found_and_nothing_is_done(pages: Pages) -> None:
+    run = pages.env.create("stops").trigger().run
+    assert found(pages, "q=stop+a") == ["Stop a namespace"]
+    assert '<li><a class="id" href="/namespace/stop">' in pages.get("/find?q=stop")
+    assert "data-dialog" not in pages.get("/find?q=stop+a").partition('id="found"')[2].partition("</ul>")[0]
+    pages.get("/namespace/stop")
+    assert present(run).refresh().status == "pending"
+    assert pages.env.scheduler.frozen() == []
 
 
 def test_whole_id_leads_to_its_schedule_and_a_script_is_shown_the_list(pages: Pages) -> None:

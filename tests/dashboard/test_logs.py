@@ -59,5 +59,4 @@ def test_run_without_a_job_names_none_and_has_a_link_only_if_the_template_needs_
         assert "RQ job" not in shown
         assert link_of(shown) is None
     other = Pages(make_web(logs_url="https://logs.example.com/{run}"))
-    made = present(other.env.create("outside", executor="external").trigger().run)
-    assert link_of(other.get(f"/runs/{made.uid}")) == f"https://logs.example.com/{made.uid}"
+    assert link_of(other.get(f"/runs/{outside.uid}")) == f"https://logs.example.com/{outside.uid}"

@@ -1,6 +1,6 @@
-"""Delete a frozen namespace: all its rows in SQL and all its jobs in Redis, in small transactions.
+"""Stop a frozen namespace, or delete it: end its unfinished runs, or delete all its rows and jobs, in small steps.
 
-Each step deletes some hundred rows from SQL, and then the jobs of these rows from Redis. If the deletion is
+Each step of a deletion deletes some hundred rows from SQL, and then the jobs of these rows from Redis. If it is
 interrupted, the namespace is still frozen, and another deletion continues. The last step ends the freeze and writes one
 line for the audit. If a job cannot be removed from Redis, a dispatcher or worker later finds no row for the job and
 drops it.
@@ -12,24 +12,30 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
 from rqsched.errors import ConflictError, RunNotFoundError
 from rqsched.features.namespaces import store as namespaces
+from rqsched.features.namespaces.store import OpenRuns
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.chain.settle import end_run
+from rqsched.kernel.chain.settle import end_run, settle_run
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.results import NamespaceData
-from rqsched.kernel.decide.settle_decision import AttemptOutcome
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import Connection
 
 _log = logging.getLogger(__name__)
 
+AT_ONCE = 100
+"""The maximum number of runs that one part of a stop ends."""
+PART_TIME = timedelta(seconds=2)
+"""A part of a stop that takes longer ends after its current run."""
 BATCH = 500
 """The maximum number of rows that one step deletes. The rows of schedules are not counted."""
 _EXECUTING = 500
@@ -37,6 +43,44 @@ _EXECUTING = 500
 _DELETING = "deleting"
 """The name of the stored value that holds the number of deleted rows of each table."""
 _Done = tuple[namespaces.Step, dict[str, int]]
+
+
+class Stopping(NamedTuple):
+    """The progress of one step that stops a namespace."""
+
+    ended: int
+    """How many runs this part has cancelled or terminated."""
+    left: int
+    """How many runs the next parts have to end, up to the limit of the count."""
+
+
+def count_open(runtime: Runtime, namespace: str, most: int) -> OpenRuns:
+    """Count the unfinished runs of a namespace, each kind up to `most`."""
+    return runtime.database.read(partial(namespaces.count_open, namespace=namespace, most=most))
+
+
+def end_some(runtime: Runtime, namespace: str, context: CommandContext, *, terminates: bool, most: int) -> Stopping:
+    """Cancel the next waiting runs of a frozen namespace, or terminate the next running ones (`terminates`).
+
+    One call ends at most `AT_ONCE` runs in about `PART_TIME`. The newest runs end first, because the end of an older
+    run would queue the buffered run behind it. A run whose status has changed meanwhile is left as it is.
+
+    Raises ConflictError if the namespace is not frozen, because other runs would begin in the places of the ended ones.
+    """
+    if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
+        raise ConflictError(_not_frozen(namespace))
+    statuses = namespaces.RUNNING if terminates else namespaces.WAITING
+    outcome = AttemptOutcome.TERMINATED if terminates else AttemptOutcome.CANCELLED
+    asked = AttemptResult(outcome, reason=context.reason, context=context)
+    newest = partial(namespaces.newest_open, namespace=namespace, statuses=statuses, most=AT_ONCE)
+    ended, until = 0, runtime.now() + PART_TIME
+    for uid in runtime.database.read(newest):
+        change = settle_run(runtime, uid, asked, fence=lambda run: run.status in statuses)
+        ended += change is not None
+        if runtime.now() >= until:
+            break
+    left = count_open(runtime, namespace, most)
+    return Stopping(ended, left.running if terminates else left.waiting)
 
 
 def preview(runtime: Runtime, namespace: str) -> NamespaceData:

@@ -1,4 +1,4 @@
-"""The page that deletes a namespace: it counts what there is, and asks for the name of the namespace."""
+"""The pages about a whole namespace: the page that stops it in three steps, and the page that deletes it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,53 @@ from starlette.responses import Response
 
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import RqschedError
+from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.namespaces.api import delete_some
+from rqsched.features.namespaces.chain import count_open, end_some
 from rqsched.http.auth import Role
+
+MOST_COUNTED = 1_000
+"""A count of runs that reaches this number is shown as `1000+`."""
+_STOP = "/namespace/stop"
+
+
+def show_stop(visit: Visit) -> Response:
+    """Show the steps that stop a namespace: freeze it, cancel its waiting runs, and terminate its running runs.
+
+    If the address names no namespace, and the viewer sees several, ask which one.
+    """
+    if not visit.query("namespace") and len(visit.namespaces) > 1:
+        return visit.page("namespaces/choose.html")
+    found = count_open(visit.scheduler.runtime, visit.namespace, MOST_COUNTED)
+    return visit.page("namespaces/stop.html", found=found, most=MOST_COUNTED)
+
+
+def stop(visit: Visit) -> Response:
+    """Do one step. A step that ends runs ends some of them, shows the progress, and asks for the next part."""
+    step, name, context = visit.form.get("step", ""), visit.namespace, visit.context
+    if step not in {"freeze", "cancel", "terminate"}:
+        raise InvalidInputError("step", f"{step[:32]!r} is not one of freeze, cancel, terminate")
+    if context.reason is None:
+        return visit.done("Not done: write a reason.", _STOP, namespace=name)
+    if step == "freeze":
+        visit.require(Role.ADMIN)
+        visit.scheduler.freeze(context.reason, namespace=name, context=context)
+        return visit.done(f"The namespace {name} is frozen.", _STOP, namespace=name)
+    if step == "terminate" and visit.form.get("confirm", "").strip() != name:
+        return visit.done(f"Not done: type {name}, the name of the namespace.", _STOP, namespace=name)
+    part = end_some(visit.scheduler.runtime, name, context, terminates=step == "terminate", most=MOST_COUNTED)
+    done = _count(visit.form.get("done", "0")) + part.ended
+    following = {"step": step, "reason": context.reason, "confirm": visit.form.get("confirm", ""), "done": done}
+    return visit.page(
+        "namespaces/stopping.html", step=step, part=part, done=done, most=MOST_COUNTED, following=following
+    )
+
+
+def _count(text: str) -> int:
+    """Read the number of runs that earlier parts have ended, which the form contains; raises InvalidInputError."""
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInputError("done", "is not a number; go back to the page that stops the namespace")
+    return int(text[:9])
 
 
 def confirm_delete_namespace(visit: Visit) -> Response:
@@ -32,7 +76,9 @@ def delete_namespace(visit: Visit) -> Response:
 
 
 ROUTES = (
+    page(_STOP, show_stop, Role.OPERATE),
+    form(_STOP, stop),
     page("/namespace/delete", confirm_delete_namespace, Role.ADMIN, is_heavy=True),
     form("/namespace/delete", delete_namespace, Role.ADMIN),
 )
-"""The addresses of this page in the dashboard."""
+"""The addresses of these pages in the dashboard."""

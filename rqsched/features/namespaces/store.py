@@ -15,9 +15,11 @@ from sqlalchemy.engine import Connection
 
 from rqsched.kernel.decide.ids import BatchJobId, DeliveryJobId, LinkId, RetryLinkId, RunJobId, TargetJobId
 from rqsched.kernel.decide.limit_options import key_of
-from rqsched.kernel.decide.model import RunStatus, TargetStatus
+from rqsched.kernel.decide.model import OPEN, RunStatus, TargetStatus
+from rqsched.kernel.decide.policy import Policies
 from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import (
+    IS_OPEN,
     IS_OPEN_TARGET,
     IS_UNFINISHED,
     audit_events,
@@ -50,6 +52,10 @@ LAST = (namespace_metadata,)
 OF_NO_NAMESPACE = (workflows, machine_states, database_metadata)
 """Tables whose rows belong to the whole installation. The last step deletes the values in `database_metadata` that name
 the namespace."""
+RUNNING = frozenset({RunStatus.RUNNING})
+"""The status of a run that executes, or that waits for its targets."""
+WAITING = OPEN - RUNNING
+"""The statuses of a run that waits for an attempt to begin."""
 _AT_ONCE = 100
 """The number of schedules in one step."""
 _MOST_JOBS = 20
@@ -96,6 +102,46 @@ def executing(connection: Connection, namespace: str, most: int) -> list[str]:
     is_running = IS_UNFINISHED & (runs.c.status == constant(RunStatus.RUNNING))
     statement = of.where(schedules.c.namespace == namespace, is_running | target).order_by(runs.c.uid).limit(most)
     return list(connection.execute(statement).scalars())
+
+
+class OpenRuns(NamedTuple):
+    """How many runs of a namespace have not ended; each number is exact up to the limit of the count."""
+
+    waiting: int
+    """The runs that wait for an attempt to begin: pending, retrying and buffered runs."""
+    running: int
+    """The runs that execute, or wait for their targets."""
+    without_retries: int
+    """The runs among `running` whose schedules have `max_retries=0`."""
+
+
+def count_open(connection: Connection, namespace: str, most: int) -> OpenRuns:
+    """Count the waiting and the running runs of a namespace, each up to `most`."""
+    waiting = _unfinished(connection, namespace, WAITING, runs.c.uid).limit(most).subquery()
+    running = _unfinished(connection, namespace, RUNNING, schedules.c.policies).limit(most).subquery()
+    by_policies = sa.select(running.c.policies, sa.func.count()).group_by(running.c.policies)
+    counts = [(Policies.loads(text).retry, count) for text, count in connection.execute(by_policies)]
+    return OpenRuns(
+        connection.execute(sa.select(sa.func.count()).select_from(waiting)).scalar_one(),
+        sum(count for _, count in counts),
+        sum(count for retry, count in counts if retry.max_retries == 0),
+    )
+
+
+def newest_open(connection: Connection, namespace: str, statuses: frozenset[RunStatus], most: int) -> list[str]:
+    """Read the uids of the newest runs of a namespace with one of these statuses, WAITING or RUNNING."""
+    statement = _unfinished(connection, namespace, statuses, runs.c.uid).order_by(runs.c.uid.desc()).limit(most)
+    return list(connection.execute(statement).scalars())
+
+
+def _unfinished(
+    connection: Connection, namespace: str, statuses: frozenset[RunStatus], column: sa.Column[Any]
+) -> sa.Select[Any]:
+    is_open = IS_OPEN if RunStatus.BUFFERED in statuses else IS_UNFINISHED
+    has_status = runs.c.status.in_([constant(status) for status in sorted(statuses)])
+    of = sa.select(column).select_from(runs).join(schedules, schedules.c.uid == runs.c.schedule_uid)
+    # Begin with the open runs: a namespace may have many more schedules than runs that are open.
+    return of.where(is_open, has_status, dialect_of(connection).unindexed(schedules.c.namespace) == namespace)
 
 
 def delete_some(connection: Connection, namespace: str, most: int) -> Step:

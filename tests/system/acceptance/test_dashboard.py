@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
@@ -32,7 +33,7 @@ from tests.kernel.store.samples import run_of
 from tests.support.crowd import copy_schedule
 from tests.support.env import block
 from tests.support.narrow import present
-from tests.support.processes import Process, rqsched_command, wait_until
+from tests.support.processes import Process, is_gone, rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE
@@ -171,6 +172,45 @@ def test_each_action_works_end_to_end_with_a_real_worker(browser: Browser, any_p
     sources = {e.payload.get("command_context", {}).get("source") for e in schedule.refresh().iter_history()}
     assert "dashboard" in sources
     assert told(held.schedule_uid, live)["RunTerminated"] == ("local", "it hangs")
+
+
+def test_namespace_is_stopped_in_three_steps_and_thawed_again(browser: Browser, pages: LivePages) -> None:
+    live = pages.live
+    live.start_worker()
+    held = live.hold_now(retry=RetryPolicy(max_retries=0))
+    process = psutil.Process(live.wait_for_execution(held).pid)
+    waits = live.run_now("waits")
+    with pages.viewer(browser) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto("/schedules")
+        page.get_by_role("link", name="Stop", exact=True).click()
+        take_step(page, "Freeze")
+        expect(page.locator(".flash")).to_have_text("The namespace default is frozen.")
+        expect(page.locator("[data-live=waiting]")).to_contain_text("1 run waits to begin.")
+        expect(page.locator("[data-live=running]")).to_contain_text("1 run has begun; without retries: 1.")
+        assert (held.refresh().status, waits.refresh().status) == ("running", "pending")
+        take_step(page, "Cancel what waits")
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done. 1 run cancelled.")
+        assert (held.refresh().status, waits.refresh().status) == ("running", "cancelled")
+        page.get_by_role("link", name="The three steps").click()
+        page.locator("[name=confirm]").fill("default")
+        take_step(page, "Terminate what runs")
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done. 1 run terminated.")
+        wait_until(lambda: is_gone(process), timeout=60, what="the end of the killed process")
+        page.get_by_role("link", name="The three steps").click()
+        expect(page.locator("[data-live=running]")).to_contain_text("0 runs have begun.")
+        confirm(page, "Thaw", reason="it is closed")
+        expect(page.locator(".flash")).to_contain_text("is thawed")
+    again = live.scheduler.create("again", NOTE, "0 5 * * *", kwargs={"log": str(live.log)})
+    live.wait_for_status(present(again.trigger().run), "succeeded")
+    assert told(held.schedule_uid, live)["RunTerminated"] == ("local", "a leak")
+
+
+def take_step(page: Page, button: str) -> None:
+    """Fill in the reason beside a button, and press the button."""
+    step = page.locator("form", has=page.get_by_role("button", name=button, exact=True))
+    step.locator("[name=reason]").fill("a leak")
+    step.get_by_role("button").click()
 
 
 def told(schedule_uid: str, live: LiveEnv) -> dict[str, tuple[str, str]]:
@@ -496,6 +536,7 @@ def every_page(run: RunHandle) -> list[str]:
         "/login",
         "/schedules/nightly/confirm?action=backfill",
         "/retry-failed",
+        "/namespace/stop",
         "/find?q=n",
     ]
 
