@@ -39,7 +39,7 @@ READ = {
     f"GET {DURABLE}", f"GET {DURABLE}/{{schedule_id}}", f"GET {DURABLE}/{{schedule_id}}/history",
     "GET /api/cluster/info", "GET /api/health",
 }  # fmt: skip
-BULK = {"POST /api/v1/bulk/{operation}/", "POST /api/v1/bulk/runs/{operation}/"}
+BULK = {"POST /api/v1/bulk/{operation}/", "POST /api/v1/bulk/runs/{action}/"}
 OPERATE = {
     *(f"POST {ONE}{name}/" for name in ("pause", "skip-next", "resume", "restart", "trigger", "backfill")),
     *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),

@@ -32,7 +32,7 @@ ROUTES = [
     "POST /api/v1/runs/retry/",
     "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",
-    "POST /api/v1/bulk/runs/{operation}/",
+    "POST /api/v1/bulk/runs/{action}/",
     "POST /api/v1/sync/",
     "PUT /api/v1/calendars/{name}/",
     "POST /api/v1/freeze/",

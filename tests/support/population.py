@@ -89,6 +89,7 @@ def populate(web: Web) -> dict[str, str]:
         "dead_letter_id": dead["id"],
         "uid": backfill["uid"],
         "operation": "resume",
+        "action": "cancel",
     }
 
 

@@ -77,13 +77,13 @@ def bulk(call: OperateOrCount, operation: BulkOperation, body: BulkRequest) -> R
 
 
 @router.post(
-    "/bulk/runs/{operation}/",
+    "/bulk/runs/{action}/",
     response_model=BulkResponse,
     responses=PROBLEM.of(FrozenError, InvalidLimitError, TooManyHeavyReadsError),
 )
 def bulk_runs(
     call: OperateOrCount,
-    operation: Annotated[Literal["cancel", "retry"], Path(description="What is done to each.")],
+    action: Annotated[Literal["cancel", "retry"], Path(description="What is done to each.")],
     body: BulkRunsRequest,
 ) -> Response:
     """Cancel or retry every run that matches, one chunk for each request.
@@ -105,7 +105,5 @@ def bulk_runs(
         "error": body.error,
         "backfill_uid": body.backfill_uid,
     }
-    asked = BulkRuns.of(
-        operation, call.namespace, filters, reason=body.reason, context=call.context, dry_run=body.dry_run
-    )
+    asked = BulkRuns.of(action, call.namespace, filters, reason=body.reason, context=call.context, dry_run=body.dry_run)
     return Json(bulk_response(next(begin_runs(call.scheduler.runtime, asked, bound=body.bound, cursor=body.cursor))))

@@ -49,7 +49,7 @@ from rqsched.kernel.store.tables import (
 
 SORTS = ("created", "-created", "-ended")
 """The orders of a list: by creation or by end. A list by end has only failed and lost runs."""
-OLDEST_END = "ended"
+OLDEST_END = "oldest_end"
 """The reverse of `-ended`, in which bulk operations handle failed and lost runs."""
 MOST_LOOKED_AT = 5_000
 """How many runs one page searches at most."""
