@@ -459,7 +459,7 @@ class RunContext:
     status: str
     """The run's status when the attempt began: `running`."""
     occurrence_at: datetime
-    """The nominal time of the occurrence, aware UTC."""
+    """The nominal time of the occurrence, aware UTC; in a copy, that of the copied run."""
     attempt: int
     """1, 2, 3 ...; one attempt may be executed twice after SQL was restored from a backup (see `fence`)."""
     fence: int
@@ -468,13 +468,13 @@ class RunContext:
     The token is the database's time of the claim, in microseconds since 1970, and larger than the previous attempt's.
     """
     scheduled_at: datetime
-    """When it was due: the nominal time plus jitter."""
+    """When it was due: the nominal time plus jitter; in a copy, the nominal time."""
     started_at: datetime
     """When this attempt began, aware UTC."""
     deadline_at: datetime
     """When the timeout ends the attempt."""
     trigger_number: int | None
-    """The number of this start of the schedule, from 1."""
+    """The number of this start of the schedule, from 1; in a copy, that of the copied run."""
     repeat_number: int
     """How many of its runs had succeeded before this attempt began (Pipelit's `current_repeat`)."""
     labels: Mapping[str, str]
@@ -493,6 +493,8 @@ class RunContext:
     traceparent: str | None = None
     """The span of this attempt, in the form of the header `traceparent` (W3C Trace Context): pass it on in requests. If
     this process does not trace, it is the span of the fire or trigger; None if that was not traced either."""
+    copied_from: str | None = None
+    """The uid of the run that this run repeats, because somebody ran that run again; None if it is no copy."""
     result: Any = None
     """Always None while the run executes; a run handle has it afterwards."""
     ended_at: datetime | None = None

@@ -121,6 +121,10 @@ def _same(value: T) -> T:
     return value
 
 
+def _run(run: RunHandle) -> AsyncRunHandle:
+    return AsyncRunHandle(run)
+
+
 class AsyncRunHandle(_Async[RunHandle], RunView):
     """A RunHandle whose operations are awaited; its fields are plain attributes."""
 
@@ -141,6 +145,7 @@ class AsyncRunHandle(_Async[RunHandle], RunView):
 
     refresh = _changing(RunHandle.refresh)
     retry = _changing(RunHandle.retry)
+    run_again = _awaited(RunHandle.run_again, _run)
     cancel = _changing(RunHandle.cancel)
     terminate = _changing(RunHandle.terminate)
     progress = _awaited(RunHandle.progress, _same)

@@ -221,7 +221,7 @@ class RunDescription:
     kind: str
     """`scheduled`, `manual`, `backfill` or `after`."""
     occurrence_at: datetime
-    """The nominal time of its occurrence."""
+    """The nominal time of its occurrence; of a copy, that of the copied run."""
     status: str
     """`pending`, `running`, `retrying`, `buffered`, or how it ended."""
     created_at: datetime
@@ -247,7 +247,8 @@ class RunDescription:
     is_override: bool
     """Whether the policy was not the schedule's own, or a backfill created the run."""
     trigger_number: int | None
-    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts."""
+    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts. A copy has
+    the number of the copied run."""
     labels: dict[str, Any]
     """The schedule's labels when it was recorded."""
     memo: dict[str, Any]
@@ -312,6 +313,8 @@ class RunDescription:
     """Its position in the line of that group, from 1 to 1 000, or 1 001 if more are ahead; None if not in line."""
     traceparent: str | None = None
     """The span of the fire or trigger that created it, in the form of W3C Trace Context; None without a trace."""
+    copied_from: str | None = None
+    """The uid of the run that this run repeats, because somebody ran that run again; None if it is no copy."""
 
     @property
     def is_blocked(self) -> bool:
@@ -383,7 +386,9 @@ class RunFields:
     number = Shown[int]("1, 2, 3 ... within the schedule.")
     instance_id = Shown[str]("The readable id, unique within the schedule.")
     workflow = Shown[str]("The name of the workflow it executes.")
-    occurrence_at = Shown[datetime]("The nominal time; for a manual run the moment of the trigger.")
+    occurrence_at = Shown[datetime](
+        "The nominal time; for a manual run the moment of the trigger; for a copy the time of the copied run."
+    )
     moved_from = Shown[list[datetime]]("The excluded instants that were moved to its occurrence; usually none.")
     due_at = Shown[datetime | None]("When its occurrence could fire: nominal time plus jitter; None for a manual run.")
     attempt = Shown[int]("The number of the newest attempt, from 1.")
@@ -411,6 +416,9 @@ class RunFields:
     )
     traceparent = Shown[str | None](
         "The span of the fire or trigger that created it (W3C Trace Context); None without a trace."
+    )
+    copied_from = Shown[str | None](
+        "The uid of the run that this run repeats, because somebody ran that run again; None if it is no copy."
     )
     error = Shown[str | None]("The error of the newest failed attempt.")
     queue = Shown[str | None]("The queue of its job; None means the default queue.")

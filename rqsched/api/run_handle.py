@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,16 @@ from rqsched.features.fan_out.dispatch import read_progress, read_targets
 from rqsched.features.fan_out.progress import TargetDescription, TargetProgress
 from rqsched.features.retry_on_request import chain as retrying
 from rqsched.kernel.chain import settle
+from rqsched.kernel.chain import trigger as triggering
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.audit import CommandContext
+from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.model import Run
-from rqsched.kernel.decide.options import require_note
+from rqsched.kernel.decide.options import require_key, require_note
 from rqsched.kernel.decide.overlap import StartResult
 from rqsched.kernel.decide.payload import loads
 from rqsched.kernel.decide.results import MAX_PAGE, Page, RetryRow, pages
+from rqsched.kernel.decide.runs_on_request import Copy
 from rqsched.kernel.decide.settle_decision import AttemptOutcome
 from rqsched.kernel.queries import run_pages
 from rqsched.kernel.queries import runs as run_queries
@@ -145,6 +148,42 @@ class RunHandle(RunView):
             self._runtime, self._run.uid, reason=reason, context=context, failed_targets=failed_targets
         )
         return self
+
+    def run_again(
+        self,
+        reason: str | None = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        downstream: bool = False,
+        idempotency_key: str | None = None,
+        context: CommandContext | None = None,
+    ) -> RunHandle:
+        """Run an ended run again, also a successful one, as a new manual run; returns the new run.
+
+        The new run is for the same occurrence: `occurrence_at` is that of this run, and `copied_from` its uid. It has
+        the arguments of this run, and all else as the schedule has it now; targets are named again. It starts when the
+        overlap policy allows, even if the schedule is paused, done or dead; until then it is `buffered`. It moves no
+        time of the schedule, counts neither for `max_runs` nor for `max_successes`, and never makes the schedule dead.
+        A second call with the same `idempotency_key` returns the run of the first call. Raises RunStateError if the
+        run has not ended, if its schedule is deleted, or if its schedule executes another workflow now.
+
+        >>> run = scheduler.get("nightly").trigger().run
+        >>> run.cancel().run_again("the file is complete now").copied_from == run.uid
+        True
+
+        Args:
+            reason: Why; recorded with the audit event. Required if the arguments differ.
+            args: Other positional arguments; over HTTP this needs the role admin.
+            kwargs: Other keyword arguments; over HTTP this needs the role admin.
+            downstream: Whether its end also starts the schedules that run after this one.
+            idempotency_key: A text that is the same in each call for the same new run.
+            context: The caller, for the audit events.
+        """
+        require_note(reason, "reason")
+        key = None if idempotency_key is None else require_key(idempotency_key)
+        wanted = Copy(new_uid(self._runtime.now()), args, kwargs, downstream, key, reason)
+        return RunHandle(self._runtime, triggering.copy_run(self._runtime, self._run.uid, wanted, context=context))
 
     def cancel(self, reason: str | None = None, *, context: CommandContext | None = None) -> RunHandle:
         """End the run: a waiting run never starts, a running workflow stops at its next checkpoint. Idempotent.

@@ -91,7 +91,7 @@ ENTRIES = (
     Entry("machine", "machines.cli", _OPERATIONS, "Send events to state machines."),
     Entry("history", "cli.runs", _HISTORY, "Show a schedule's audit events, oldest first."),
     Entry("runs", "cli.runs", _HISTORY, "Show the runs of a schedule, or of all of them, newest first."),
-    Entry("run", "cli.runs", _HISTORY, "Show one run whole, its targets, or notifications."),
+    Entry("run", "cli.runs", _HISTORY, "Show one run whole, its targets or notifications; run it again."),
     Entry("why", "cli.schedules", _HISTORY, "Say why a schedule ran, or did not run, at an instant."),
     Entry("forecast", "simulate.cli", _HISTORY, "Show the next fires, the load, or a simulated year."),
     Entry("tick", "cli.maintenance", _MAINTENANCE, "Fire what is due, once, in this process; for use from cron."),
@@ -139,7 +139,7 @@ class Deferred(TyperCommand):
 
 _IN_GROUPS = {
     **{name: f"forecast {name}" for name in ("load", "simulate", "upcoming")},
-    **{name: f"run {name}" for name in ("targets", "deliveries")},
+    **{name: f"run {name}" for name in ("again", "targets", "deliveries")},
     "usage": "namespace usage",
 }
 """Commands whose group a user may forget to type, each with the words that the user should type."""

@@ -1,6 +1,6 @@
 """Commands about runs, their targets, and the records of a schedule.
 
-The commands are history, runs, cancel, terminate, run show, run targets and run deliveries.
+The commands are history, runs, cancel, terminate, run show, run again, run targets and run deliveries.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rqsched.api.run_handle import RunHandle
 from rqsched.api.states import BLOCKED, EXCLUDED, EXPIRED, MISSED, OPEN, miss_in_words
 from rqsched.api.values import iso_utc
 from rqsched.cli.arguments import (
+    IdempotencyKey,
     Limit,
     PageToken,
     RunName,
@@ -26,6 +27,7 @@ from rqsched.cli.arguments import (
     given_text,
     instant,
     instant_or_age,
+    json_of,
     schedule_ids,
     workflow_names,
 )
@@ -36,7 +38,7 @@ from rqsched.types import AuditRecord, DeliveryStatus, Page, Run, RunStatus, Tar
 
 app = typer.Typer(add_completion=False)
 of_run = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show one run whole, its targets, or notifications."
+    add_completion=False, no_args_is_help=True, help="Show one run whole, its targets or notifications; run it again."
 )
 app.add_typer(of_run, name="run")
 
@@ -242,6 +244,39 @@ def show(
     for name, text in (("Error", error), ("Result", None if result is None else dump(result, indent=2))):
         if text:
             writer.say(f"\n{name}:\n{text.rstrip()}")
+
+
+@command(of_run)
+def again(
+    session: Session,
+    run: RunName,
+    schedule: ScheduleOfRun = None,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="A list: other arguments. Needs --reason.")
+    ] = None,
+    kwargs: Annotated[
+        str | None, typer.Option("--kwargs", metavar="JSON", help="An object: other arguments. Needs --reason.")
+    ] = None,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Also start the schedules that run after this one.")
+    ] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> None:
+    """Run an ended run again, also a successful one, as a new run.
+
+    The new run is for the same occurrence, moves no time of the schedule, and starts when the overlap policy allows. To
+    give a failed run one more attempt, use `rqsched retry`.
+    """
+    new = session.run(run, schedule).run_again(
+        session.reason,
+        args=None if args is None else json_of("--args", args, list),
+        kwargs=None if kwargs is None else json_of("--kwargs", kwargs, dict),
+        downstream=downstream,
+        idempotency_key=idempotency_key,
+        context=session.context,
+    )
+    waits = " waits for the run ahead of it" if new.status == RunStatus.BUFFERED else f" is {new.status}"
+    session.writer.record(describe_run(new.state), f"Run {new.instance_id}{waits}.")
 
 
 @command(of_run)

@@ -283,6 +283,7 @@ class AsyncRunHandle(RunView):
 
     refresh = _awaited(sync.RunHandle.refresh)
     retry = _awaited(sync.RunHandle.retry)
+    run_again = _awaited(sync.RunHandle.run_again)
     progress = _awaited(sync.RunHandle.progress)
     targets = _awaited(sync.RunHandle.targets)
     cancel = _awaited(sync.RunHandle.cancel)

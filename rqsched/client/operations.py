@@ -5,9 +5,9 @@ Written by `python -m tests.support.operations`: change the entry, or the schedu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rqsched.api.values import MAX_PAGE
 from rqsched.client import responses
@@ -409,6 +409,46 @@ class RunOperations(RunView):
         """
         return self._client.send(
             self._edit("retry", sent({"reason": reason, "failed_targets": failed_targets}), is_repeatable=False)
+        )
+
+    def run_again(
+        self,
+        reason: str | None = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        downstream: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Self:
+        """Run an ended run again, also a successful one, as a new manual run; returns the new run.
+
+        The new run is for the same occurrence: `occurrence_at` is that of this run, and `copied_from` its uid. It has
+        the arguments of this run, and all else as the schedule has it now; targets are named again. It starts when the
+        overlap policy allows, even if the schedule is paused, done or dead; until then it is `buffered`. It moves no
+        time of the schedule, counts neither for `max_runs` nor for `max_successes`, and never makes the schedule dead.
+        A second call with the same `idempotency_key` returns the run of the first call. Raises RunStateError if the
+        run has not ended, if its schedule is deleted, or if its schedule executes another workflow now.
+
+        Args:
+            reason: Why; recorded with the audit event. Required if the arguments differ.
+            args: Other positional arguments; over HTTP this needs the role admin.
+            kwargs: Other keyword arguments; over HTTP this needs the role admin.
+            downstream: Whether its end also starts the schedules that run after this one.
+            idempotency_key: A text that is the same in each call for the same new run.
+        """
+        return self._client.send(
+            self._make(
+                "again",
+                sent(
+                    {
+                        "reason": reason,
+                        "args": args,
+                        "kwargs": kwargs,
+                        "downstream": downstream,
+                        "idempotency_key": idempotency_key,
+                    }
+                ),
+            )
         )
 
 

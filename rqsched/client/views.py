@@ -5,7 +5,9 @@ They keep the description as it was last read, and build requests.
 
 from __future__ import annotations
 
+import uuid
 from abc import abstractmethod
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -39,6 +41,12 @@ class RunView(RunFields):
     def _edit(self, operation: str, body: dict[str, Any], *, is_repeatable: bool) -> Request[Self]:
         read = responses.one(RunDescription)
         return Request("POST", self._path(operation), read, body or None, is_repeatable=is_repeatable).then(self._keep)
+
+    def _make(self, operation: str, body: dict[str, Any]) -> Request[Self]:
+        """Return a request that makes another run. Its idempotency key allows to send it again."""
+        keyed = {"idempotency_key": uuid.uuid4().hex, **body}
+        read = responses.one(RunDescription)
+        return Request("POST", self._path(operation), read, keyed, is_repeatable=True).then(copy(self)._keep)
 
 
 class ScheduleView(ScheduleFields):

@@ -207,3 +207,21 @@ def test_runs_without_an_id_are_those_of_all_schedules(cli: Cli) -> None:
     assert {run["schedule_id"] for page in (first, second) for run in page["runs"]} == {"broken", "sound"}
     assert "--error" in cli("runs", "--error", " ", code=2).err
     assert "--since" in cli("runs", "--since", "yesterday", code=2).err
+
+
+def test_a_run_is_run_again_by_its_uid_or_number(cli: Cli, handle: ScheduleHandle) -> None:
+    execute_pending(cli.scheduler)
+    first, second = reversed(handle.runs().items)
+
+    found = cli("run", "again", first.uid, "--reason", "the file is complete", "-o", "json").json
+
+    assert (found["copied_from"], found["status"], found["number"]) == (first.uid, "pending", 3)
+    told = cli("run", "again", "2", "--schedule", "a", "--kwargs", "{}", "--downstream").out
+    copy = handle.runs().items[0]
+    assert told == f"Run {copy.instance_id} is pending.\n"
+    assert copy.copied_from == second.uid
+    assert cli("history", "a").out.count("the file is complete") == 1
+    assert "has not ended" in cli("run", "again", copy.uid, code=4).err
+    assert "reason" in cli("run", "again", first.uid, "--args", "[1]", code=2).err
+    assert "JSON list" in cli("run", "again", first.uid, "--args", "{}", code=2).err
+    assert "rqsched run again" in cli("again", first.uid, code=2).err

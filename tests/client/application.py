@@ -37,6 +37,7 @@ def operate(client: Client) -> None:
     assert_type(schedule.upcoming(3), Sequence[datetime])
     assert_type(schedule.why(LATER), Why)
     assert_type(schedule.run("1").cancel("the wrong month").retry(failed_targets=True), RunHandle)
+    assert_type(schedule.run("1").run_again("late", kwargs={"part": 2}, downstream=True), RunHandle)
     schedule.pause(until="tomorrow")  # type: ignore[arg-type] # as above
 
 

@@ -52,7 +52,7 @@ def check_invariants(
     """
     stories = read_stories(runtime, skew)
     checks: list[Callable[[Story], Iterator[str]]] = [i1_one_outcome, i2_one_run, i3_next_time, i4_never_early]
-    checks += [i5_one_at_a_time, i6_events, counters_are_true]
+    checks += [i5_one_at_a_time, i6_events, i6_copies, counters_are_true]
     if with_redis:
         checks.append(lambda story: i3_live_links(runtime, story))
         checks.append(lambda story: i7_live_deliveries(runtime, story))
@@ -133,7 +133,8 @@ def _unrecorded(story: Story, stories: Sequence[Story], owed: Mapping[tuple[str,
         if named != (story.schedule.namespace, after.schedule_id) or is_gone:
             continue
         for run in upstream.runs:
-            counts = run.kind is not RunKind.BACKFILL and run.trigger_number is not None and run.ended_at is not None
+            began = run.queued_at if run.starts_downstream else run.trigger_number if run.copied_from is None else None
+            counts = run.kind is not RunKind.BACKFILL and began is not None and run.ended_at is not None
             is_later = counts and run.ended_at is not None and run.ended_at > story.schedule.created_at
             has_counted = is_later and (
                 after.on == "end" or (run.status is RunStatus.SUCCEEDED) is (after.on == "success")
@@ -285,8 +286,9 @@ def _executions(story: Story, run: Run) -> Iterator[_Execution]:
 
 
 def _is_start(event: AuditRecord) -> bool:
-    is_retried_at_once = event.event_type == audit.RUN_RETRY_REQUESTED and event.payload["outcome"] == "started"
-    return event.event_type in {audit.TRIGGERED, audit.RUN_RETRY_STARTED} or is_retried_at_once
+    is_request = event.event_type in {audit.RUN_RETRY_REQUESTED, audit.RUN_COPIED}
+    begins_at_once = is_request and event.payload["outcome"] == "started"
+    return event.event_type in {audit.TRIGGERED, audit.RUN_RETRY_STARTED} or begins_at_once
 
 
 def i6_events(story: Story) -> Iterator[str]:
@@ -309,13 +311,22 @@ def i6_events(story: Story) -> Iterator[str]:
         found = triggered.pop(run.uid, 0)
         if story.kept_from is not None and run.created_at <= story.kept_from:
             continue
-        if found != int(run.trigger_number is not None):
+        if found != int(run.trigger_number is not None and run.copied_from is None):
             yield f"I6: run {run.number} has no ScheduleTriggered event, or several, or was never started"
-        waited = run.trigger_number is None and run.kind is not RunKind.BACKFILL
+        waited = run.trigger_number is None and run.kind is not RunKind.BACKFILL and run.copied_from is None
         if waited and buffered[run.uid] != 1:
             yield f"I6: run {run.number} waits or waited without one ScheduleBuffered event"
     if story.has_all_runs:
         yield from (f"I6: a ScheduleTriggered event names run {uid}, which is not there" for uid in triggered)
+
+
+def i6_copies(story: Story) -> Iterator[str]:
+    """Each copy of a run has one RunCopied event."""
+    copied = Counter(event.workflow_run_id for event in story.events if event.event_type == audit.RUN_COPIED)
+    for run in story.runs:
+        is_kept = story.kept_from is None or run.created_at > story.kept_from
+        if is_kept and copied[run.uid] != int(run.copied_from is not None):
+            yield f"I6: run {run.number} has {copied[run.uid]} RunCopied events"
 
 
 def _has_ever_succeeded(run: Run) -> bool:
@@ -342,7 +353,7 @@ def counters_are_true(story: Story) -> Iterator[str]:
         for name in ("run_count", "skipped_count", "missed_count"):
             del truth[name]
     if events is story.events and story.has_all_runs:
-        truth["success_count"] = sum(_has_ever_succeeded(run) for run in story.runs)
+        truth["success_count"] = sum(_has_ever_succeeded(run) for run in story.runs if run.copied_from is None)
     if schedule.status is ScheduleStatus.DELETED:
         del truth["backfill_unfinished"]  # a delete drops retrying runs unread; nothing counts on it afterwards
     limit = schedule.definition.max_runs

@@ -28,9 +28,9 @@ Written by `python -m tests.support.operations`: change the entry, or the schedu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rqsched.api.values import MAX_PAGE
 from rqsched.client import responses
@@ -119,12 +119,14 @@ def method(operation: Operation) -> str:
 
 
 def of_handle(operation: Operation) -> str:
-    """Return a method of a handle: it reads something, or changes what the handle stands for and reads that again."""
+    """Return a method of a handle: it reads something, changes what the handle stands for, or makes another run."""
     more, parameters = [], parameters_of(operation)
     verb, result = operation.path.strip("/").split("/")[-1], returns(operation)
     fields = ", ".join(f'"{one.name}": {value(one)}' for one in parameters)
     if operation.method == "GET":
         request = f'get(self._path("{verb}"), {reader(result)}, sent({{{fields}}}))'
+    elif any(one.name == "idempotency_key" for one in parameters):
+        request, result = f'self._make("{verb}", sent({{{fields}}}))', "Self"
     else:
         how = f"is_repeatable={operation.is_repeatable}"
         if "if_version" in inspect.signature(operation.function).parameters:

@@ -108,7 +108,12 @@ def ended_runs(change: Change) -> list[Run]:
 
 
 def may_be_followed(run: Run) -> bool:
-    """Return whether the end of a run may start downstream runs. Backfilled runs and runs that never began do not."""
+    """Return whether the end of a run may start downstream runs.
+
+    Backfilled runs and runs that never began do not. A copy does only on request.
+    """
+    if run.copied_from is not None:
+        return run.starts_downstream and run.queued_at is not None
     return run.kind is not RunKind.BACKFILL and run.trigger_number is not None
 
 

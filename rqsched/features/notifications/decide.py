@@ -200,8 +200,8 @@ def _named(schedule: Schedule) -> dict[str, Any]:
 
 
 def _pings_of(schedule: Schedule, run: Run, said: str, configured: Configured, now: datetime) -> Iterator[Delivery]:
-    """Yield the pings about a run. A backfilled run has none, because it does not show whether the schedule works."""
-    if run.kind is RunKind.BACKFILL:
+    """Yield the pings about a run. A backfilled run and a copy have none, because they are about the past."""
+    if run.kind is RunKind.BACKFILL or run.copied_from is not None:
         return
     wanted = schedule.definition.parsed_notifications
     duration = run.started_at and round((now - run.started_at).total_seconds(), 3)

@@ -6,6 +6,7 @@ Runs and history stay readable after their schedule was deleted.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -23,13 +24,15 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.api.states import RUN_FILTERS
 from rqsched.errors import (
     FrozenError,
+    IdempotencyConflictError,
     InvalidLimitError,
     RunNotFoundError,
     RunStateError,
     ScheduleNotFoundError,
     TooMuchWorkError,
 )
-from rqsched.http.dependencies import Call, OperateAlways, Read, ReadHeavy
+from rqsched.http.auth import Role
+from rqsched.http.dependencies import Call, OperateAlways, Read, ReadHeavy, require_role
 from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.convert import statuses_of
 from rqsched.http.native.operation import Operation, Owner, routes
@@ -37,6 +40,7 @@ from rqsched.http.native.requests import (
     Cursor,
     Id,
     Instant,
+    JsonObject,
     Limit,
     ScheduleId,
     ShownFields,
@@ -168,6 +172,13 @@ def _run(call: Call, given: dict[str, Any]) -> RunHandle:
     return _newest(call, given).run(given.pop("run"))
 
 
+def _run_to_copy(call: Call, given: dict[str, Any]) -> RunHandle:
+    """Find a run. Other arguments make it execute something else, so they need the role `admin`, as an edit does."""
+    if given.get("args") is not None or given.get("kwargs") is not None:
+        require_role(call.principal, Role.ADMIN)
+    return _run(call, given)
+
+
 _ID = {"schedule_id": (ScheduleId, inspect.Parameter.empty)}
 _SCHEDULE = Owner(ScheduleHandle, _ID, lambda call, given: call.schedule(given.pop("schedule_id")))
 _NEWEST = Owner(ScheduleHandle, _ID, _newest)
@@ -175,6 +186,7 @@ _RUN_HANDLE = Owner(
     RunHandle, _ID | {"run": (RunId, inspect.Parameter.empty)}, _run,
     lambda _, handle: Json(describe_run(handle.state)),
 )  # fmt: skip
+_COPIED = replace(_RUN_HANDLE, find=_run_to_copy)
 OPERATIONS = (
     Operation(
         "cancel_run", "POST", "/schedules/{schedule_id}/runs/{run}/cancel/", "cancel", OperateAlways, RunResponse, _RUN,
@@ -187,6 +199,12 @@ OPERATIONS = (
     Operation(  # not repeatable: a run that failed again meanwhile would be retried twice
         "retry_run", "POST", "/schedules/{schedule_id}/runs/{run}/retry/", "retry", OperateAlways, RunResponse,
         (*_RUN, RunStateError, FrozenError), example={"reason": "the server is back"}, owner=_RUN_HANDLE,
+    ),
+    Operation(  # repeatable, because the client sends an idempotency key
+        "run_again", "POST", "/schedules/{schedule_id}/runs/{run}/again/", "run_again", OperateAlways, RunResponse,
+        (*_RUN, RunStateError, FrozenError, IdempotencyConflictError), is_repeatable=True,
+        types={"args": list[Any] | None, "kwargs": JsonObject | None},
+        example={"reason": "the file is complete now"}, owner=_COPIED,
     ),
     Operation(  # not repeatable, as `retry_run`
         "retry_failed_runs", "POST", "/runs/retry/", "runs.retry_failed", OperateAlways, RetryFailedResponse,

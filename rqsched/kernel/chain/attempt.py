@@ -47,6 +47,7 @@ def make_context(
     `traceparent` is the span of the attempt. If the attempt is not traced (None), the context has the span of the
     request for the run.
     """
+    copied_from = None if run.asked_attempt is None else run.copied_from  # nobody requested an ordinary run
     return RunContext(
         uid=run.uid,
         instance_id=run.instance_id,
@@ -59,7 +60,8 @@ def make_context(
         occurrence_at=run.occurrence_at,
         attempt=run.attempt if attempt is None else attempt,
         fence=fence_of(started_at),
-        scheduled_at=run.due_at or run.occurrence_at,
+        # A copy is made for the time of the copied run, although it is due now.
+        scheduled_at=(run.due_at if copied_from is None else None) or run.occurrence_at,
         started_at=started_at,
         deadline_at=started_at + timedelta(seconds=timeout),
         trigger_number=run.trigger_number,
@@ -72,6 +74,7 @@ def make_context(
         error=run.error if target_id is None else None,
         target_id=target_id,
         traceparent=traceparent or run.traceparent,
+        copied_from=copied_from,
     )
 
 

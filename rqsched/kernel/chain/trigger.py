@@ -1,14 +1,17 @@
-"""Triggers: start a run on request, in one statement without a lock or under the schedule's lock, and publish it.
+"""Triggers and copies: start a run on request, and publish it.
 
-The uid of the run is drawn before the first try. So if a try is committed but its answer is lost, the next try finds
-the run.
+A trigger needs one statement without a lock, or the schedule's lock; a copy of a run needs the lock.
+
+The uid of the new run is drawn before the first try. So if a try is committed but its answer is lost, the next try
+finds the run.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
-from rqsched.errors import IdempotencyConflictError, ScheduleNotFoundError
+from rqsched.errors import IdempotencyConflictError, RunNotFoundError, ScheduleNotFoundError
 from rqsched.kernel.chain.change import change
 from rqsched.kernel.chain.commit import Decided
 from rqsched.kernel.chain.operations import open_runs
@@ -18,12 +21,13 @@ from rqsched.kernel.decide.ids import new_uid
 from rqsched.kernel.decide.model import Change, Run, RunKind, RunStatus, Schedule, ScheduleStatus
 from rqsched.kernel.decide.overlap import StartResult
 from rqsched.kernel.decide.policy import OverlapPolicy
-from rqsched.kernel.decide.runs_on_request import Trigger, decide_trigger
+from rqsched.kernel.decide.runs_on_request import Copy, Trigger, action_of_copy, decide_copy, decide_trigger
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.caller_transaction import CallerTransaction
 from rqsched.kernel.store.database import Connection
 
 _Started = Decided[tuple[Schedule, StartResult]]
+_Copied = Decided[tuple[Schedule, Run]]
 
 
 def trigger(
@@ -107,6 +111,51 @@ class _Triggering(NamedTuple):
         is_alike = known.overlap == (self.wanted.overlap or schedule.policies.overlap).value
         if self.wanted.overlap is None:
             is_alike = is_alike or not known.is_override
-        if known.kind is not RunKind.MANUAL or not is_alike:
+        if known.kind is not RunKind.MANUAL or known.copied_from is not None or not is_alike:
             raise IdempotencyConflictError(key)
         return known
+
+
+def copy_run(runtime: Runtime, run_uid: str, wanted: Copy, *, context: CommandContext | None = None) -> Run:
+    """Run an ended run again, as a new run, and return the new run; the same idempotency key returns the same run.
+
+    Raises RunNotFoundError if the run was pruned, and IdempotencyConflictError if the key belongs to another request.
+    Also raises the errors of `trigger` and of `decide_copy`. After an error, nothing is written.
+    """
+    runtime.ownership.require_own_redis()
+    runtime.freezes.require_none()
+
+    def decide(context: CommandContext | None, connection: Connection, tried: _Copied | None) -> _Copied:
+        found = changes.lock_with_schedule(connection, run_uid)
+        if found is None:
+            raise RunNotFoundError(run_uid)
+        schedule, run = found
+        if tried is not None and tried.is_written(schedule):
+            return tried
+        known = changes.find_run(connection, wanted.uid) if tried is not None else None
+        known = known or _find_copy(connection, run, wanted)
+        if known is not None:
+            return Decided([Change(schedule, schedule, changed_runs=((known, known),))], (schedule, known))
+        runtime.freezes.require_thawed(schedule.namespace)
+        others = changes.open_runs(connection, [schedule])[schedule.uid]
+        decided = decide_copy(schedule, others, run, wanted, now=runtime.now(), context=context)
+        return Decided([decided], (decided.after, decided.new_runs[0]))
+
+    if (tracing := runtime.tracing) is None:
+        return change(runtime, partial(decide, context))[1]
+    with tracing.asked("trigger", context) as asked:
+        schedule, run = change(runtime, partial(decide, asked.context))
+        asked.note(schedule, "buffered" if run.status is RunStatus.BUFFERED else "triggered", run)
+        return run
+
+
+def _find_copy(connection: Connection, run: Run, wanted: Copy) -> Run | None:
+    """Find the copy that an earlier request with the same key made of a run."""
+    key = wanted.idempotency_key
+    known = None if key is None else changes.find_run_by_key(connection, run.schedule_uid, key)
+    if key is None or known is None:
+        return None
+    same = (run.uid, action_of_copy(run, wanted), wanted.downstream)
+    if (known.copied_from, known.action, known.starts_downstream) != same:
+        raise IdempotencyConflictError(key)
+    return known

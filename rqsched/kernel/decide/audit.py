@@ -65,7 +65,9 @@ RUN_BLOCKED = "RunBlocked"
 RUN_RETRY_REQUESTED = "RunRetryRequested"
 """A user asked for one more attempt of a run; `outcome` tells whether the attempt started or waits."""
 RUN_RETRY_STARTED = "RunRetryStarted"
-"""A requested attempt started after a wait. If an attempt starts at once, only RunRetryRequested is recorded."""
+"""A requested attempt started after a wait. If it starts at once, only RunRetryRequested or RunCopied is recorded."""
+RUN_COPIED = "RunCopied"
+"""A user asked to run a run again. The event is about the new run; `outcome` tells whether it started or waits."""
 RUN_SUCCEEDED = "RunSucceeded"
 """A run succeeded after failures. A success that follows a success has no event."""
 RUN_CANCELLED = "RunCancelled"
@@ -125,6 +127,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     RUN_BLOCKED: _ENDED | {"reason", "worker", "blocked_at"},
     RUN_RETRY_REQUESTED: _ASKED | {"previous_status", "blocking_run_id", "reason"},
     RUN_RETRY_STARTED: _ASKED,
+    RUN_COPIED: _ASKED | {"copied_from", "downstream", "arguments", "copied_arguments", "blocking_run_id", "reason"},
     RUN_CANCELLED: (_ENDED - {"error"}) | {"previous_status", "reason"},
     RUN_TERMINATED: (_ENDED - {"error"}) | {"previous_status", "reason"},
     BACKFILL_STOPPED: frozenset({"backfill_id", "start_at", "end_at", "stopped_at", "attempted", "reason"}),

@@ -164,23 +164,28 @@ def _with_clocks(base: Definition, given: Mapping[str, Any], *, has_new_spec: bo
 
 
 def with_arguments(definition: Definition, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Definition:
-    """Return a definition with new arguments for its workflow; None keeps the current ones.
+    """Return a definition with new arguments for its workflow; see `action_with`."""
+    if args is None and kwargs is None:
+        return definition
+    return changed(definition, action=action_with(definition.action, args, kwargs))
+
+
+def action_with(action: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
+    """Return the JSON of an action with new arguments; None keeps the current ones.
 
     Raises InvalidPayloadError if `args` is not a list, if `kwargs` is not a mapping, or if the values are too long or
     not JSON-native.
     """
-    if args is None and kwargs is None:
-        return definition
     if isinstance(args, (str, bytes)) or not (args is None or isinstance(args, Sequence)):
         raise InvalidPayloadError("args", f"must be a list, not {type(args).__name__}")
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise InvalidPayloadError("kwargs", f"must be a mapping, not {type(kwargs).__name__}")
-    payload = loads(definition.action)
+    payload = loads(action)
     if args is not None:
         payload["args"] = list(args)
     if kwargs is not None:
         payload["kwargs"] = dict(kwargs)
-    return changed(definition, action=json_text("args and kwargs", payload, ARGUMENT_BYTES))
+    return json_text("args and kwargs", payload, ARGUMENT_BYTES)
 
 
 def value_of(name: str, definition: Definition) -> Any:

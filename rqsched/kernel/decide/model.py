@@ -607,7 +607,7 @@ class Run:
     kind: RunKind
     """The origin of the run."""
     occurrence_at: datetime
-    """The nominal time; for a manual run the moment of the trigger."""
+    """The nominal time; for a manual run the moment of the trigger; for a copy the time of the copied run."""
     status: RunStatus
     """The status of the run."""
     created_at: datetime
@@ -631,7 +631,8 @@ class Run:
     is_override: bool = False
     """Whether another policy than the schedule's, or a backfill, started it. Invariant I5 does not hold for it."""
     trigger_number: int | None = None
-    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts."""
+    """1 for the schedule's first run that started, 2 for the second, and so on; None until this run starts. A copy has
+    the number of the copied run."""
     labels: str = "{}"
     """JSON object, copied from the schedule."""
     memo: str = "{}"
@@ -639,7 +640,8 @@ class Run:
     search_attributes: str = "{}"
     """JSON object, copied from the schedule."""
     lineage: str = "{}"
-    """JSON: the ScheduleTriggered event, which connects the run to its schedule."""
+    """JSON: the ScheduleTriggered event, which connects the run to its schedule. A copy has that of the copied run, and
+    `copied_from`."""
     attempt: int = 1
     """The number of the current attempt, from 1."""
     delivery: int = 1
@@ -675,7 +677,8 @@ class Run:
     target_counts: str | None = None
     """JSON: how many of its targets ended in each status; None until the last target has ended."""
     asked_attempt: int | None = None
-    """The last attempt that a person requested; no automatic retry follows it. None without a request."""
+    """The last attempt that a person requested; no automatic retry follows it. None without a request. A copy has 1
+    here: a person requested its first attempt, which automatic retries may follow."""
 
     blocked_at: datetime | None = None
     """When a worker first could not find the workflow of the run; None if the run is not blocked."""
@@ -728,8 +731,18 @@ class Run:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a person requested the current attempt. No automatic retry follows it."""
+        """Whether a person requested the current attempt."""
         return self.asked_attempt == self.attempt
+
+    @property
+    def copied_from(self) -> str | None:
+        """The uid of the run that this run repeats on request; None if it is no copy."""
+        return json.loads(self.lineage)["copied_from"] if '"copied_from":' in self.lineage else None
+
+    @property
+    def starts_downstream(self) -> bool:
+        """Whether somebody asked for a copy whose end starts downstream runs."""
+        return '"downstream":true' in self.lineage
 
     @property
     def args(self) -> list[Any]:

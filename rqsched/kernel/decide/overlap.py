@@ -106,7 +106,7 @@ def apply_overlap(builder: ChangeBuilder, request: StartRequest) -> StartResult:
         ended, status = unfinished, RunStatus(decision.ends)
         for uid in ended:
             builder.end_run(uid, status)
-    run = _new_run(builder, request, policy)
+    run = new_run(builder, request, policy)
     if decision.act == "buffer":
         builder.put_run(run)
         depth = builder.schedule.buffer_depth
@@ -157,7 +157,7 @@ def enqueue(builder: ChangeBuilder, request: StartRequest) -> StartResult:
     """Add the run of a request as a waiting run, whatever the policy is. Backfills use this under `skip`."""
     if builder.schedule.remaining == 0:
         return refuse(builder, request.occurrence_at, SkipReason.MAX_RUNS)
-    run = _new_run(builder, request, request.overlap or builder.schedule.policies.overlap)
+    run = new_run(builder, request, request.overlap or builder.schedule.policies.overlap)
     return StartResult("buffered", builder.put_run(run))
 
 
@@ -235,7 +235,7 @@ def _next_waiting(builder: ChangeBuilder) -> Run | None:
     return None
 
 
-def _new_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
+def new_run(builder: ChangeBuilder, request: StartRequest, overlap: OverlapPolicy) -> Run:
     """Return the schedule's next run as a waiting run. If the request has no uid, derive one from the run's number."""
     schedule, now = builder.schedule, builder.now
     definition, number = schedule.definition, schedule.run_number + 1

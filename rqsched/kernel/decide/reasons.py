@@ -60,6 +60,7 @@ ASKED = {
     audit.BUFFERED: "asked for a run, which waits",
     audit.SKIPPED: "asked for a run, which was skipped",
     audit.RUN_RETRY_REQUESTED: "retried a run",
+    audit.RUN_COPIED: "ran a run again",
     audit.RUN_CANCELLED: "cancelled a run",
     audit.RUN_TERMINATED: "terminated a run",
     audit.BACKFILL_STOPPED: "stopped a backfill",

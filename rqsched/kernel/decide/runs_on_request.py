@@ -1,22 +1,23 @@
-"""Runs on request: by a manual trigger, a backfill or a retry. They do not move the schedule's times. Pure.
+"""Runs on request: by a manual trigger, a backfill, a retry or a copy. They do not move the schedule's times. Pure.
 
 A retry gives one more attempt to a run that has ended without success. The run keeps its uid, its number and its ended
-attempts. A retry on request counts neither for `max_runs` nor for consecutive failures. It never ends another run,
-whatever the overlap policy is: it waits for the run ahead of it.
+attempts. A copy is a new manual run that repeats a run, however that run ended. Neither counts for `max_runs` or for
+consecutive failures. Neither ends another run, whatever the overlap policy is: it waits for the run ahead of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rqsched.errors import RunStateError
+from rqsched.errors import InvalidInputError, RunStateError
 from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.change_builder import ChangeBuilder
+from rqsched.kernel.decide.define import action_with
 from rqsched.kernel.decide.ids import backfill_instance_id, iso_utc
 from rqsched.kernel.decide.model import (
     BLOCKED,
@@ -28,8 +29,19 @@ from rqsched.kernel.decide.model import (
     RunStatus,
     Schedule,
     ScheduleStatus,
+    changed,
 )
-from rqsched.kernel.decide.overlap import StartRequest, StartResult, apply_overlap, drain, enqueue, for_backfill, refuse
+from rqsched.kernel.decide.overlap import (
+    StartRequest,
+    StartResult,
+    apply_overlap,
+    drain,
+    enqueue,
+    for_backfill,
+    new_run,
+    refuse,
+)
+from rqsched.kernel.decide.payload import dumps, loads
 from rqsched.kernel.decide.policy import OverlapPolicy, count_failed
 from rqsched.kernel.decide.reasons import SkipReason
 from rqsched.kernel.decide.results import BackfillRow
@@ -52,6 +64,23 @@ class Trigger(NamedTuple):
     """Whether a paused schedule starts the run, too."""
     idempotency_key: str | None = None
     """Triggers with the same key get the same run; with None each trigger gets a new run."""
+
+
+class Copy(NamedTuple):
+    """A request to run a run again."""
+
+    uid: str
+    """The uid for the new run, generated before the first try of the transaction."""
+    args: Sequence[Any] | None = None
+    """The positional arguments of the new run; None keeps those of the copied run."""
+    kwargs: Mapping[str, Any] | None = None
+    """The keyword arguments of the new run; None keeps those of the copied run."""
+    downstream: bool = False
+    """Whether the end of the new run starts downstream runs."""
+    idempotency_key: str | None = None
+    """Requests with the same key get the same run; with None each request gets a new run."""
+    reason: str | None = None
+    """Why; required if the arguments differ."""
 
 
 def decide_trigger(
@@ -195,19 +224,23 @@ def preview_backfill(
     failed: Sequence[Run] = (),
     pruned_to: datetime | None = None,
     room: int | None = None,
+    is_over: bool = False,
 ) -> list[BackfillRow]:
     """Return what a backfill would do with each occurrence, without a decision.
 
     `ran`, `stood_for`, `failed` and `pruned_to` are as in `decide_backfill`. `room` is how many runs may still start.
+    A backfill ends with the first occurrence that it skips, so it retries no later run. `is_over` says that this
+    occurrence was among earlier `nominals`.
     """
-    rows, spec = [], schedule.declared
+    rows, spec = list[BackfillRow](), schedule.declared
     again = {run.occurrence_at: run for run in failed}
     for nominal in nominals:
-        if nominal in again:
+        if nominal in again and not is_over:
             rows.append(BackfillRow(nominal, again[nominal].instance_id, "would_start", RERUN, again[nominal].uid))
         elif (known := _already_run(spec, nominal, ran, stood_for, pruned_to)) is not None:
             rows.append(known)
-        elif room == 0:
+        elif is_over or room == 0:
+            is_over = True
             rows.append(BackfillRow(nominal, None, "skipped", SkipReason.MAX_RUNS.value))
         else:
             room = None if room is None else room - 1
@@ -259,9 +292,90 @@ def require_retryable(schedule: Schedule, run: Run, *, failed_targets: bool = Fa
         raise RunStateError(run.uid, run.status.value, "retry", _hint(run))
 
 
+def decide_copy(
+    schedule: Schedule,
+    runs: Iterable[Run],
+    run: Run,
+    request: Copy,
+    *,
+    now: datetime,
+    context: CommandContext | None = None,
+) -> Change:
+    """Run an ended run again: start a manual run for the same occurrence, now or when the runs ahead of it have ended.
+
+    The copy has the arguments of the copied run. Everything else, such as its queue, is as the schedule has it now.
+    `runs` are the schedule's open runs. Raises RunStateError if the run cannot be copied, InvalidPayloadError for
+    arguments that are not JSON, and InvalidInputError if they differ from those of the run and there is no reason.
+    """
+    require_copyable(schedule, run)
+    action = action_of_copy(run, request)
+    is_edited = action != run.action
+    if is_edited and not (request.reason or (context and context.reason)):
+        raise InvalidInputError("reason", "is missing; say why the arguments are changed")
+    builder = ChangeBuilder(schedule, runs, now=now, context=context)
+    policy = schedule.policies.overlap
+    blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished()
+    lineage = {
+        **loads(run.lineage),
+        "schedule_id": schedule.schedule_id,
+        "schedule_ulid": schedule.uid,
+        "occurrence_time": iso_utc(run.occurrence_at),
+        "copied_from": run.uid,
+        "downstream": request.downstream,
+    }
+    start = StartRequest(
+        RunKind.MANUAL, run.occurrence_at, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
+    )
+    copy = changed(
+        new_run(builder, start, policy),
+        action=action,
+        trigger_number=run.trigger_number,
+        lineage=dumps(lineage),
+        asked_attempt=1,
+        nominals=run.nominals,
+    )
+    if blocking:
+        builder.put_run(copy)
+    else:
+        builder.queue_run(copy)
+    builder.record(
+        audit.RUN_COPIED,
+        copy,
+        outcome="buffered" if blocking else "started",
+        copied_from=run.uid,
+        downstream=request.downstream,
+        arguments=json.loads(action) if is_edited else None,
+        copied_arguments=json.loads(run.action) if is_edited else None,
+        blocking_run_id=blocking[0].uid if blocking else None,
+        reason=request.reason,
+    )
+    return builder.build(request.uid)
+
+
+def require_copyable(schedule: Schedule, run: Run) -> None:
+    """Check that a run can be run again; raises RunStateError with a hint on what to do instead."""
+    hint = None
+    if schedule.status is ScheduleStatus.DELETED:
+        hint = "Its schedule is deleted; create it again."
+    elif run.status in OPEN:
+        hint = _hint(run)
+    elif run.workflow != schedule.definition.workflow:
+        # Its arguments, targets and limits belong to the workflow that the schedule had.
+        hint = f"It was a run of {run.workflow!r}, and its schedule executes {schedule.definition.workflow!r} now."
+    if hint is not None:
+        raise RunStateError(run.uid, run.status.value, "run again", hint)
+
+
+def action_of_copy(run: Run, request: Copy) -> str:
+    """Return the JSON of the arguments with which a copy of a run is executed."""
+    if request.args is None and request.kwargs is None:
+        return run.action
+    return action_with(run.action, request.args, request.kwargs)
+
+
 def _hint(run: Run) -> str:
     if run.status is RunStatus.SUCCEEDED:
-        return "Trigger the schedule for another run."
+        return "Trigger the schedule for another run, or run this one again as a new run."
     if run.status is RunStatus.RETRYING and run.retry_at is not None:
         return f"It is tried again by itself at {iso_utc(run.retry_at)}; cancel it to retry it at once."
     return "It has not ended; cancel it first, or wait for its end."

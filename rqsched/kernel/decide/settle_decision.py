@@ -205,9 +205,11 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     """
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
-    # If an earlier attempt succeeded, this attempt only repeated failed targets. Do not count the success again.
+    is_copy = run.asked_attempt is not None and run.copied_from is not None
+    # If an earlier attempt succeeded, this attempt only repeated failed targets. Do not count the success again. A copy
+    # repeats a run that may have succeeded, too.
     has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
-    successes = schedule.success_count + (not has_succeeded)
+    successes = schedule.success_count + (not has_succeeded and not is_copy)
     was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
     if run.attempt > 1 or was_told:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
@@ -218,7 +220,8 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         last_outcome=RunStatus.SUCCEEDED.value,
     )
     span = schedule.expect_success_within
-    if span is not None and run.kind is not RunKind.BACKFILL:  # a backfill says nothing about the present
+    is_of_past = run.kind is RunKind.BACKFILL or is_copy
+    if span is not None and not is_of_past:  # a past occurrence says nothing about the present
         overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
@@ -231,7 +234,8 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     schedule = builder.schedule
     policies, retry = schedule.policies, schedule.policies.retry
     is_lost = attempt_result.outcome is AttemptOutcome.LOST
-    is_final = attempt_result.is_final or run.is_asked or policies.is_final(attempt_result.error_types)
+    is_retry = run.is_asked and run.attempt > 1  # a requested first attempt is that of a copy
+    is_final = attempt_result.is_final or is_retry or policies.is_final(attempt_result.error_types)
     ended_by = rule_against(retry, LOST if is_lost else attempt_result.error_types)
     error = cut_error(attempt_result.error or attempt_result.outcome.value)
     builder.set(error_count=schedule.error_count + 1, last_error=error)
@@ -248,12 +252,14 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.dead_letters.append(run.uid)
-    failures = schedule.consecutive_failures + (not run.is_asked)  # a retry on request never makes the schedule dead
+    # Neither a retry on request nor a copy makes the schedule dead.
+    counts = not run.is_asked and run.copied_from is None
+    failures = schedule.consecutive_failures + counts
     builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
     reason = ended_by if may_repeat else None
     _record_end(builder, run, event_type, error=error, consecutive_failures=failures, reason=reason)
-    if retry.kills_after(failures) and not run.is_asked and not schedule.has_ended:
+    if retry.kills_after(failures) and counts and not schedule.has_ended:
         die(builder, failed, EndReason.FAILURES.value)
 
 

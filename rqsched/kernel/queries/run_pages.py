@@ -193,8 +193,8 @@ def search_runs(
 ) -> FoundRuns:
     """Read a page in one of SORTS after a cursor, of at most `most` characters (`cut_to_size`).
 
-    With an `error` filter, only failed and lost runs match. Slim runs have no arguments, memo, search
-    attributes, lineage, attempts and result. Raises InvalidLimitError for a cursor of another list.
+    With an `error` filter, only failed and lost runs match. Slim runs have no arguments, memo, search attributes,
+    attempts and result. Raises InvalidLimitError for a cursor of another list.
     """
     items: list[tuple[str, Run]] = []
     following: str | None = None

@@ -83,7 +83,7 @@ def list_runs(
     """Read runs of a schedule, newest first. The status `blocked` selects the pending runs that are blocked.
 
     `is_live` leaves out the runs of backfills, and `backfill_uid` selects the runs of one backfill.
-    `most` and `is_slim` are as in `list_schedules`. Slim runs also have no lineage, no attempts and no result.
+    `most` and `is_slim` are as in `list_schedules`. Slim runs also have no attempts and no result.
     """
     statement = (SELECT_SLIM_RUNS if is_slim else SELECT_RUNS).where(runs.c.schedule_uid == schedule_uid)
     if statuses:

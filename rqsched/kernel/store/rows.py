@@ -65,7 +65,7 @@ SELECT_RUNS_WITH_SCHEDULES = sa.select(*RUN_COLUMNS, *SCHEDULE_COLUMNS).join_fro
 """It is built once, because naming a hundred columns takes longer than the rest of a short query."""
 _WORDS = {"status", "kind"}
 """Columns that store an enum member as text."""
-_BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}", "lineage": "{}"}
+_BLANK = {"action": '{"args":[],"kwargs":{}}', "memo": "{}", "search_attributes": "{}"}
 _BLANK_RUN = {**_BLANK, "attempts": "[]", "result": None}
 
 
@@ -79,7 +79,7 @@ def _slim(columns: Sequence[sa.Column[Any]], blanks: Mapping[str, str | None]) -
 SELECT_SLIM_SCHEDULES = _slim(SCHEDULE_COLUMNS, _BLANK)
 """Schedules without arguments, memo and search attributes, which may be large."""
 SELECT_SLIM_RUNS = _slim(RUN_COLUMNS, _BLANK_RUN)
-"""Runs without arguments, memo, search attributes, lineage, attempts and results."""
+"""Runs without arguments, memo, search attributes, attempts and results."""
 
 
 def to_schedule(connection: Connection | None, row: Sequence[Any]) -> Schedule:

@@ -128,6 +128,28 @@ def test_retry_of_a_blocked_run_is_recorded_once(env: Env, silent: SilentDatabas
     check_invariants(env.runtime)
 
 
+def test_run_that_is_run_again_is_copied_once(env: Env, silent: SilentDatabase, told: list[str]) -> None:
+    schedule = env.create()
+    run = env.run_next(schedule)
+    silent.lose()
+
+    copy = run.run_again()
+
+    assert env.queued() == [run_job_id(copy)]
+    assert recorded(schedule).count(audit.RUN_COPIED) == told.count(audit.RUN_COPIED) == 1
+    check_invariants(env.runtime)
+
+
+def test_copy_that_has_ended_before_its_request_is_repeated_is_not_made_twice(env: Env, silent: SilentDatabase) -> None:
+    schedule = env.create()
+    run = env.run_next(schedule)
+    silent.lose(meanwhile=lambda: env.execute(newest(schedule)))
+
+    assert run.run_again().copied_from == run.uid
+    assert statuses(schedule) == ["succeeded", "succeeded"]
+    check_invariants(env.runtime)
+
+
 def test_retry_whose_attempt_has_ended_before_it_is_repeated_is_not_made_twice(
     env: Env, silent: SilentDatabase
 ) -> None:

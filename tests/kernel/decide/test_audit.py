@@ -16,7 +16,14 @@ from rqsched.kernel.decide.fire_decision import decide_fire_failed
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import Change, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy, Policies, RetryPolicy
-from rqsched.kernel.decide.runs_on_request import Trigger, decide_retry_on_request, decide_stop_backfill, decide_trigger
+from rqsched.kernel.decide.runs_on_request import (
+    Copy,
+    Trigger,
+    decide_copy,
+    decide_retry_on_request,
+    decide_stop_backfill,
+    decide_trigger,
+)
 from rqsched.kernel.decide.schedule_repair import decide_drain, decide_overdue, decide_retime
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.calendars import Calendar
@@ -58,6 +65,7 @@ OURS = {
     "RunTerminated",
     "RunRetryRequested",
     "RunRetryStarted",
+    "RunCopied",
     "RunSucceeded",
     "FanOutEnded",
     "BackfillStopped",
@@ -137,6 +145,9 @@ def every_event() -> list[Event]:
         decide_after(after, [], ends, now=NOON + 3 * HOUR)[0],
         decide_after(holding(after, run(1)), [run(1)], ends, now=NOON)[0],
         decide_after(holding(busy, run(1)), [run(1)], ends, now=NOON)[0],
+        decide_copy(
+            holding(hourly, run(2)), [run(2)], run(1, "succeeded"), Copy(run(9).uid, [1], reason="x"), now=NOON
+        ),
         decide_drain(holding(hourly, asked), [asked], now=NOON),
         decide_stop_backfill(
             hourly, now=NOON, backfill_uid=run(9).uid, start_at=NOON, end_at=NOON + HOUR, attempted=1, reason="wrong"

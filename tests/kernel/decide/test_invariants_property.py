@@ -27,7 +27,14 @@ from rqsched.kernel.decide.model import (
     ScheduleStatus,
 )
 from rqsched.kernel.decide.policy import MissedPolicy, OnResume, OverlapPolicy, Policies, RetryPolicy
-from rqsched.kernel.decide.runs_on_request import Trigger, decide_backfill, decide_retry_on_request, decide_trigger
+from rqsched.kernel.decide.runs_on_request import (
+    Copy,
+    Trigger,
+    decide_backfill,
+    decide_copy,
+    decide_retry_on_request,
+    decide_trigger,
+)
 from rqsched.kernel.decide.schedule_repair import decide_drain
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, decide_settle
 from rqsched.when.spec import Every, Once, Spec, SpecLike
@@ -140,6 +147,14 @@ class Walk:
         run = self.random.choice(ended)
         others = self.memory.open_runs(with_backfill=run.kind is RunKind.BACKFILL)
         return decide_retry_on_request(self.schedule, others, run, now=self.now)
+
+    def copy(self) -> Change | None:
+        """An operator has a run that ended, however, run again as a new run."""
+        ended = [run for run in self.memory.runs.values() if run.status not in OPEN]
+        if not ended or self.schedule.status is ScheduleStatus.DELETED:
+            return None
+        request = Copy(f"copy {len(self.memory.runs)}")
+        return decide_copy(self.schedule, self.memory.open_runs(), self.random.choice(ended), request, now=self.now)
 
     def drain(self) -> Change:
         change = decide_drain(self.schedule, self.memory.open_runs(), now=self.now)
@@ -346,7 +361,7 @@ class Walk:
         return [] if at in self.asked else [at]
 
 
-STARTS = {"ScheduleTriggered", "RunRetryRequested", "RunRetryStarted"}
+STARTS = {"ScheduleTriggered", "RunRetryRequested", "RunRetryStarted", "RunCopied"}
 POSITION = ("status", "next_run_at", "due_at", "awaiting_run_uid")
 WEIGHTS: dict[str, int] = {
     "fire": 12,
@@ -354,6 +369,7 @@ WEIGHTS: dict[str, int] = {
     "settle": 8,
     "retry": 4,
     "ask": 2,
+    "copy": 2,
     "drain": 1,
     "trigger": 2,
     "pause": 1,

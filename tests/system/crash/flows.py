@@ -663,6 +663,8 @@ def requeue(env: CrashEnv) -> None:
 RETRIES_ON_REQUEST = [
     Flow("retry on request", ended(**FAILS_ONCE), lambda env: first_run(env).retry("repaired")),
     Flow("retry on request, the schedule dead", ended(fails=1, retry=ONCE), lambda env: first_run(env).retry()),
+    Flow("run again", ended(), lambda env: first_run(env).run_again()),
+    Flow("run again behind another run", failed_behind, lambda env: first_run(env).run_again()),
     Flow("retry on request that waits", failed_behind, lambda env: first_run(env).retry()),
     Flow("retry on request that waited is drained", asked_behind, execute, is_atomic=False),
     Flow("retry on request of a requeued job", ended(**FAILS_ONCE), requeue),

@@ -1579,7 +1579,7 @@ RETRIES_ON_REQUEST = (
     _edit(
         "an attempt on request is retried by itself",
         "kernel/decide/settle_decision.py",
-        "run.is_asked or policies.is_final",
+        "is_retry or policies.is_final",
         "policies.is_final",
         _AGAIN + "retry_is_the_last_attempt_whatever_the_policy_says[sqlite]",
     ),
