@@ -20,6 +20,7 @@ from rqsched.kernel.queries.runs import count_dead_letters as count_dead_letters
 from rqsched.kernel.queries.runs import failed_since as failed_since
 from rqsched.kernel.queries.runs import failures_of as failures_of
 from rqsched.kernel.queries.runs import find_dead_letter as find_dead_letter
+from rqsched.kernel.queries.runs import find_run_of as find_run_of
 from rqsched.kernel.queries.runs import find_run_with_schedule as find_run_with_schedule
 from rqsched.kernel.queries.runs import forget_dead_letter as forget_dead_letter
 from rqsched.kernel.queries.runs import last_runs as last_runs

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from starlette.responses import Response
 
-from rqsched import BackfillRange, OverlapPolicy
+from rqsched import BackfillRange, OverlapPolicy, Rerun
 from rqsched.api import backfills
-from rqsched.api.backfills import DEFAULT_BOUND
+from rqsched.api.backfills import DEFAULT_BOUND, PRUNED, RERUN
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.states import skip_in_words
@@ -103,13 +103,17 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
     overlap = visit.form.get("overlap")
     policy = OverlapPolicy.of(overlap) if overlap else None
     start_at, end_at = (visit.instant(name, visit.form.get(name, "")) for name in ("start", "end"))
-    wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context)
+    rerun = visit.form.get("rerun")
+    wanted = BackfillRange(start_at, end_at, policy, DEFAULT_BOUND, visit.context, Rerun.of(rerun) if rerun else None)
     if "dry_run" in visit.form:
         chunks = backfills.preview(visit.scheduler.runtime, handle.refresh().state, wanted)
-        counts = Counter(row.outcome for rows in chunks for row in rows)
-        told = f"{counts['would_start']} would start, {counts['already_run']} had run before"
+        rows = [row for some in chunks for row in some]
+        counts, reasons = Counter(row.outcome for row in rows), Counter(row.reason for row in rows)
+        told = f"{counts['would_start']} would start" + f" ({reasons[RERUN]} as a retry)" * bool(reasons[RERUN])
+        told += f", {counts['already_run'] - reasons[PRUNED]} had run before"
+        told += f", {reasons[PRUNED]} have no history any more and are left out" * bool(reasons[PRUNED])
         told += f", {counts['skipped']} would be skipped" * bool(counts["skipped"])
-        return f"Of {counts.total()} occurrences in that range {told}. Nothing was started."
+        return f"Of {len(rows)} occurrences in that range {told}. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
         backfills.continue_later(visit.scheduler.runtime, done.uid)

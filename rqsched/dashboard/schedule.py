@@ -349,6 +349,7 @@ def show_run(visit: Visit) -> Response:
             "targets_in_line": told_of_targets(connection, run, visit.now, say),
             "came_after": upstream_ends.before(connection, run),
             "come_after": upstream_ends.after(connection, run),
+            "copied": run.copied_from and run_queries.find_run_of(connection, schedule.uid, run.copied_from),
         }
 
     found = visit.read(read)

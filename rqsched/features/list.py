@@ -85,6 +85,7 @@ _PARTS = {
         "features.limits.page",
         "features.namespaces.page",
         "features.retry_on_request.page",
+        "features.run_again.page",
     ),
 }
 

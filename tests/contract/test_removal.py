@@ -36,6 +36,7 @@ GONE = {
     "pruning": "pruning",
     "quotas": "quotas",
     "retry_on_request": "retry_on_request backfill",
+    "run_again": "",
     "tracing": "",
 }
 """Feature: the features whose lines leave the list with it, because they import it; an empty text if it has no line."""

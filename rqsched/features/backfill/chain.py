@@ -299,17 +299,23 @@ def preview(runtime: Runtime, schedule: Schedule, wanted: BackfillRange) -> Iter
 def _preview_chunks(
     runtime: Runtime, schedule: Schedule, nominals: Iterator[datetime], rerun: Rerun | None
 ) -> Iterator[list[BackfillRow]]:
-    room = schedule.remaining
+    room, is_over = schedule.remaining, False
     while chunk := list(islice(nominals, _PREVIEWED)):
         spend(len(chunk))
-        rows = runtime.database.read(partial(_preview, schedule, chunk, rerun, room))
+        rows = runtime.database.read(partial(_preview, schedule, chunk, rerun, room, is_over))
         yield rows
+        is_over = is_over or any(row.outcome == "skipped" for row in rows)
         if room is not None:
             room -= sum(row.outcome == "would_start" and row.reason is None for row in rows)
 
 
 def _preview(
-    schedule: Schedule, chunk: list[datetime], rerun: Rerun | None, room: int | None, connection: Connection
+    schedule: Schedule,
+    chunk: list[datetime],
+    rerun: Rerun | None,
+    room: int | None,
+    is_over: bool,
+    connection: Connection,
 ) -> list[BackfillRow]:
     start_at, end_at = chunk[0], chunk[-1] + _TICK
     return preview_backfill(
@@ -320,6 +326,7 @@ def _preview(
         failed=[] if rerun is None else changes.failed_occurrences(connection, schedule.uid, start_at, end_at),
         pruned_to=_pruned_to(connection, schedule, rerun),
         room=room,
+        is_over=is_over,
     )
 
 

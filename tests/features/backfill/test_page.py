@@ -12,7 +12,7 @@ from rqsched import Cron
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.features.backfill.chain import BackfillRange
 from tests.features.bulk.test_page import hidden
-from tests.support.env import DAY, last
+from tests.support.env import DAY, ONCE, all_runs, last
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
@@ -169,3 +169,26 @@ def test_backfill_that_is_counted_or_refused_keeps_its_form(pages: Pages) -> Non
         assert f'name="end" required value="{fields["end"]}"' in answer.text
         assert 'value="the &lt;rest&gt;"' in answer.text
         assert "<option selected>allow_all</option>" in answer.text
+
+
+def test_a_backfill_counts_and_retries_what_failed_only_if_that_is_chosen(pages: Pages) -> None:
+    env = pages.env
+    handle = env.create("daily", spec=Cron("0 2 * * *"), retry=ONCE, max_runs=4)
+    env.fail_next(handle, DAY)
+    env.run_next(handle, DAY)
+    env.fail_next(handle, DAY)
+    end = env.clock.now()
+    act, span = "/schedules/daily/do", {"start": (end - 3 * DAY).isoformat(), "end": end.isoformat()}
+
+    def count(**fields: str) -> str:
+        return pages.send(act, action="backfill", dry_run="yes", **span, **fields).text
+
+    assert "Of 3 occurrences in that range 0 would start, 3 had run before." in count()
+    counted = count(rerun="failed")
+    assert "2 would start (2 as a retry), 1 had run before. Nothing was started." in counted
+    assert '<option value="failed" selected>' in counted
+    span["start"] = (end - 5 * DAY).isoformat()  # two more, of which the first uses the last of max_runs
+    assert "Of 5 occurrences in that range 1 would start, 3 had run before, 1 would be skipped." in count(rerun="all")
+    span["start"] = (end - 3 * DAY).isoformat()
+    assert "1 started, 1 wait, 1 had run before, 0 skipped" in pages.do(act, action="backfill", rerun="failed", **span)
+    assert [run.attempt for run in all_runs(handle)] == [2, 1, 2]

@@ -1,0 +1,1 @@
+"""Run an ended run again, as a new run for the same occurrence: the page of the dashboard."""
