@@ -414,7 +414,9 @@ def _publishing(scope: _Scope) -> Finding:
     names = [one.what for one in found]
     if scope.namespace is not None:
         return Finding(
-            Level.PROBLEM, f"Redis refuses what is published, in {len(found)} place(s)", advice=found[0].advice
+            Level.PROBLEM,
+            f"Redis refuses what is published, in {_number_of(len(found), 'place')}",
+            advice=found[0].advice,
         )
     told = _listed(f"{one.what}: {one.text}, since {_when(one.since)}" for one in found)
     return Finding(Level.PROBLEM, told, names=names, advice=" ".join(dict.fromkeys(one.advice for one in found)))
@@ -560,9 +562,9 @@ def _dispatchers(scope: _Scope) -> Finding:
         return Finding(Level.OK, ", ".join(one.name for one in alive))
     plain = sum(transport.control.name in one.queues for one in telemetry.live_workers(transport.redis))
     if plain:
-        return Finding(Level.OK, f"none; {plain} plain RQ worker(s) fire the links, one at a time")
+        return Finding(Level.OK, f"none; {_number_of(plain, 'plain RQ worker')} fire the links, one at a time")
     active = scope.read(partial(schedule_queries.count_active, namespace=scope.namespace, most=_MOST))
-    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {_counted(active)} active schedule(s)")
+    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {_number_of(active, 'active schedule')}")
 
 
 @_check(
@@ -602,10 +604,12 @@ def _environments(scope: _Scope) -> Finding:
     )
     here = {one.environment for one in alive}
     if not limited or not alive:
-        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some")
+        return Finding(Level.OK, f"{_number_of(len(limited), 'schedule')} limited to environments")
     skipped = [one for one in limited if here - {*one.policies.environments}]
     if not skipped:
-        return Finding(Level.OK, f"{_counted(len(limited))} schedule(s) fire only in some, and here")
+        return Finding(
+            Level.OK, f"{_number_of(len(limited), 'schedule')} limited to environments, one of which is here"
+        )
     named = _listed(f"{_path(one)} ({', '.join(one.policies.environments)})" for one in skipped)
     where = ", ".join(repr(name) if name else "none" for name in sorted(here))
     is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
@@ -622,7 +626,7 @@ def _workers(scope: _Scope) -> Finding:
     waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
     deserted = {name: one.number for name, one in waiting.items() if name not in listening}
     if deserted:
-        told = _listed(f"{count} run(s) on {name!r}" for name, count in deserted.items())
+        told = _listed(f"{count} run{'s' * (count != 1)} on {name!r}" for name, count in deserted.items())
         advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
         return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
     slow = [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]
@@ -696,7 +700,7 @@ def _blocked(scope: _Scope) -> Finding:
     reasons = sorted(f"{_listed(sorted(workers))}: {lacks}" for lacks, workers in lacking.items())
     told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
     schedules = {schedule.uid: schedule for schedule, _ in found}
-    what = f"{_counted(len(found))} run(s) whose code no worker had yet: {told}"
+    what = f"{_number_of(len(found), 'run')} whose code no worker had yet: {told}"
     return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
 
 
@@ -712,7 +716,10 @@ def _limits(scope: _Scope) -> Finding:
     passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
     if passed and not runtime.freezes.is_all_frozen:
         queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
-        told = _listed(f"{count} run(s) or target(s) on {queue!r}" for queue, count in queues.items())
+        told = _listed(
+            f"{count} {'run or target' if count == 1 else 'runs or targets'} on {queue!r}"
+            for queue, count in queues.items()
+        )
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
         return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
                        advice=advice)  # fmt: skip
@@ -806,6 +813,10 @@ def _late(scope: _Scope) -> Finding:
 
 def _counted(count: int) -> str:
     return f"{count}{'+' if count == _MOST else ''}"
+
+
+def _number_of(count: int, noun: str) -> str:
+    return f"{_counted(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _when(at: datetime | None) -> str:

@@ -20,6 +20,7 @@ from rqsched.kernel.decide.model import REPEATEDLY as REPEATEDLY
 from rqsched.kernel.decide.model import RUN_FILTERS as RUN_FILTERS
 from rqsched.kernel.decide.model import tone_of as tone_of
 from rqsched.kernel.decide.reasons import ASKED as ASKED
+from rqsched.kernel.decide.reasons import EVENTS as EVENTS
 from rqsched.kernel.decide.reasons import NOTHING_FIRED as NOTHING_FIRED
 from rqsched.kernel.decide.reasons import SkipReason as SkipReason
 from rqsched.kernel.decide.reasons import end_in_words as end_in_words

@@ -110,15 +110,17 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
         rows = [row for some in chunks for row in some]
         counts, reasons = Counter(row.outcome for row in rows), Counter(row.reason for row in rows)
         told = f"{counts['would_start']} would start" + f" ({reasons[RERUN]} as a retry)" * bool(reasons[RERUN])
-        told += f", {counts['already_run'] - reasons[PRUNED]} had run before"
+        told += f", {counts['already_run'] - reasons[PRUNED]} already have a run"
         told += f", {reasons[PRUNED]} have no history any more and are left out" * bool(reasons[PRUNED])
         told += f", {counts['skipped']} would be skipped" * bool(counts["skipped"])
         return f"Of {len(rows)} occurrences in that range {told}. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
         backfills.continue_later(visit.scheduler.runtime, done.uid)
-        return f"{done.attempted} done so far; it continues, and its progress is shown below."
-    return f"{done.started} started, {done.buffered} wait, {done.already_run} had run before, {done.skipped} skipped."
+        return f"{done.attempted} done so far. The backfill continues; its progress is shown below."
+    return (
+        f"{done.started} started, {done.buffered} wait, {done.already_run} already had a run, {done.skipped} skipped."
+    )
 
 
 def _delete(visit: Visit, handle: ScheduleHandle) -> str:
@@ -131,7 +133,7 @@ ACTIONS: dict[str, Action] = {
     action.name: action
     for action in (
         Action(
-            "trigger", "Run now", "Run {id} now?", "One run is started at once; the schedule's own times do not move.",
+            "trigger", "Run now", "Run {id} now?", "One run starts at once. The schedule's own times do not change.",
             Role.OPERATE, frozenset({"active", "paused"}), _trigger, key="r",
         ),
         Action(
@@ -140,7 +142,7 @@ ACTIONS: dict[str, Action] = {
         ),
         Action(
             "skip_next", "Skip next", "Skip what {id} fires next?",
-            "The next occurrences that are not due yet are skipped, and no others; the page of a schedule shows which.",
+            "Only the next occurrences that are not due yet are skipped. The page of a schedule lists them.",
             Role.OPERATE, frozenset({"active"}), _skip_next,
         ),
         Action(
@@ -152,11 +154,12 @@ ACTIONS: dict[str, Action] = {
             Role.OPERATE, frozenset({"done", "dead"}), _restart, key="p",
         ),
         Action(
-            "backfill", "Backfill", "Backfill {id}?", "Past occurrences that have no run yet are run.",
+            "backfill", "Backfill", "Backfill {id}?", "Past occurrences without a run get one.",
             Role.OPERATE, _LIVE, _backfill,
         ),
         Action(
-            "delete", "Delete", "Delete {id}?", "It never fires again and its id is free; its history stays.",
+            "delete", "Delete", "Delete {id}?",
+            "It never fires again. Its history stays, and another schedule may get its id.",
             Role.ADMIN, _LIVE, _delete, is_danger=True,
         ),
     )

@@ -15,7 +15,8 @@ from rqsched.api import events as event_queries
 from rqsched.api.database import Altered, find_altered
 from rqsched.api.events import MOST_LOOKED_AT, AskedFilters, FoundEvent, read_position
 from rqsched.api.states import ASKED
-from rqsched.dashboard.runs import WITHIN, times_of
+from rqsched.dashboard.rendering import filters_in_words
+from rqsched.dashboard.runs import TIMES, WITHIN, times_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 
@@ -26,6 +27,8 @@ EVENTS = 500
 
 AT_LARGE = 20
 """How many freezes and changes of limits and calendars are shown above the lines."""
+_FILTERS = {"who": "who", "action": "action", "schedule": "schedule", **TIMES}
+"""The fields by which the page is filtered, with their words in titles."""
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -52,12 +55,12 @@ def show(visit: Visit) -> Response:
     if len(lines) > PAGE:
         lines, is_cut = lines[:PAGE], False
         following = lines[-1].oldest.position
-    names = ("who", "action", "schedule", "within", "since", "until")
-    is_filtered, is_first = any(visit.query(name) for name in names), not after
+    given = {**visit.request.query_params, "action": ASKED.get(visit.query("action"), "")}
     return visit.page(
         "audit.html", lines=lines, following=following, is_cut=is_cut, actions=ASKED, filters=filters,
-        spans=list(WITHIN), looked_at=MOST_LOOKED_AT, is_filtered=is_filtered,
-        at_large=_at_large(visit, filters) if is_first else [],
+        spans=list(WITHIN), looked_at=MOST_LOOKED_AT,
+        filtered_by=filters_in_words(given, _FILTERS),
+        at_large=[] if after else _at_large(visit, filters),
     )  # fmt: skip
 
 

@@ -382,7 +382,7 @@ def _half_and_most(one: Tally) -> tuple[float, float]:
 
 
 def _spread_in_words(half: float, most: float) -> str:
-    return f"half took up to {duration(half)}, 95 of 100 up to {duration(most)}"
+    return f"half of the runs took at most {duration(half)}, 95 % at most {duration(most)}"
 
 
 def _time_of(hour: int, width: int, zone: ZoneInfo) -> str:

@@ -78,11 +78,11 @@ LABELS = {
     "schedule_id": "Id", "workflow": "Workflow", "kwargs": "Keyword arguments", "args": "Positional arguments",
     "description": "Description", "kind": "Kind", "timing": "Timing", "timezone": "Time zone",
     "exclude": "Not at these times", "on_excluded": "An occurrence on an excluded day",
-    "dst_gap": "Local times that the clock leaves out", "dst_fold": "Local times that it shows twice",
+    "dst_gap": "Local times that the clock leaves out", "dst_fold": "Local times that the clock shows twice",
     "jitter": "Jitter", "spread": "Spread", "overlap": "While an earlier run is unfinished",
-    "missed": "Missed occurrences", "queue": "Queue", "timeout": "Timeout", "max_runs": "Runs at most",
+    "missed": "Missed occurrences", "queue": "Queue", "timeout": "Timeout", "max_runs": "Most runs",
     "owner": "Owner", "labels": "Labels", "reason": "Reason, for the history",
-    "on_failure": "Workflow at a failure", "on_recovery": "Workflow at the next success",
+    "on_failure": "Workflow to run after a failure", "on_recovery": "Workflow to run after the next success",
     "expect_success_within": "A success is expected within",
     "expect_duration": "A run is expected to take at most",
     "webhook": "Webhook", "heartbeat": "Heartbeat", "sentry": "Monitor in Sentry",
@@ -418,7 +418,7 @@ def _plan_after(visit: Visit, after: After) -> Plan:
     )
     if not is_there:
         return Plan(problem=f"there is no schedule {after.schedule_id[:64]!r} here to come after")
-    return Plan(after_in_words(after), nothing="It has no times ahead.")
+    return Plan(after_in_words(after), nothing="It has no times of its own.")
 
 
 def _next_fires(spec: Spec, now: datetime, zone: ZoneInfo) -> list[Fire]:

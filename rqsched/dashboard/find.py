@@ -84,7 +84,6 @@ def _offered(visit: Visit, wanted: _Wanted, schedule: Schedule, place: int) -> l
 def _pages(visit: Visit, typed: str) -> dict[str, str]:
     """Return the pages whose names contain the typed text, including forms that belong to no schedule."""
     forms = {
-        "Calendars": ("/calendars", "read"),
         "Limits": ("/limits", "read"),
         "New schedule": ("/schedules/new", "admin"),
         "Stop a namespace": ("/namespace/stop", "operate"),

@@ -75,7 +75,7 @@ _WORDS: Mapping[str, _Words] = {
     "late": _Words(
         "{count} late",
         "{they} should have fired and did not.",
-        "Look whether a dispatcher runs; `rqsched recover` arms what is missing in Redis.",
+        "Check whether a dispatcher runs. `rqsched recover` restores what is missing in Redis.",
         list_of=_List("/schedules", {"problem": "late", "sort": "next"}),
     ),
     "dead": _Words(
@@ -92,11 +92,11 @@ _WORDS: Mapping[str, _Words] = {
         "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
         list_of=_List("/runs", {"status": "blocked"}),
     ),
-    "limits": _Words("Runs wait for a place of their group", list_of=_List("/limits")),
+    "limits": _Words("Runs with a limit wait", list_of=_List("/limits")),
     "successes": _Words(
-        "{count} without the success that was expected",
+        "{count} without a success in time",
         "No run succeeded within `expect_success_within`.",
-        "Their runs and their history say why.",
+        "See the runs and the history of each schedule.",
         action="trigger",
         shows_error=True,
         list_of=_List("/schedules", {"problem": "overdue"}),
@@ -104,7 +104,7 @@ _WORDS: Mapping[str, _Words] = {
     "failing": _Words(
         "{count} failing repeatedly",
         f"At least {REPEATEDLY} runs in a row failed.",
-        "Their newest run shows the traceback; fix what it says, then run them.",
+        "The newest run shows the traceback. Fix the cause, then run the schedule.",
         action="trigger",
         shows_error=True,
         list_of=_List("/schedules", {"problem": "failing"}),
@@ -119,13 +119,11 @@ _WORDS: Mapping[str, _Words] = {
     ),
     "waits": _Words(
         "Dispatchers wait for SQL",
-        "It answers them, and does not take what they write: schedules do not fire.",
-        "`rqsched doctor` shows its answer; mostly its disk is full.",
+        "The database answers, but refuses writes: schedules do not fire.",
+        "`rqsched doctor` shows its answer. The most frequent cause is a full disk.",
         list_of=_List("/system"),
     ),
-    "publishing": _Words(
-        "Redis does not take what is published", "Nothing executes there: {detail}.", list_of=_List("/system")
-    ),
+    "publishing": _Words("Redis refuses new jobs", "No job executes there: {detail}.", list_of=_List("/system")),
     "memory": _Words("Redis is nearly full", "When it is full, it refuses writes and schedules do not fire: {detail}."),
     "runners": _Words("Runners were damaged and replaced", "{detail}."),
     "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
@@ -136,15 +134,14 @@ _WORDS: Mapping[str, _Words] = {
     ),
     "ownership": _Words(
         "Redis belongs to another database",
-        "The control queue `{queue}` carries the schedules of {owner}, this page shows {mine}: what is changed here "
-        "does not fire.",
+        "The control queue `{queue}` belongs to {owner}, but this page shows {mine}: changes made here have no effect.",
     ),
     "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
     "all-frozen": _Words("Everything is frozen", "{detail}."),
     "frozen": _Words("The namespace is frozen", "{detail}."),
     "writes": _Words(
         "The database takes no writes",
-        "It is a standby, or read-only: what is shown may be seconds old, and nothing can be changed here.",
+        "It is a standby, or read-only. The pages may be some seconds old, and nothing can be changed here.",
         "Use the pages of the primary.",
     ),
     "went back": _Words("Two databases write"),
@@ -228,7 +225,7 @@ def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
     _log.warning("the check %s is not made: %s", finding.check, finding.detail, extra={"action": "dashboard_unasked"})
     if not isinstance(error, RedisError):
         return Problem("bad", f"The check {finding.check!r} could not be made", "", finding.advice or "")
-    detail = "Nothing fires until it is over. What is stored meanwhile is not lost."
+    detail = "Until this is over, nothing fires. Stored data is not lost."
     if visit.sees_all:
         detail = f"{finding.detail.rstrip('.')}. {detail}"
     return Problem("bad", outages.briefly(error), detail, f"{finding.advice} `rqsched doctor` says more.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -22,6 +22,7 @@ import rqsched
 from rqsched.api.runs import RunOutline
 from rqsched.api.states import (
     ENDED_IN_VAIN,
+    EVENTS,
     MISSED,
     NOTHING_FIRED,
     RUN_FILTERS,
@@ -54,6 +55,7 @@ _YEAR = 31_536_000
 MENU = {
     "Overview": "/",
     "Schedules": "/schedules",
+    "Calendars": "/calendars",
     "Runs": "/runs",
     "Timeline": "/timeline",
     "Workers": "/system",
@@ -166,7 +168,7 @@ def clock(at: datetime, zone: ZoneInfo, viewer: ZoneInfo, now: datetime) -> str:
     shown, here = at.astimezone(zone), at.astimezone(viewer)
     text = f"{shown:{_day(shown, now)} %H:%M} {shown.tzname()}"
     other = f"{here:%H:%M}" if here.date() == shown.date() else f"{here:{_day(here, now)} %H:%M}"
-    parts = [text] if zone.key == viewer.key else [f"{text},", f"{other} here"]
+    parts = [text] if zone.key == viewer.key else [f"{text},", f"{other} your time"]
     return " ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts)
 
 
@@ -256,6 +258,12 @@ def under_freezes(gap: Omission, freezes: Sequence[Freeze], zone: ZoneInfo) -> O
     return gap
 
 
+def filters_in_words(given: Mapping[str, str], words: Mapping[str, str]) -> str:
+    """Return the values of filters in one line, each after its words. Filters without a value are left out."""
+    found = ((word, given.get(name, "").strip()) for name, word in words.items())
+    return _seen(", ".join(f"{word} {value}" for word, value in found if value))
+
+
 def ticked(text: str) -> Markup:
     """Return a text as HTML, in which parts in backticks are code."""
     parts = text.split("`")
@@ -270,8 +278,11 @@ def pretty(value: Any) -> str:
 
 def typed(text: Any) -> Markup:
     """Return a user's text in an element that isolates it, so that it cannot change the direction of other text."""
-    seen = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(text))
-    return Markup("<bdi>{}</bdi>").format(seen)
+    return Markup("<bdi>{}</bdi>").format(_seen(str(text)))
+
+
+def _seen(text: str) -> str:
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 @cache
@@ -309,6 +320,7 @@ def _environment() -> Environment:
         "tone_of": tone_of,
         "run_filters": RUN_FILTERS,
         "retryable": ENDED_IN_VAIN,
+        "events_in_words": EVENTS,
         "version": rqsched.__version__,
     }
     return environment

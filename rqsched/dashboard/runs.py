@@ -13,6 +13,7 @@ from rqsched.api.limits import key_of
 from rqsched.api.runs import RunFilters
 from rqsched.api.states import BLOCKED, ENDED_IN_VAIN, EXPIRED, FAILURES, OPEN, RUN_FILTERS
 from rqsched.dashboard.recent import numberless
+from rqsched.dashboard.rendering import filters_in_words
 from rqsched.dashboard.visit import Visit
 from rqsched.dashboard.waits import waits_of
 from rqsched.errors import InvalidInputError, error_line
@@ -34,6 +35,17 @@ IN_WORDS: Mapping[str, str] = {
     "queued": "pending: waits for a worker",
 }
 """The texts of the choices whose text differs from the stored value."""
+TIMES: Mapping[str, str] = {"within": "last", "since": "from", "until": "until"}
+"""The fields of the time filter, with their words in titles."""
+FILTERS: Mapping[str, str] = {
+    "q": "error contains",
+    "status": "status",
+    "schedule": "schedule",
+    "workflow": "workflow",
+    "limit": "limit",
+    **TIMES,
+}
+"""The fields by which runs are filtered, with their words in titles."""
 WITHIN: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
@@ -42,8 +54,6 @@ WITHIN: Mapping[str, timedelta] = {
     "30d": timedelta(days=30),
 }
 """The lengths of time that the time filter offers. Each of them ends now."""
-FILTERS = ("q", "status", "schedule", "workflow", "limit", "within", "since", "until")
-"""The fields by which the runs are filtered."""
 
 
 def show(visit: Visit) -> Response:
@@ -56,13 +66,14 @@ def show(visit: Visit) -> Response:
         lambda c: run_queries.search_runs(c, filters, sort=sort, cursor=cursor, limit=PAGE, is_slim=True)
     )
     waits = waits_of(visit, [run for _, run in found.items])
+    given = {**visit.request.query_params, "status": IN_WORDS.get(visit.query("status"), visit.query("status"))}
     rows, alike = _one_of_each(found.items) if sort == "-ended" else (found.items, {})
     return visit.page(
         "runs.html", runs=rows, alike=alike, waits=waits, in_words=IN_WORDS,
         following=bind_cursor(found.following, *of), is_cut=found.is_cut,
         statuses=STATUSES, spans=list(WITHIN), filters=filters, looked_at=run_queries.MOST_LOOKED_AT,
         is_by_end=sort == "-ended",
-        is_filtered=any(visit.query(name) for name in FILTERS), kept=kept_of(visit, visit.query),
+        filtered_by=filters_in_words(given, FILTERS), kept=kept_of(visit, visit.query),
         offered=[] if not visit.may("operate") else offered_for_all(visit.query("status"), visit.query("q")),
     )  # fmt: skip
 

@@ -36,12 +36,13 @@ from rqsched.types import Bounds, LimitDescription
 
 _log = logging.getLogger(__name__)
 _REPAIRS = {
-    "links": "links armed", "next_times": "next times set", "retimed": "next times of a new timezone database",
-    "deliveries": "runs enqueued again", "retries": "retry links armed", "lost": "lost runs settled",
+    "links": "fires put into Redis again", "next_times": "next times computed again",
+    "retimed": "next times computed for a new timezone database",
+    "deliveries": "runs enqueued again", "retries": "retries put into Redis again", "lost": "lost runs ended",
     "blocked": "blocked runs given up", "drained": "waiting runs started", "backfills": "backfills continued",
     "granted": "places of limits given",
     "targets": "targets delivered again or failed", "overdue": "schedules found without a success in time",
-    "long": "runs found to take longer than expected", "resumed": "pauses ended that were to end by then",
+    "long": "runs found to take longer than expected", "resumed": "pauses ended that were due to end",
     "notifications": "notifications delivered again or failed", "failed": "rows that could not be repaired",
 }  # fmt: skip
 """The repairs of a reconcile pass, in words."""

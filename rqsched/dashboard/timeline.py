@@ -18,16 +18,17 @@ from starlette.responses import Response
 
 from rqsched.api import events as event_queries
 from rqsched.api.build_description import iter_upcoming
-from rqsched.api.database import Connection
+from rqsched.api.database import Connection, find_freezes
 from rqsched.api.hours import Columns, Lot, read_columns
 from rqsched.api.load import MOST_HOURS, Window, read_load
 from rqsched.api.schedules import Found
+from rqsched.api.states import NOTHING_FIRED
 from rqsched.dashboard import charts
-from rqsched.dashboard.rendering import gap_of
+from rqsched.dashboard.rendering import gap_of, under_freezes
 from rqsched.dashboard.schedules import around, filters_of, kept_of, read_page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
-from rqsched.types import Peak, Schedule
+from rqsched.types import Freeze, Peak, Schedule
 from rqsched.when.words import zone_in_words
 
 HOURS = (1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8784)
@@ -83,6 +84,8 @@ class Row:
     """The positions between which its fires are drawn as a band, because they are too many; None without a band."""
     skips: list[tuple[float, str]] = field(default_factory=list)
     """The positions of skipped and missed occurrences, with their reasons."""
+    outages: list[tuple[float, float, str]] = field(default_factory=list)
+    """The times in which due occurrences were missed: position, width, and the missed occurrences with the reason."""
 
 
 class Ahead(NamedTuple):
@@ -109,21 +112,36 @@ def show(visit: Visit) -> Response:
     span = timedelta(hours=hours)
     behind = span / 2 if hours <= _HALVED else span * 11 / 12
     axis = charts.Axis(middle - behind, middle - behind + span)
-    rows, page, is_whole = visit.read(lambda connection: _rows(connection, visit, axis))
+    freezes = visit.read(lambda connection: find_freezes(connection, None, visit.namespace))
+    rows, page, is_whole = visit.read(lambda connection: _rows(connection, visit, axis, freezes))
     return visit.page(
         "timeline.html", rows=rows, hours=hours, spans=HOURS, axis=axis, ticks=list(axis.ticks(visit.zone)),
         changes=_changes(visit, axis, rows), now_x=axis.x(visit.now) if axis.start <= visit.now <= axis.end else None,
         earlier=middle - span / 2, later=middle + span / 2, by_hours=hours > _FROM_RUNS, is_whole=is_whole,
-        stacks_of=charts.stacks_of, ahead=_ahead(visit, axis) if rows else None,
+        stacks_of=charts.stacks_of, freezes=_bands(visit, axis, freezes), ahead=_ahead(visit, axis) if rows else None,
         **around(visit, page),
     )  # fmt: skip
 
 
-def _rows(connection: Connection, visit: Visit, axis: charts.Axis) -> tuple[list[Row], Found, bool]:
+def _bands(visit: Visit, axis: charts.Axis, freezes: Sequence[Freeze]) -> list[tuple[float, float, str]]:
+    """Return position, width and text of each freeze within the axis."""
+    bands = []
+    for one in freezes:
+        until = one.thawed_at or visit.now
+        if one.since is not None and one.since < axis.end and until > axis.start:
+            x = axis.x(one.since)
+            told = one.told(lambda at: f"{at.astimezone(visit.zone):%a %d %b %H:%M}")
+            bands.append((x, max(axis.x(until) - x, 1), told + (f" ({one.reason})" if one.reason else "")))
+    return bands
+
+
+def _rows(
+    connection: Connection, visit: Visit, axis: charts.Axis, freezes: Sequence[Freeze]
+) -> tuple[list[Row], Found, bool]:
     page = read_page(visit, connection, "id", ROWS)
     rows = {schedule.uid: Row(schedule) for schedule in page.items}
     _draw_rest(connection, visit, axis, rows)
-    is_whole = axis.start >= visit.now or _draw_past(connection, visit, axis, rows)
+    is_whole = axis.start >= visit.now or _draw_past(connection, visit, axis, rows, freezes)
     for row in rows.values() if visit.stop is None else ():
         _draw_upcoming(row, axis, visit.now)
     return [*rows.values()], page, is_whole
@@ -148,7 +166,9 @@ def _draw_rest(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
             row.rests_until = axis.x(axis.end if visit.stop is not None else min(end, axis.end))
 
 
-def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row]) -> bool:
+def _draw_past(
+    connection: Connection, visit: Visit, axis: charts.Axis, rows: Mapping[str, Row], freezes: Sequence[Freeze]
+) -> bool:
     """Draw runs, skips and misses. Return whether all of them are drawn."""
     columns = _columns(axis)
     newest = {uid: row.schedule.run_number for uid, row in rows.items()}
@@ -168,8 +188,13 @@ def _draw_past(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
         gap = gap_of(event)
         if gap is None:
             continue
+        gap = under_freezes(gap, freezes, visit.zone)
+        row, label = rows[event.schedule_uid], gap.label(visit.zone)
+        if gap.is_missed and NOTHING_FIRED in gap.why and gap.first < axis.end and gap.recorded_at > axis.start:
+            x = axis.x(gap.first)
+            row.outages.append((x, max(axis.x(gap.recorded_at) - x, 1), label))
         marks = [axis.x(at) for at in {gap.first, gap.last} if axis.start <= at < axis.end]
-        rows[event.schedule_uid].skips += [(x, gap.label(visit.zone)) for x in marks]
+        row.skips += [(x, label) for x in marks]
     return picture.is_whole
 
 

@@ -46,11 +46,11 @@ def waits_of(visit: Visit, runs: Iterable[Run]) -> dict[str, Wait]:
 
 def _wait(visit: Visit, run: Run, ahead: Mapping[str, RunOutline], listening: Collection[str] | None) -> Wait:
     if run.is_blocked:
-        return Wait(f"for its code: {run.blocked_reason}")
+        return Wait(f"for a worker that has its code: {run.blocked_reason}")
     if visit.all_frozen is not None:
-        return Wait(_told("for a thaw: everything is frozen", visit.all_frozen))
+        return Wait(_told("until everything is thawed", visit.all_frozen))
     if visit.freeze is not None:
-        return Wait(_told("for a thaw: the namespace is frozen", visit.freeze))
+        return Wait(_told("until the namespace is thawed", visit.freeze))
     if run.status is RunStatus.RETRYING:
         return Wait(f"for its next attempt, {ago(run.retry_at, visit.now)}" if run.retry_at else "for its next attempt")
     if run.status is RunStatus.BUFFERED:
@@ -76,7 +76,7 @@ def _for_worker(run: Run, queue: str, listening: Collection[str] | None) -> Wait
 
 
 def _told(text: str, freeze: Freeze) -> str:
-    return text + (f" by {freeze.by}" if freeze.by else "") + (f" ({freeze.reason})" if freeze.reason else "")
+    return text + (f"; frozen by {freeze.by}" if freeze.by else "") + (f" ({freeze.reason})" if freeze.reason else "")
 
 
 def _listening(visit: Visit) -> frozenset[str] | None:

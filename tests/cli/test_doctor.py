@@ -154,7 +154,7 @@ def show_dispatcher(cli: Cli, name: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("environments", "level", "detail"),
     [
-        (["production"], "ok", "1 schedule(s) fire only in some, and here"),
+        (["production"], "ok", "1 schedule limited to environments, one of which is here"),
         (["staging"], "ok", "do not fire here (RQSCHED_ENVIRONMENT: 'staging'): default/a (production)"),
         ([""], "warning", "are skipped by dispatchers (RQSCHED_ENVIRONMENT: none): default/a (production)"),
         (["production", "staging"], "warning",
@@ -247,7 +247,7 @@ def test_runs_on_a_queue_without_worker_are_found(served: Cli) -> None:
     past = served.past()
     past.create("a", HELLO, Every("2h"), queue="deserted").trigger()
     finding = served.findings(1)["workers"]
-    assert finding["detail"] == "no worker listens for 1 run(s) on 'deserted'"
+    assert finding["detail"] == "no worker listens for 1 run on 'deserted'"
     assert finding["advice"] == "Start `rqsched worker deserted`, or cancel the runs that wait there."
 
 
@@ -300,7 +300,7 @@ def test_blocked_runs_are_found_with_which_worker_lacked_what(served: Cli) -> No
     run = block(served.scheduler.runtime, present(schedule.trigger().run))
     first, second = (served.findings(1)["blocked"] for _ in range(2))
     assert first == second
-    assert first["detail"] == f"1 run(s) whose code no worker had yet: {run.blocked_reason}"
+    assert first["detail"] == f"1 run whose code no worker had yet: {run.blocked_reason}"
     assert "--status blocked" in first["advice"]
     run.cancel()
     assert served.findings(0)["blocked"]["detail"] == "no run waits for code"
@@ -312,7 +312,7 @@ def test_what_several_workers_lack_is_said_once_with_their_names(served: Cli, mo
         monkeypatch.setattr("rqsched.kernel.chain.attempt.socket.gethostname", lambda host=host: host)
         block(runtime, present(served.scheduler.create(schedule, HELLO, Every("1h")).trigger().run))
     workers = f"one:{os.getpid()}, two:{os.getpid()}"
-    detail = f"2 run(s) whose code no worker had yet: {workers}: no module named 'billing'"
+    detail = f"2 runs whose code no worker had yet: {workers}: no module named 'billing'"
     assert served.findings(1)["blocked"]["detail"] == detail
 
 

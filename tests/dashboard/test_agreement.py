@@ -172,7 +172,7 @@ FAULTS = {
         silent,
         "successes",
         "warning",
-        "1 schedule is without the success that was expected",
+        "1 schedule is without a success in time",
         ('rqsched_schedules_without_success{namespace="default"}', 1),
     ),
     "a notification was given up": Fault(

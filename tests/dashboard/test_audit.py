@@ -11,7 +11,7 @@ import pytest
 
 from rqsched import Cron
 from rqsched.kernel.decide.audit import CONTRACT, CommandContext
-from rqsched.kernel.decide.reasons import ASKED
+from rqsched.kernel.decide.reasons import ASKED, EVENTS
 from rqsched.kernel.store.metadata import MOST_ALTERED, find_altered
 from tests.support.env import DAY, MINUTE, Env
 from tests.support.narrow import present
@@ -63,7 +63,7 @@ def test_what_was_asked_is_listed_by_each_filter_in_words(any_pages: Pages) -> N
         "within=1h&schedule=nightly": ["paused", "created"],
     }
     assert {query: [row[1] for row in rows(any_pages.get(f"/audit?{query}"))] for query in found} == found
-    assert "Nobody asked for that." in any_pages.get("/audit?who=nobody")
+    assert "No operation matches." in any_pages.get("/audit?who=nobody")
     any_pages.env.advance(DAY)
     assert rows(any_pages.get("/audit?within=1h")) == []
 
@@ -96,7 +96,7 @@ def test_what_was_asked_of_an_id_is_that_of_all_who_had_it(any_pages: Pages) -> 
 def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
     env = pages.env
     env.run_next(env.create("nightly"))
-    assert "Nothing that anybody asked for is recorded." in pages.get("/audit")
+    assert "No operation is recorded yet." in pages.get("/audit")
     pages.get("/audit?action=ScheduleMissed", status=422)
     pages.get("/audit?after=x", status=422)
 
@@ -104,6 +104,11 @@ def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
 def test_every_word_is_for_a_type_that_is_recorded() -> None:
     assert set(ASKED) <= set(CONTRACT)
     assert len({*ASKED.values()}) == len(ASKED)
+
+
+def test_every_type_of_event_has_words_of_its_own() -> None:
+    assert set(EVENTS) == set(CONTRACT)
+    assert len({*EVENTS.values()}) == len(EVENTS)
 
 
 def test_pages_show_each_event_once(pages: Pages) -> None:

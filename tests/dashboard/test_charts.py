@@ -62,7 +62,7 @@ def test_a_spread_tells_of_each_hour_up_to_what_half_and_nearly_all_of_its_runs_
     assert x == pytest.approx(1000 / 3)
     assert x + width < 1000 * 2 / 3
     assert (half * spread.greatest, most * spread.greatest) == pytest.approx((10, 40))
-    assert label == "Thu 15 Jan 12:00: half took up to 10.0 s, 95 of 100 up to 40.0 s, of 100 runs"
+    assert label == "Thu 15 Jan 12:00: half of the runs took at most 10.0 s, 95 % at most 40.0 s, of 100 runs"
     assert (spread.greatest, spread.first, spread.last) == (50.0, "Thu 15 Jan 11:00", "Thu 15 Jan 13:00")
 
 

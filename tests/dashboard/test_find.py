@@ -40,14 +40,14 @@ def test_action_that_is_typed_before_an_id_is_found_where_it_may_be_done(pages: 
     assert found(pages, "q=run+now+night-b") == found(pages, "q=Run+night-b") == ["Run now night-b"]
     assert found(pages, "q=re+night-a") == ["Resume night-a"]
     assert "/schedules/night-b/confirm?action=pause" in pages.get("/find?q=pause+night-b")
-    assert "has that in its id" in pages.get("/find?q=dance+night")
+    assert "has this text in its id" in pages.get("/find?q=dance+night")
 
 
 def test_pages_are_found_by_a_part_of_their_names(pages: Pages) -> None:
     assert found(pages, "q=time") == ["Timeline"]
     assert found(pages, "q=NEW") == ["New schedule"]
     assert found(pages, "") == [
-        "Overview", "Schedules", "Runs", "Timeline", "Workers", "Audit", "Calendars", "Limits", "New schedule",
+        "Overview", "Schedules", "Calendars", "Runs", "Timeline", "Workers", "Audit", "Limits", "New schedule",
         "Stop a namespace", "Retry failed runs",
     ]  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_failures_with_one_cause_are_one_line(pages: Pages) -> None:
     assert "and 2 more schedules" in text_of(shown)
     rows = pages.get("/runs?status=failures")
     assert len(re.findall(r'<td class="run">', rows)) == 3
-    assert "1 more alike" in rows
+    assert "1 more with this error" in rows
 
 
 def test_why_reads_a_time_in_the_zone_of_the_schedule_and_leads_to_the_occurrences_beside_it(pages: Pages) -> None:

@@ -89,7 +89,7 @@ def test_a_day_of_more_runs_than_are_read_shows_the_longest_span_that_is_whole(p
     env.advance(DAY + HOUR)
     copy_run(env.runtime, env.run_next(env.create("flood", overlap="allow_all")), 2 * recent.MOST)
     page = pages.get("/")
-    assert "Of the 3000 newest runs of all namespaces alone." in page
+    assert "Only the 3000 newest runs of all namespaces are counted." in page
     assert legend(page)["succeeded"] == recent.MOST
 
 
@@ -106,7 +106,7 @@ def test_what_fails_most_stands_first_with_its_count_and_leads_to_these_failures
     ]  # fmt: skip
     assert listed(follow(any_pages, page, "3\N{MULTIPLICATION SIGN}")) == ["crm"]
     assert listed(follow(any_pages, page, "4<")) == ["crm", "mail"]
-    assert "2 more alike" in follow(any_pages, page, "4<")
+    assert "2 more with this error" in follow(any_pages, page, "4<")
     env.advance(DAY + HOUR)
     assert "No run failed." in any_pages.get("/")
 

@@ -6,9 +6,11 @@ import html
 import re
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.api import schedules as schedule_queries
@@ -19,9 +21,12 @@ from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.model import Change, RunStatus, tone_of
 from rqsched.kernel.decide.retention import Retention
 from rqsched.kernel.store import changes
+from rqsched.kernel.store.tables import schedules
 from rqsched.workflows import make_workflow
+from tests.dashboard.test_statements import text_of
 from tests.kernel.store.samples import run_of
-from tests.support.env import HOUR, MINUTE, ONCE, SECOND
+from tests.support.crowd import copy_schedule
+from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND
 from tests.support.lamp import lamp_of
 from tests.support.narrow import present
 from tests.support.pages import Pages
@@ -50,7 +55,7 @@ def test_every_page_shows_a_schedule_that_ran(any_pages: Pages) -> None:
     assert "team:billing" in listed
     shown = any_pages.get("/schedules/nightly")
     assert "1, of which 1 succeeded" in shown
-    assert "ScheduleTriggered" in shown
+    assert "<strong>Run queued</strong>" in shown
     assert "Run #1" in any_pages.get(f"/runs/{run.uid}")
     assert "nightly: 1 succeeded;" in any_pages.get("/timeline")
     assert "runs in the last hour" in any_pages.get("/system")
@@ -89,6 +94,87 @@ def test_filters_and_pages_show_each_schedule_once(pages: Pages) -> None:
         assert pages.get(f"/schedules?sort={sort}&outcome=failed").count("/schedules/job-") == 0
     assert pages.get("/schedules?q=job-07").count("/schedules/job-") == 1
     assert "No schedule matches." in pages.get("/schedules?status=dead")
+
+
+def ids_of(shown: str) -> list[str]:
+    """The schedules of a list, in order."""
+    return re.findall(r'<td class="name"><a class="id" href="/schedules/([^"?]*)', shown)
+
+
+@pytest.mark.every_database
+def test_schedules_with_problems_come_first_the_gravest_before_the_others(any_pages: Pages) -> None:
+    env = any_pages.env
+    for name in ("b-well", "a-late", "c-overdue"):
+        env.create(name, spec=Cron("0 0 1 1 *"))
+    env.failing = True
+    env.create("d-failing", spec=Cron("0 0 1 1 *"), retry=ONCE).trigger()
+    env.create("e-dead", spec=Cron("0 0 1 1 *"), retry=RetryPolicy(max_retries=0, then="dead")).trigger()
+    env.execute_pending()
+    change: dict[str, dict[str, Any]] = {
+        "a-late": {"due_at": env.clock.now() - DAY},
+        "c-overdue": {"overdue_since": env.clock.now() - DAY},
+        "d-failing": {"consecutive_failures": 3, "overdue_since": env.clock.now() - DAY},
+    }
+    for name, values in change.items():
+        statement = sa.update(schedules).where(schedules.c.schedule_id == name).values(**values)
+        env.runtime.database.transact(partial(sa.Connection.execute, statement=statement))
+    copy_schedule(env.runtime, env.scheduler.get("b-well"), 60, "well-")
+    first = any_pages.get("/schedules?sort=worst")
+    following = html.unescape(first.split('rel="next" href="')[1].split('"')[0])
+    listed = ids_of(first) + ids_of(any_pages.get(following))
+    assert listed[:6] == ["a-late", "e-dead", "d-failing", "c-overdue", "b-well", "well-00000"]
+    assert len(listed) == len({*listed}) == 65
+    assert ids_of(any_pages.get("/schedules?sort=worst&status=active&q=-"))[0] == "a-late"
+    assert ids_of(any_pages.get("/schedules?sort=worst&status=dead")) == ["e-dead"]
+    assert ids_of(any_pages.get("/schedules?sort=worst&problem=overdue")) == ["d-failing", "c-overdue"]
+    row = first.partition("/schedules/a-late")[2].partition("</tr>")[0]
+    assert '<div class="small error-line">late</div>' in row
+
+
+def test_page_in_the_order_of_problems_never_skips_schedules_of_one_problem(pages: Pages) -> None:
+    env = pages.env
+    env.create("model", spec=Cron("0 0 1 1 *"))
+    is_overdue = sa.update(schedules).values(overdue_since=env.clock.now() - DAY)
+    env.runtime.database.transact(partial(sa.Connection.execute, statement=is_overdue))
+    copy_schedule(env.runtime, env.scheduler.get("model"), 120, "overdue-")
+    path, listed = "/schedules?sort=worst", list[str]()
+    while path:
+        shown = pages.get(path)
+        listed += ids_of(shown)
+        path = html.unescape(shown.split('rel="next" href="')[1].split('"')[0]) if 'rel="next"' in shown else ""
+    assert len(listed) == len({*listed}) == 121
+
+
+def test_rows_are_grouped_by_the_values_of_a_label(pages: Pages) -> None:
+    for name, labels in (("a", {"team": "sales"}), ("b", {"team": "<billing>"}), ("c", {}), ("d", {"team": "sales"})):
+        pages.env.create(name, labels=labels)
+    shown = pages.get("/schedules?group=team")
+    assert ids_of(shown) == ["b", "a", "d", "c"]
+    heads = re.findall(r'<tr class="group"><th colspan="7" scope="rowgroup">(.*?)</th>', shown)
+    assert [html.unescape(text_of(head)) for head in heads] == [
+        "team: <billing> 1 on this page",
+        "team: sales 2 on this page",
+        "no label team 1 on this page",
+    ]
+    assert "<option selected>team</option>" in shown
+    assert ids_of(pages.get(html.unescape(re.findall('href="([^"]*)"', heads[1])[0]))) == ["a", "d"]
+    assert '<tr class="group">' not in pages.get("/schedules")
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("/schedules?status=dead&label=team:a%E2%80%AEb", "Schedules: label team:a\ufffdb, status dead"),
+        ("/schedules?q=+&sort=next", "Schedules"),
+        ("/runs?status=failures&within=24h", "Runs: status failed or lost, last 24h"),
+        ("/timeline?q=night", "Timeline: id contains night"),
+        ("/audit?who=ada&action=SchedulePaused", "Audit: who ada, action paused"),
+        ("/find?q=night", "Find: night"),
+    ],
+)
+def test_each_filtered_page_has_its_own_title(pages: Pages, path: str, title: str) -> None:
+    pages.env.create("nightly")
+    assert f"<title>{title} \N{MIDDLE DOT} rqsched</title>" in pages.get(path)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +260,7 @@ def test_a_schedule_without_its_expected_success_is_a_problem(pages: Pages) -> N
     env.create("quiet", spec=Cron("0 2 1 * *"), expect_success_within="1h")
     env.clock.advance(2 * HOUR)
     env.recover()
-    assert "without the success that was expected" in pages.get("/")
+    assert "1 schedule is without a success in time" in pages.get("/")
 
 
 def test_skips_are_explained_with_the_run_that_blocked_them(pages: Pages) -> None:
@@ -193,7 +279,7 @@ def test_times_are_shown_in_the_viewers_zone(pages: Pages) -> None:
     pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
     shown = pages.get("/schedules/nightly")
     assert "02:00 EST" in shown
-    assert "16:00 here" in shown
+    assert "16:00 your time" in shown
     pages.cookies["rqsched_zone"] = "../etc/passwd"
     assert "times in UTC" in pages.get("/")
 
@@ -215,7 +301,7 @@ def test_jobs_that_no_worker_takes_are_a_problem_and_show_since_when_they_wait(p
     pages.env.create("nightly", queue="letters").trigger()
     shown = pages.get("/")
     assert "Jobs wait for a worker" in shown
-    assert "no worker listens for 1 run(s) on &#39;letters&#39;." in shown
+    assert "no worker listens for 1 run on &#39;letters&#39;." in shown
     (row,) = [line for line in pages.get("/system").split("<tr>") if ">letters</td>" in line]
     assert '<td class="number" data-label="waiting">1</td>' in row
     assert "<time datetime=" in row
@@ -324,6 +410,25 @@ def test_the_timeline_marks_a_schedule_that_does_not_fire_from_then_on(pages: Pa
     assert float(x) + float(width) == pytest.approx(1000)
 
 
+def test_the_timeline_has_a_band_for_a_freeze_and_for_a_time_in_which_nothing_fired(pages: Pages) -> None:
+    env = pages.env
+    env.create("hourly", spec=Cron("0 * * * *"), missed="skip", fire_within=MINUTE)
+    env.advance(6 * HOUR)
+    env.recover()
+    env.dispatch()
+    env.scheduler.freeze("a <restore>", everything=True)
+    env.advance(3 * HOUR)
+    env.scheduler.thaw(everything=True, missed="none")
+    shown = pages.get("/timeline?hours=24")
+    ((x, width, label),) = re.findall(r'<rect class="outage" x="([^"]*)" y="0" width="([^"]*)".*?<title>(.*?)<', shown)
+    assert float(x) + float(width) == pytest.approx(500 - 3 / 24 * 1000, abs=2)
+    assert "nothing fired in time" in label
+    ((x, width),) = re.findall(r'<rect class="frozen" x="([^"]*)" y="0" width="([^"]*)"', shown)
+    assert float(x) == pytest.approx(375, abs=2)
+    assert float(width) == pytest.approx(125, abs=2)
+    assert "everything was frozen from Thu 15 Jan 18:00 to Thu 15 Jan 21:00 (a &lt;restore&gt;)" in shown
+
+
 def test_an_hour_of_runs_leads_to_the_day_around_it(pages: Pages) -> None:
     env = pages.env
     schedule = env.create("often", overlap="allow_all")
@@ -368,7 +473,7 @@ def test_a_schedules_page_shows_its_hours_and_what_runs_took_also_of_those_that_
     assert cell in shown
     assert "Thu 15 Jan 2026: 2 succeeded, 1 failed" in shown
     (told,) = taken.findall(shown)
-    assert told.endswith("to Thu 15 Jan 12:00: half took up to 0 ms, 95 of 100 up to 0 ms")
+    assert told.endswith("to Thu 15 Jan 12:00: half of the runs took at most 0 ms, 95 % at most 0 ms")
     env.advance(3 * 24 * HOUR)
     prune_all(env.runtime, Pruning(retention=Retention.parse("1d")))
     assert [run.number for run in schedule.runs(10).items] == [3]
@@ -476,7 +581,7 @@ def test_a_backfill_makes_nothing_late_and_its_waiting_runs_no_long_bars(pages: 
     env.execute_pending()
     figures = pages.get("/system").partition('aria-label="The last hour"')[2].partition("</section>")[0]
     assert "20</strong>" in figures
-    assert re.findall(r"<strong>([^<]*)</strong><span>late", figures) == [NOTHING, NOTHING]
+    assert re.findall(r"<strong>([^<]*)</strong><span>(?:median )?delay", figures) == [NOTHING, NOTHING]
 
 
 def test_a_backfill_hides_no_live_run(pages: Pages) -> None:
@@ -490,7 +595,7 @@ def test_a_backfill_hides_no_live_run(pages: Pages) -> None:
         listed = shown.partition('id="runs"')[2].partition('id="history"')[0]
         assert (listed.count('<td class="run">'), "#1<" in listed) == (1, True)
     history = shown.partition('id="history"')[2].partition("</ol>")[0]
-    assert "ScheduleTriggered" in history
+    assert "<strong>Run queued</strong>" in history
     assert history.count("<li>") == 2
     assert "the newest 1 runs took" in shown
     assert re.search(r"90 runs</a>, of which 0 ended, 0 running, 90 waiting;", shown)

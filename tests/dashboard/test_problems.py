@@ -72,7 +72,7 @@ def test_a_schedule_that_fails_again_and_again_is_a_problem_with_its_button(page
         env.execute_pending()
     env.advance(3 * DAY)  # a monthly schedule counts as failing, too
     found = problem_of(pages.get("/"), "1 schedule is failing repeatedly")
-    assert "fix what it says" in found
+    assert "Fix the cause" in found
     assert "/schedules/crm/confirm?action=trigger" in found
 
 

@@ -93,7 +93,9 @@ def test_what_is_wrong_and_what_to_do_first(any_pages: Pages) -> None:
     assert first.startswith(f"{dead} schedule is dead"), "what starts no run comes first"
     assert "Fix the workflow and deploy it, then restart the schedule." in first
     assert second.startswith(f"{failing} schedule is failing repeatedly")
-    assert f"no worker listens for {waiting} run(s) on &#39;gpu&#39;. Start rqsched worker gpu" in third
+    assert (
+        f"no worker listens for {waiting} run{'s' * (waiting > 1)} on &#39;gpu&#39;. Start rqsched worker gpu" in third
+    )
     assert person.clicks == 0
 
 

@@ -83,7 +83,7 @@ def test_what_redis_refuses_for_good_is_a_problem_with_its_remedy(pages: Pages) 
     pages.env.redis.set("rq:queue:default", "somebody's")
     pages.env.scheduler.get("nightly").trigger()
     shown = pages.get("/").replace("&#39;", "'")
-    assert "Redis does not take what is published" in shown
+    assert "Redis refuses new jobs" in shown
     assert "rq:queue:default is a string, not a list" in shown
     assert "Rename or delete that key" in shown
 

@@ -59,7 +59,7 @@ def test_runs_of_all_schedules_are_listed_by_each_filter(any_pages: Pages) -> No
 
 
 def test_an_empty_list_of_runs_says_so(pages: Pages) -> None:
-    assert "No run is kept." in pages.get("/runs")
+    assert "No runs are stored." in pages.get("/runs")
 
 
 def test_runs_come_in_pages_that_keep_the_filters(pages: Pages) -> None:

@@ -176,7 +176,7 @@ def test_backfill_is_over_when_its_runs_are_and_what_waits_can_be_cancelled(page
     env = pages.env
     handle = env.create("daily", spec=Cron("0 2 * * *"), overlap="skip")
     end = env.clock.now()
-    assert "4 would start, 0 had run before" in count(pages, "daily", end - 4 * DAY, end)
+    assert "4 would start, 0 already have a run" in count(pages, "daily", end - 4 * DAY, end)
     handle.backfill(end - 4 * DAY, end)
     shown = pages.get("/schedules/daily")
     assert '<span class="pill info">running</span>' in shown
@@ -193,7 +193,7 @@ def test_backfill_is_over_when_its_runs_are_and_what_waits_can_be_cancelled(page
     shown = pages.get("/schedules/daily")
     assert '<span class="pill ok">done</span>' in shown
     assert f"/backfills/{uid}/cancel" not in shown
-    assert "0 would start, 4 had run before" in count(pages, "daily", end - 4 * DAY, end)
+    assert "0 would start, 4 already have a run" in count(pages, "daily", end - 4 * DAY, end)
 
 
 def count(pages: Pages, schedule_id: str, start: Any, end: Any) -> str:
@@ -228,7 +228,7 @@ def test_rates_that_stand_side_by_side_have_one_unit(pages: Pages) -> None:
     env.claim(runs[0])
     runs[0].terminate()
     shown = text_of(pages.get("/system"))
-    assert "1.0 / min came, 0.02 / min ended" in shown
+    assert "1.0 / min arrived, 0.02 / min ended" in shown
     assert cells(pages.get("/system"), "default")[3:5] == ["1.0 / min", "0.02 / min"]
 
 
@@ -237,11 +237,11 @@ def test_only_a_run_that_executes_is_offered_to_be_terminated(pages: Pages) -> N
     run = present(env.create("slow").trigger().run)
     shown = pages.get(f"/runs/{run.uid}")
     assert 'value="terminate"' not in shown
-    assert "It does not begin any more." in shown
+    assert "It will not start." in shown
     env.claim(run)
     shown = pages.get(f"/runs/{run.uid}")
     assert 'value="terminate" class="danger" data-ask="Terminate this run? Its process is killed."' in shown
-    assert "It stops where its workflow looks" in shown
+    assert "It stops when its workflow checks" in shown
 
 
 def test_each_button_that_acts_at_once_asks_first(pages: Pages) -> None:

@@ -64,7 +64,7 @@ def test_repairs_are_told_in_words_and_dispatchers_with_version_and_heartbeat(pa
     env.recover()
     telemetry.DispatcherHeartbeat(env.redis, env.transport.control.name, env.runtime.now).send()
     shown = pages.get("/system")
-    assert "<dt>Links armed</dt><dd>1</dd>" in shown
+    assert "<dt>Fires put into redis again</dt><dd>1</dd>" in shown
     assert cells(shown, env.transport.control.name)[-1] == "dispatchers"
     (live,) = telemetry.live_dispatchers(env.redis, env.transport.control.name)
     assert cells(shown, live.name)[3] == live.version != ""

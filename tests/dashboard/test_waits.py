@@ -47,7 +47,7 @@ def test_each_run_that_waits_says_for_what(any_pages: Pages) -> None:
     assert "blocked" not in told
     first = all_runs(ahead)[0].number
     assert waits(any_pages.get("/runs?status=buffered")) == {"buffered": f"waits behind run #{first}"}
-    assert "waits for its code: " in waits(any_pages.get("/runs?status=blocked"))["blocked"]
+    assert "waits for a worker that has its code: " in waits(any_pages.get("/runs?status=blocked"))["blocked"]
     assert waits(any_pages.get("/runs?status=retrying"))["retrying"].startswith("waits for its next attempt, in ")
     assert set(waits(any_pages.get("/runs?limit=vendor"))) == {"limited"}
     assert "waits for a free worker on default" in text_of(any_pages.get("/schedules/pending"))
@@ -60,7 +60,7 @@ def test_run_of_a_frozen_namespace_waits_for_a_thaw_and_says_by_whom_it_is_froze
     env.create("letters").trigger()
     env.scheduler.freeze("an audit", context=CommandContext(principal="ada"))
     told = waits(pages.get("/runs"))
-    assert told == {"letters": "waits for a thaw: the namespace is frozen by ada (an audit)"}
+    assert told == {"letters": "waits until the namespace is thawed; frozen by ada (an audit)"}
 
 
 def test_whether_a_worker_is_alive_is_not_known_without_redis(make_web: MakeWeb, own_valkey: ValkeyServer) -> None:

@@ -126,7 +126,7 @@ def test_skip_and_misses_are_told_in_words_with_their_times(any_pages: Pages) ->
     assert "nothing fired in time, and one run makes up for all" in hourly
     timeline = any_pages.get("/timeline")
     assert "skipped Thu 15 Jan 12:02: an earlier run was unfinished" in timeline
-    marked = re.findall(r'class="skip"[^>]*><title>(missed 2, [^<]*)</title>', timeline)
+    marked = re.findall(r'<g><title>(missed 2, [^<]*)</title><path class="halo"', timeline)
     assert (
         marked == ["missed 2, Thu 15 Jan 14:00 to Thu 15 Jan 15:00: " + miss_in_words("fire_once", has_fired=True)] * 2
     )
@@ -168,13 +168,13 @@ def test_list_shows_the_next_fire_by_the_clock_of_the_schedule_and_of_the_viewer
     pages.env.create("yearly", spec=Cron("0 0 1 1 *"), timezone="Asia/Tokyo")
     pages.cookies["rqsched_zone"] = "Asia%2FTokyo"
     shown = pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
-    assert "Fri 02:00 EST, 16:00 here" in shown
+    assert "Fri 02:00 EST, 16:00 your time" in shown
     assert ">01 Jan 2027 00:00 JST<" in shown
     pages.cookies["rqsched_zone"] = "Pacific%2FAuckland"
-    assert "Fri 02:00 EST, 20:00 here" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
+    assert "Fri 02:00 EST, 20:00 your time" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
     pages.env.advance(DAY)
     pages.cookies["rqsched_zone"] = "Pacific%2FKiritimati"
-    assert "01 Jan 2027 00:00 JST, 05:00 here" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
+    assert "01 Jan 2027 00:00 JST, 05:00 your time" in pages.get("/schedules").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_pause_and_death_are_why_nothing_runs(pages: Pages) -> None:

@@ -3,12 +3,15 @@
 
 const every = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
 
-// The viewer's zone, for the server to render times in.
+// The viewer's zone, in which the server renders times. The page of login tells it, too. If a page came before the server
+// knew the zone, it is loaded again.
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-const isZoneNew = zone && !document.cookie.includes("rqsched_zone=" + encodeURIComponent(zone));
+const hasZone = () => document.cookie.includes("rqsched_zone=" + encodeURIComponent(zone));
+const isZoneNew = zone && !hasZone();
 if (isZoneNew) {
   const base = document.querySelector(".brand")?.getAttribute("href")?.split("?")[0] || "/";
   document.cookie = `rqsched_zone=${encodeURIComponent(zone)}; path=${base.replace(/(.)\/$/, "$1")}; max-age=31536000; samesite=strict`;
+  if (hasZone() && (document.body.dataset.zone ?? zone) !== zone) location.reload();
 }
 
 // Relative times stay true while one looks.
@@ -59,6 +62,7 @@ const replace = (part, other) => {
   const focused = [...part.querySelectorAll("summary")].indexOf(document.activeElement);
   const address = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
   part.innerHTML = other.innerHTML;
+  openMarks(part);
   every("details", (details) => { if (opened.includes(summaryOf(details))) details.open = true; }, part);
   if (focused >= 0) part.querySelectorAll("summary")[focused]?.focus({ preventScroll: true });
   if (address) [...part.querySelectorAll("a")].find((link) => link.getAttribute("href") === address)?.focus({ preventScroll: true });
@@ -154,14 +158,14 @@ if (chunks) {
   };
   const goOn = async () => {
     isGoing = true;
-    show("It goes on while this page is open.");
+    show("It continues while this page is open.");
     try {
       while (isGoing) if (!await next()) { chunks.remove(); return; }
       show("Stopped.");
     } catch (error) {
       isGoing = false;
       const why = error.name === "TimeoutError" ? "the server has not answered for a minute." : error instanceof TypeError ? "the server is away, or your session has ended." : error.message;
-      show(`Interrupted: ${why} Go on continues after what is done.`);
+      show(`Interrupted: ${why} Continue resumes after the last part.`);
     }
     go.focus();
   };
@@ -295,14 +299,14 @@ const linkOf = (row) => row?.querySelector("a.id");
 const goToRow = (digit) => {
   typedNumber = Date.now() - typedAt < 1500 ? typedNumber + digit : digit;
   typedAt = Date.now();
-  linkOf(document.querySelectorAll("[data-rows] tbody tr")[Number(typedNumber) - 1])?.focus();
+  linkOf(document.querySelectorAll("[data-rows] tbody tr:not(.group)")[Number(typedNumber) - 1])?.focus();
 };
 const onRow = (row, key) => {
   const action = new URLSearchParams(row.dataset.keys).get(key), link = linkOf(row);
   if (action) { const address = new URL(link.href); address.pathname += "/confirm"; address.searchParams.set("action", action); openDialog(address.href); }
   if (key === "x") row.querySelector("input[name=id]")?.click();
   const other = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[key];
-  if (other) linkOf(other).focus();
+  if (other) linkOf(other)?.focus();
   return Boolean(action || other);
 };
 const onKey = (key, target) => {
@@ -316,13 +320,45 @@ const onKey = (key, target) => {
   return true;
 };
 document.addEventListener("keydown", (event) => {
-  if (finder && event.key?.toLowerCase() === "k" && (isMac ? event.metaKey : event.ctrlKey) && !dialog.open) {
+  const mark = event.target.closest(marked);
+  if (mark && moveMark(mark, event.key)) event.preventDefault();
+  else if (finder && event.key?.toLowerCase() === "k" && (isMac ? event.metaKey : event.ctrlKey) && !dialog.open) {
     event.preventDefault();
     finder.focus();
     finder.select();
     search();
   } else if (hasKeys && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input:not([type=checkbox]), select, textarea, dialog") && onKey(event.key, event.target)) event.preventDefault();
 });
+
+// Marks of charts, which have their value as title. Tab reaches one mark of each chart and arrow keys the others; the mark
+// that has the focus shows its value.
+const tip = document.getElementById("tip"), marked = "main svg :has(> title)";
+const openMark = (mark) => { mark?.setAttribute("tabindex", "0"); if (mark && !mark.matches("a")) mark.setAttribute("role", "img"); };
+const openMarks = (within) => {
+  every("main svg:not(:has([tabindex='0']))", (svg) => openMark([...svg.querySelectorAll(":has(> title)")].pop()), within);
+  if (!document.activeElement?.closest(marked)) tip.hidden = true;
+};
+const moveMark = (mark, key) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  if (key === "Escape") tip.hidden = true;
+  if (!step) return false;
+  const marks = [...mark.ownerSVGElement.querySelectorAll(":has(> title)")].sort((one, other) => one.getBoundingClientRect().left - other.getBoundingClientRect().left);
+  const next = marks[marks.indexOf(mark) + step];
+  if (next) { mark.setAttribute("tabindex", "-1"); openMark(next); next.focus(); }
+  return true;
+};
+if (tip) {
+  openMarks(document);
+  document.addEventListener("focusin", (event) => {
+    const mark = event.target.closest(marked);
+    tip.hidden = !mark;
+    if (!mark) return;
+    tip.textContent = mark.querySelector("title").textContent;
+    const { left, bottom } = mark.getBoundingClientRect();
+    [tip.style.left, tip.style.top] = [`${Math.max(0, Math.min(left, innerWidth - tip.offsetWidth))}px`, `${Math.min(bottom + 6, innerHeight - tip.offsetHeight)}px`];
+  });
+  document.addEventListener("focusout", () => { tip.hidden = true; });
+}
 
 // The preview of a timing while one types; the newest answer wins.
 const editor = document.querySelector("form[data-preview]");

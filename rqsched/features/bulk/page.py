@@ -18,6 +18,7 @@ from rqsched.dashboard import actions
 from rqsched.dashboard import runs as run_list
 from rqsched.dashboard.actions import Action, offered_for_several
 from rqsched.dashboard.frame import form
+from rqsched.dashboard.rendering import filters_in_words
 from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, InvalidLimitError, RqschedError
@@ -177,15 +178,7 @@ def _filters(visit: Visit, action: Action, kept: Mapping[str, str]) -> Filters:
 
 def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
     """Return text on the filters that the schedules of an action match."""
-    words = {
-        "q": "id contains",
-        "outcome": "last outcome",
-        "problem": "problem",
-        "workflow": "workflow",
-        "label": "label",
-    }
-    told = [f"{word} {kept[name]}" for name, word in words.items() if name in kept]
-    return ", ".join([*told, f"status {' or '.join(filters.statuses)}"])
+    return filters_in_words({**kept, "status": " or ".join(filters.statuses)}, FILTERS)
 
 
 def ask_about_runs(visit: Visit) -> Response:

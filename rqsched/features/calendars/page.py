@@ -41,7 +41,7 @@ class Day(NamedTuple):
 
 
 _LABELS = {
-    "name": "Name", "exclude": "What it excludes", "description": "What it is for", "reaches": "Reaches until",
+    "name": "Name", "exclude": "What it excludes", "description": "Description", "reaches": "Last day",
     "reason": "Reason, for the history",
 }  # fmt: skip
 

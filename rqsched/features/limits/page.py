@@ -60,7 +60,7 @@ def set_limit(visit: Visit) -> Response:
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/limits")
     return visit.done(
-        f"Of {changed.name} {Bounds.read(changed.number, changed.rate)}.", f"/limits/{quote(changed.name)}"
+        f"Limit {changed.name}: {Bounds.read(changed.number, changed.rate)}.", f"/limits/{quote(changed.name)}"
     )
 
 

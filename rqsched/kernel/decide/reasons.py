@@ -66,6 +66,39 @@ ASKED = {
     audit.BACKFILL_STOPPED: "stopped a backfill",
 }
 """The operations in words, by the type of their audit event."""
+EVENTS = {
+    audit.CREATED: "created",
+    audit.PAUSED: "paused",
+    audit.RESUMED: "active again",
+    audit.UPDATED: "changed",
+    audit.TRIGGERED: "run queued",
+    audit.SKIPPED: "skipped",
+    audit.DELETED: "deleted",
+    audit.BUFFERED: "run waits for an earlier run",
+    audit.FIRE_FAILED: "could not fire, and tries again",
+    audit.MISSED: "missed",
+    audit.SKIPS_SET: "occurrences to skip were chosen",
+    audit.EXCLUDED: "excluded occurrences passed",
+    audit.CALENDAR_CHANGED: "a calendar moved the next occurrence",
+    audit.COMPLETED: "done: nothing more to start",
+    audit.DIED: "dead: too many failures",
+    audit.RECOVERED: "the next occurrence was computed again",
+    audit.OVERDUE: "no success in time",
+    audit.RUN_LONG: "run takes too long",
+    audit.RUN_FAILED: "run failed",
+    audit.RUN_RETRYING: "attempt failed, and another follows",
+    audit.RUN_LOST: "run lost: its worker died",
+    audit.RUN_EXPIRED: "run expired: it did not start in time",
+    audit.RUN_BLOCKED: "run blocked: a worker lacked its code",
+    audit.RUN_RETRY_REQUESTED: "retry requested",
+    audit.RUN_RETRY_STARTED: "requested retry queued",
+    audit.RUN_SUCCEEDED: "run succeeded after failures",
+    audit.RUN_CANCELLED: "run cancelled",
+    audit.RUN_TERMINATED: "run terminated",
+    audit.BACKFILL_STOPPED: "backfill stopped",
+    audit.FAN_OUT_ENDED: "all targets of the run have ended",
+}
+"""Each type of audit event in words."""
 _ENDS = {reason.value: reason.phrase for reason in EndReason}
 _SKIPS = {reason.value: reason.phrase for reason in SkipReason}
 NOTHING_FIRED = "nothing fired in time"

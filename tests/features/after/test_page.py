@@ -33,7 +33,7 @@ def test_the_preview_says_it_in_words_and_whether_the_other_is_there(pages: Page
     pages.env.create("nightly")
     shown = pages.get(asked)
     assert "After each failure of nightly" in shown
-    assert "It has no times ahead." in shown
+    assert "It has no times of its own." in shown
     assert "exclude: does not apply" in pages.get(asked.replace("exclude=", "exclude=Sat"))
 
 
@@ -47,10 +47,10 @@ def test_runs_and_schedules_are_linked_both_ways(pages: Pages) -> None:
     assert "/schedules/report" in pages.get("/schedules/nightly")
     shown = pages.get("/schedules/report")
     assert "/schedules/nightly" in shown
-    assert "It comes after each success of nightly." in shown
+    assert "It runs after each success of nightly." in shown
     assert "Run now" in shown
     assert "Backfill</a>" not in shown
     assert "Skip next</a>" not in shown
     nightly.delete()
-    assert "which is not there any more" in pages.get("/schedules/report")
+    assert "which does not exist any more" in pages.get("/schedules/report")
     assert "report" in pages.get("/timeline")

@@ -27,7 +27,7 @@ def test_a_backfill_is_counted_first_and_then_runs(pages: Pages) -> None:
     end = env.clock.now()
     span = {"start": (end - 5 * DAY).isoformat(), "end": (end - 2 * DAY).isoformat()}
     act = "/schedules/daily/do"
-    assert "3 would start, 0 had run before" in pages.send(act, action="backfill", dry_run="yes", **span).text
+    assert "3 would start, 0 already have a run" in pages.send(act, action="backfill", dry_run="yes", **span).text
     assert handle.runs().items == []
     assert "3 started" in pages.do(act, action="backfill", **span)
     assert len(handle.runs().items) == 3
@@ -147,7 +147,7 @@ def test_a_backfill_larger_than_a_chunk_continues_after_the_response(pages: Page
     env = pages.env
     env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
     start, end = (f"{env.clock.now() - timedelta(hours=hours):%Y-%m-%dT%H:%M}" for hours in (600, 0))
-    assert "it continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
+    assert "The backfill continues" in pages.do("/schedules/hourly/do", action="backfill", start=start, end=end)
     wait_until(
         lambda: "600 runs</a>, of which 0 ended, 0 running, 600 waiting" in pages.get("/schedules/hourly"),
         timeout=120,
@@ -159,7 +159,7 @@ def test_backfill_that_is_counted_or_refused_keeps_its_form(pages: Pages) -> Non
     pages.env.create("daily")
     typed = {"start": "2026-01-01T02:00", "end": "2026-01-03T02:00", "reason": "the <rest>", "overlap": "allow_all"}
     for fields, status, said in (
-        ({**typed, "dry_run": "yes"}, 200, "had run before. Nothing was started."),
+        ({**typed, "dry_run": "yes"}, 200, "already have a run. Nothing was started."),
         ({**typed, "end": "2025-01-01T00:00"}, 422, "Not done: "),
         ({**typed, "start": "tomorrow"}, 422, "is not a time"),
     ):
@@ -183,12 +183,12 @@ def test_a_backfill_counts_and_retries_what_failed_only_if_that_is_chosen(pages:
     def count(**fields: str) -> str:
         return pages.send(act, action="backfill", dry_run="yes", **span, **fields).text
 
-    assert "Of 3 occurrences in that range 0 would start, 3 had run before." in count()
+    assert "Of 3 occurrences in that range 0 would start, 3 already have a run." in count()
     counted = count(rerun="failed")
-    assert "2 would start (2 as a retry), 1 had run before. Nothing was started." in counted
+    assert "2 would start (2 as a retry), 1 already have a run. Nothing was started." in counted
     assert '<option value="failed" selected>' in counted
     span["start"] = (end - 5 * DAY).isoformat()  # two more, of which the first uses the last of max_runs
-    assert "Of 5 occurrences in that range 1 would start, 3 had run before, 1 would be skipped." in count(rerun="all")
+    assert "Of 5 occurrences in that range 1 would start, 3 already have a run, 1 would be skipped." in count(rerun="all")
     span["start"] = (end - 3 * DAY).isoformat()
-    assert "1 started, 1 wait, 1 had run before, 0 skipped" in pages.do(act, action="backfill", rerun="failed", **span)
+    assert "1 started, 1 wait, 1 already had a run, 0 skipped" in pages.do(act, action="backfill", rerun="failed", **span)
     assert [run.attempt for run in all_runs(handle)] == [2, 1, 2]

@@ -81,7 +81,7 @@ def test_each_press_does_a_part_and_shows_how_far_it_is_and_what_was_skipped(
     env.scheduler.get("job-001").trigger()
     asked = ask_about_all(pages, "trigger")
     first = pages.send("/bulk", **asked, reason="again").text
-    assert "2 of 5 so far. What is done stays done." in first
+    assert "2 of 5 so far. If you stop, these stay done." in first
     assert '<progress max="5" value="2"' in first
     assert "1 triggered" in first
     assert 'href="/schedules/job-001"' in first

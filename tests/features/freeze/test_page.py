@@ -17,12 +17,12 @@ def test_every_page_says_that_everything_is_frozen_and_one_button_thaws(pages: P
         assert "restoring &lt;last&gt; night" in pages.get(path)
     assert "Not done: everything is frozen" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
     pages.env.advance(3 * MINUTE)
-    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw?everything=yes")
+    assert "1 schedule. Their policies say: 1 run to start" in pages.get("/thaw?everything=yes")
 
     told = pages.do("/thaw", everything="yes", missed="none", reason="the night is back")
 
     assert "Everything is thawed. 0 occurrences fire, 3 are recorded as missed." in told
-    assert "Nothing begins" not in told
+    assert "No run starts" not in told
     assert statuses(schedule) == []
     assert "everything was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
     audit = pages.get("/audit")
@@ -37,8 +37,8 @@ def test_question_before_a_thaw_says_of_which_it_lists_only_some(pages: Pages) -
     env.scheduler.freeze("an audit")
     env.advance(MINUTE)
     asked = pages.get("/thaw")
-    assert "Due: 1 schedule(s)." in asked
-    assert "500+ run(s) wait to begin." in asked
+    assert "Due: 1 schedule." in asked
+    assert "Waiting to start: 500+ runs." in asked
 
 
 def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(pages: Pages) -> None:
@@ -48,16 +48,16 @@ def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(pages: Pa
     assert "The namespace default is frozen." in pages.do("/freeze", reason="the <last> server moves")
     for path in ("/", "/schedules", "/system"):
         assert "the &lt;last&gt; server moves" in pages.get(path)
-    assert "Nothing begins" not in pages.get("/schedules?namespace=tenant")
+    assert "No run starts" not in pages.get("/schedules?namespace=tenant")
     assert "Not done: namespace" in pages.do(f"/schedules/{schedule.schedule_id}/do", action="trigger")
     pages.env.advance(3 * MINUTE)
-    assert "1 schedule(s). By their policies 1 run(s) start" in pages.get("/thaw")
+    assert "1 schedule. Their policies say: 1 run to start" in pages.get("/thaw")
     assert ">late</span>" in pages.get("/")
 
     told = pages.do("/thaw", missed="none", reason="it has moved")
 
     assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
-    assert "Nothing begins" not in told
+    assert "No run starts" not in told
     assert statuses(schedule) == []
     assert "the namespace default was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
     audit = pages.get("/audit")

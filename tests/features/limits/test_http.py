@@ -192,13 +192,13 @@ def test_why_says_the_place_in_line(env: Env) -> None:
 def test_doctor_tells_of_places_that_nobody_came_to_claim_and_of_long_waits(env: Env) -> None:
     fill(env, queue="nobody")
     assert findings(env)["limits"][0] == "ok"
-    assert "1 run(s) on 'nobody'" in findings(env)["workers"][1], "who is in line waits for no worker"
+    assert "1 run on 'nobody'" in findings(env)["workers"][1], "who is in line waits for no worker"
     env.advance(GRANT_LIFE)
     env.recover()
     level, told = findings(env)["limits"]
     assert (level, told) == (
         "warning",
-        "had a place of their group, and no worker came: 1 run(s) or target(s) on 'nobody'",
+        "had a place of their group, and no worker came: 1 run or target on 'nobody'",
     )
     assert (
         "it had a place of limit shop:eu/1, and none came"

@@ -33,7 +33,7 @@ def test_limits_have_a_page_each_with_their_line_and_their_schedules(any_pages: 
     env.create("odd", limit="shop:eu/1?#%", limit_running=1)
     (where,) = re.findall(r'href="(/limits/shop[^"]*)"', any_pages.get("/schedules/odd"))
     assert "<h1>Limit shop:eu/1?#%</h1>" in any_pages.get(where)
-    assert "Of shop:eu/1?#% 2 may run at once." in any_pages.do("/limits", name="shop:eu/1?#%", number="2")
+    assert "Limit shop:eu/1?#%: 2 may run at once." in any_pages.do("/limits", name="shop:eu/1?#%", number="2")
     for path in ("/schedules/letters", f"/runs/{runs[1].uid}"):
         assert 'href="/limits/vendor">vendor</a>' in any_pages.get(path)
     assert "/limits" in any_pages.get("/find?q=limits")
@@ -56,7 +56,7 @@ def test_pages_say_who_waits_and_one_form_changes_the_number(pages: Pages) -> No
     told = pages.get(f"/runs/{run.uid}")
     assert "in line of limit shop:eu/1: 0 of 1 running and 1 about to start, it is number 2 in line" in told
 
-    assert "Of shop:eu/1 3 may run at once." in pages.do("/limits", name="shop:eu/1", number="3")
+    assert "Limit shop:eu/1: 3 may run at once." in pages.do("/limits", name="shop:eu/1", number="3")
 
     assert "in line of limit" not in pages.get(f"/runs/{run.uid}")
     assert "Not done: number" in pages.do("/limits", name="shop:eu/1", number="x")
@@ -73,6 +73,6 @@ def test_pages_show_rates_and_one_form_changes_them(pages: Pages) -> None:
     assert f"{told}Thu 15 Jan 2026 13:01:03 UTC, it is number 2 in line" in pages.get(f"/runs/{run.uid}")
 
     changed = pages.do("/limits", name="shop:eu/1", number="4", rate="2/min")
-    assert "Of shop:eu/1 4 may run at once and 2 may start in any minute." in changed
-    assert "Of shop:eu/1 4 may run at once." in pages.do("/limits", name="shop:eu/1", number="4", rate=" ")
+    assert "Limit shop:eu/1: 4 may run at once and 2 may start in any minute." in changed
+    assert "Limit shop:eu/1: 4 may run at once." in pages.do("/limits", name="shop:eu/1", number="4", rate=" ")
     assert "Not done: rate" in pages.do("/limits", name="shop:eu/1", number="4", rate="x")

@@ -12,7 +12,7 @@ def test_a_page_deletes_the_namespace_whose_name_is_typed(pages: Pages) -> None:
     env.scheduler.freeze()
     assert 'href="/namespace/delete"' in pages.get("/system")
     page = pages.get("/namespace/delete")
-    assert "1 schedules" in page
+    assert "schedules: 1" in page
     assert "Not done: type default" in pages.do("/namespace/delete", confirm="defaul")
     assert len(env.scheduler.list().items) == 1
     told = pages.do("/namespace/delete", confirm="default", reason="it leaves")

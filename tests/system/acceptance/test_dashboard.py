@@ -267,7 +267,7 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         for name, value in fields.items():
             page.locator(f"dialog [name={name}]").fill(value)
         page.locator("dialog").get_by_role("button", name="Count only").click()
-        expect(page.get_by_role("status")).to_contain_text("had run before. Nothing was started.")
+        expect(page.get_by_role("status")).to_contain_text("already have a run. Nothing was started.")
         for name, value in fields.items():
             expect(page.locator(f"[name={name}]")).to_have_value(value)
         started = schedule.backfill_in_chunks(BackfillRange(span["start"], span["end"]))
@@ -284,7 +284,7 @@ def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessi
         expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
         page.locator(".confirm").get_by_role("link", name="hourly").click()
         confirm(page, "Backfill", reason="the rest", **fields)
-        expect(page.locator("[data-live=backfills]")).to_contain_text("had run before")
+        expect(page.locator("[data-live=backfills]")).to_contain_text("already had a run")
         page.goto("/schedules?outcome=failed")
         expect(page.get_by_text("No schedule matches.")).to_be_visible()
 
@@ -442,22 +442,22 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Pause").click()
         told, progress = page.locator("#chunks-told"), page.locator("[data-chunk=progress]")
-        expect(told).to_have_text("It goes on while this page is open.")
+        expect(told).to_have_text("It continues while this page is open.")
         require_accessible(page, "an action that goes on")
         any_pages.server.kill_tree()
         expect(told).to_contain_text("Interrupted: the server is away,")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         expect(told).to_contain_text("Interrupted: the server is away,")
         require_accessible(page, "an interrupted action")
         before = live.scheduler.count(status="paused")
         live.start(rqsched_command("web", "--port", any_pages.base.rpartition(":")[2]))
         wait_until(lambda: status_of(f"{any_pages.base}/readyz") == 200, timeout=60, what="the web server")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         page.get_by_role("button", name="Stop").click()
         expect(told).to_have_text("Stopped.")
         assert before < live.scheduler.count(status="paused") < many
-        expect(page.get_by_role("button", name="Go on")).to_be_focused()
-        page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_role("button", name="Continue")).to_be_focused()
+        page.get_by_role("button", name="Continue").click()
         expect(progress).to_contain_text("Done.")
         require_accessible(page, "a finished action")
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
@@ -516,7 +516,7 @@ def test_action_whose_server_does_not_answer_is_interrupted_after_a_minute_and_g
         page.get_by_role("button", name="Pause").click()
         expect(told).to_contain_text("Interrupted: the server has not answered for a minute.")
         page.unroute("**/bulk")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
 
 
@@ -718,6 +718,54 @@ def test_search_whose_server_goes_away_keeps_its_link(browser: Browser, pages: L
         expect(page.get_by_role("link", name="rare", exact=True)).to_be_visible()
 
 
+def test_page_is_in_the_viewers_zone_from_the_first_paint_after_the_login_and_else_is_loaded_again(
+    browser: Browser, pages: LivePages
+) -> None:
+    with pages.viewer(browser) as page:
+        page.goto("/login")
+        assert "times in Europe/Berlin" in present(page.goto("/")).text()
+    with pages.viewer(browser) as page:
+        page.goto("/")
+        expect(page.locator("body")).to_have_attribute("data-zone", "Europe/Berlin")
+
+
+def test_on_a_phone_filters_and_actions_fold_and_thirty_schedules_are_short(browser: Browser, pages: LivePages) -> None:
+    model = pages.live.note_every("model", "0 2 * * *", labels={"team": "billing"})
+    copy_schedule(pages.live.scheduler.runtime, model, 29)
+    with pages.viewer(browser) as page:
+        page.goto("/schedules?group=team")
+        expect(page.get_by_label("Id contains")).to_be_visible()
+        expect(page.get_by_text("Filters")).to_be_hidden()
+        page.set_viewport_size(PHONE)
+        assert page.evaluate("document.scrollingElement.scrollHeight") < 2_700
+        for summary, field in (("Filters", "Id contains"), ("Actions on several", "all that match")):
+            expect(page.get_by_label(field)).to_be_hidden()
+            page.get_by_text(summary).click()
+            expect(page.get_by_label(field)).to_be_visible()
+        require_accessible(page, "what was folded")
+
+
+def test_marks_of_a_chart_show_their_values_when_they_have_the_focus(browser: Browser, pages: LivePages) -> None:
+    live = pages.live
+    live.start_worker()
+    nightly = live.note_every("nightly", "0 2 * * *")
+    for _ in range(2):
+        live.wait_for_status(present(nightly.trigger().run), "succeeded")
+    with pages.viewer(browser) as page:
+        page.goto("/schedules/nightly")
+        tip = page.get_by_role("tooltip")
+        chart = page.locator("svg[aria-label^='How long the newest']")
+        expect(chart.locator("[tabindex='0']")).to_have_count(1)
+        chart.locator("[tabindex='0']").focus()
+        expect(tip).to_contain_text("#2 succeeded")
+        page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("#1 succeeded")
+        expect(chart.locator("[tabindex='0']")).to_have_count(1)
+        require_accessible(page, "a chart of which a mark has the focus")
+        page.keyboard.press("Tab")
+        expect(tip).not_to_contain_text("#1 succeeded")
+
+
 def test_without_scripts_everything_is_there(browser: Browser, pages: LivePages) -> None:
     pages.live.note_every("nightly", "0 2 * * *")
     with pages.viewer(browser, java_script_enabled=False) as page:
@@ -758,7 +806,7 @@ def test_the_stream_brings_a_change_without_a_reload_and_without_polling(browser
         page.goto("/schedules/nightly")
         expect(page.locator("#live")).to_have_attribute("data-by", "stream")
         nightly.resume()
-        expect(page.locator("[data-live=history]")).to_contain_text("ScheduleResumed")
+        expect(page.locator("[data-live=history]")).to_contain_text("Active again")
 
 
 def test_a_page_whose_stream_is_refused_is_read_again_by_the_clock(browser: Browser, pages: LivePages) -> None:
