@@ -315,7 +315,7 @@ def test_when_it_does_not_fire_is_filled_in_previewed_refused_and_kept(browser: 
         expect(preview).to_contain_text("fires at 03:30 (dst_gap=shift)")
         page.get_by_label("Local times that the clock leaves out").select_option("skip")
         expect(preview).to_contain_text("does not fire (dst_gap=skip)")
-        page.get_by_label("Local times that it shows twice").select_option("both")
+        page.get_by_label("Local times that the clock shows twice").select_option("both")
         page.get_by_label("Not at these times").fill("Mon, Tue, Wed, Thu, Fri, Sat, Sun")
         expect(preview).not_to_contain_text("dst_gap=skip")
         page.get_by_label("Not at these times").fill("Sat, Sun\n2026-02-30")
