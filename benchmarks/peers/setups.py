@@ -53,7 +53,7 @@ class Setup:
         return self.variant != "plain"
 
 
-DECLARE = ("python", "-m", "benchmarks.peers.with_rqsched")
+DECLARE = ("python", "-c", "from benchmarks.peers import with_rqsched; with_rqsched.declare()")
 SCHEDULE = ("python", "-m", "benchmarks.peers.with_rq_scheduler")
 SETUPS = (
     Setup(

@@ -1,4 +1,4 @@
-"""rqsched, as its own documentation recommends; run as a script, this module declares the schedule.
+"""rqsched, as its own documentation recommends.
 
 plain: the README and docs/rq.md: one `rq worker` with the preload; SQLite, and the defaults of a schedule.
 hardened: docs/deployment.md ("always have two workers") and docs/retries.md (`missed="all"` with a policy of overlap
@@ -22,6 +22,7 @@ def note_occurrence() -> None:
     note(current_run().occurrence_at.timestamp())
 
 
-if __name__ == "__main__":
+def declare() -> None:
+    """Create the schedule, or change it to what it is here."""
     options = OPTIONS[os.environ["PEERS_VARIANT"]]
     Scheduler.from_env().upsert("note", note_occurrence, Cron("*/5 * * * * *"), **options)
