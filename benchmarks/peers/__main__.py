@@ -48,8 +48,8 @@ def install(folder: Path) -> Path:
     """Make the peers' environment, if it is not there, and return the folder of its commands."""
     if not (folder / "bin" / "celery").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "-r", HERE / "requirements.txt"]
-        subprocess.run(pip, check=True)
+        words = ["-m", "pip", "install", "--quiet", "-r"]
+        subprocess.run([folder / "bin" / "python", *words, HERE / "requirements.txt"], check=True)
     return folder / "bin"
 
 

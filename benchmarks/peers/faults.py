@@ -34,11 +34,11 @@ class Fault(NamedTuple):
     down: tuple[float, float] | None = None
 
 
-def random_kills(length: int) -> list[float]:
-    """Return instants that are random, the same for every setup, and at least seven seconds apart."""
+def random_kills() -> list[float]:
+    """Return instants within two minutes that are random, the same for every setup, and at least 7 s apart."""
     chance = random.Random(SEED)
     while True:
-        found = sorted(round(chance.uniform(2, length - 12), 2) for _ in range(KILLS))
+        found = sorted(round(chance.uniform(2, 118), 2) for _ in range(KILLS))
         if all(after - before >= 7 for before, after in pairwise(found)):
             return found
 
@@ -46,9 +46,9 @@ def random_kills(length: int) -> list[float]:
 FAULTS: dict[str, Fault] = {
     "idle": Fault(90, lambda _: []),
     "kills": Fault(
-        130,
+        175,  # rqsched takes up to a minute to settle a run whose process was killed
         lambda site: [
-            (at, "a scheduler is killed", partial(site.kill, number)) for number, at in enumerate(random_kills(130))
+            (at, "a scheduler is killed", partial(site.kill, number)) for number, at in enumerate(random_kills())
         ],
     ),
     "emptied": Fault(60, lambda site: [(7.5, "Redis is emptied", site.empty_redis)]),
@@ -80,7 +80,8 @@ def observe(site: Site, name: str) -> dict[str, Any]:
         events.append((round(time.time() - begin, 2), what))
         act()
     _supervise_until(site, begin + fault.length)
-    cpu, memory = (site.cpu() - used) / fault.length, site.memory()
+    cpu = (site.cpu() - used) / fault.length
+    idle = {} if events else {"cpu_ms_per_s": round(cpu, 2), "mib": round(site.memory(), 1)}
     _supervise_until(site, begin + fault.length + TAIL)
     runs = [(began - begin, due and due - begin) for began, due in site.runs()]
     earlier = max(began for began, _ in runs if began < 0)
@@ -90,8 +91,7 @@ def observe(site: Site, name: str) -> dict[str, Any]:
         "down": fault.down,
         "events": events,
         "starts": sum(kept.starts for kept in site.kept) - starts,
-        "cpu_ms_per_s": round(cpu, 2),
-        "mib": round(memory, 1),
+        **idle,
         "runs": [
             [round(began, 3)] if due is None else [round(began, 3), round(due, 3)]
             for began, due in runs

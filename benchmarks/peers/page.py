@@ -57,7 +57,7 @@ def _cell(setup: dict[str, Any], windows: dict[str, Any], fault: str, every: flo
     found = counted(windows[fault], every)
     text = f"{found.lost}/{found.doubled}"
     if fault == "second" and not setup["admits_second"]:
-        text += " unsupported"
+        return f"unsupported ({text})"
     return text if found.is_back else f"{text} not back"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,7 +179,11 @@ class Site:
     def memory(self) -> float:
         """Return the MiB of its processes, each with its share of what it shares; servers excluded."""
         tree = [process.pid for pid in self._pids(self.kept) for process in process_tree(pid)]
-        return sum(read_memory(pid)["Pss"] for pid in tree) / KIB
+        found = 0
+        for pid in tree:
+            with suppress(OSError):  # a process of a run may have ended meanwhile
+                found += read_memory(pid)["Pss"]
+        return found / KIB
 
     def _pids(self, some: Sequence[Kept | ValkeyServer | PostgresServer | None]) -> list[int]:
         return [one.process.pid for one in some if one is not None and one.process is not None]
