@@ -36,17 +36,27 @@ def counted(window: dict[str, Any], every: float) -> Counted:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the table as Markdown."""
+    """Return the table, and a line on when and where it was measured, as Markdown."""
     every = results["parameters"]["every"]
     first = results["setups"][0]["windows"]
     heads = [f"{text} ({counted(first[name], every).due} due)" for name, text in COLUMNS.items()]
-    lines = [["", "made up, by its docs", *heads, "late p50/p99", "CPU", "memory"], ["---"] * (len(heads) + 5)]
+    rows = [
+        ["", "made up, by its docs", *heads, "p50/p99 of lateness when idle (ms)", "CPU when idle (%)", "memory (MB)"]
+    ]
     for one in results["setups"]:
         setup, windows = one["setup"], one["windows"]
         title = f"{setup['name']}, hardened" if setup["variant"] == "hardened" else setup["name"]
         cells = [_cell(setup, windows, name, every) for name in COLUMNS]
-        lines.append([title, setup["makes_up"], *cells, *_idle(setup, windows["idle"], every)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        rows.append([title, setup["makes_up"], *cells, *_idle(setup, windows["idle"], every)])
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join([*lines, "", _circumstances(results), ""])
+
+
+def _circumstances(results: dict[str, Any]) -> str:
+    machine, (least, most) = results["machine"], results["load_average_during"]
+    begin = f"Measured on {results['began_at'][:10]}, Python {machine['python']}, {machine['system']}"
+    return f"{begin}, {machine['cores']} cores with a load average of {least:.0f} to {most:.0f}."
 
 
 def _cell(setup: dict[str, Any], windows: dict[str, Any], fault: str, every: float) -> str:
@@ -67,11 +77,7 @@ def _idle(setup: dict[str, Any], window: dict[str, Any], every: float) -> list[s
     late = counted(window, every).late
     shares = [percentile(late, share) for share in (0.5, 0.99)]
     text = "/".join("-" if value is None else f"{value * 1000:.0f}" for value in shares)
-    return [f"{text} ms" if setup["times"] else "no fixed times", _cpu(window), f"{window['mib']:.0f} MB"]
-
-
-def _cpu(window: dict[str, Any]) -> str:
-    return f"{window['cpu_ms_per_s'] / 10:.1f} %"
+    return [text if setup["times"] else "no fixed times", f"{window['cpu_ms_per_s'] / 10:.1f}", f"{window['mib']:.0f}"]
 
 
 def write_table(results: dict[str, Any]) -> None:
