@@ -35,7 +35,7 @@ from rqsched.api.options import (
     require_id,
 )
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.dashboard.forms import Changed, merge, seen
+from rqsched.dashboard.edits import Changed, merge, seen
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import (

@@ -11,7 +11,7 @@ import pytest
 
 from rqsched import Every
 from rqsched.api.values import iso_utc
-from rqsched.dashboard.forms import merge, seen
+from rqsched.dashboard.edits import merge, seen
 from tests.support.narrow import present
 from tests.support.pages import Pages, fields_of
 from tests.support.web import MakeWeb

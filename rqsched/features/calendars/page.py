@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from starlette.responses import Response
 
 from rqsched.api.options import require_note
-from rqsched.dashboard.forms import Changed, merge, seen
+from rqsched.dashboard.edits import Changed, merge, seen
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
