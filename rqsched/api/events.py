@@ -6,6 +6,7 @@ from rqsched.kernel.queries.events import AskedFilters as AskedFilters
 from rqsched.kernel.queries.events import FoundEvent as FoundEvent
 from rqsched.kernel.queries.events import Position as Position
 from rqsched.kernel.queries.events import RecordedEvent as RecordedEvent
+from rqsched.kernel.queries.events import edits_after as edits_after
 from rqsched.kernel.queries.events import events_of_run as events_of_run
 from rqsched.kernel.queries.events import history as history
 from rqsched.kernel.queries.events import newest_events as newest_events

@@ -6,9 +6,10 @@ Each is confirmed first, and recorded with the viewer's name and reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -18,11 +19,37 @@ from rqsched.api.backfills import DEFAULT_BOUND, PRUNED, RERUN
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.states import skip_in_words
+from rqsched.dashboard.equivalent import (
+    Equivalent,
+    call,
+    command,
+    handle,
+    in_namespace,
+    loop,
+    quoted,
+    reason_in_context,
+    with_imports,
+)
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.http.auth import Role
 from rqsched.http.dependencies import require_role
-from rqsched.types import Schedule
+from rqsched.types import Run, Schedule
+
+
+class Wording(NamedTuple):
+    """An operation with its choices, in the words of its command and in the arguments of its method."""
+
+    command: str
+    """The name of the command."""
+    flags: Mapping[str, Any]
+    """The flags of the command, besides the reason."""
+    named: Mapping[str, Any]
+    """The arguments of the method that are given by name."""
+    given: tuple[Any, ...] = ()
+    """The other arguments of the method."""
+    number: int | None = None
+    """The number of occurrences, which the command takes without a flag; None for most operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +70,9 @@ class Action:
     """The statuses of a schedule in which the operation is offered."""
     do: Callable[[Visit, ScheduleHandle], str]
     """Does the operation. Returns a sentence for the viewer about its effect."""
+    wording: Callable[[Visit, bool], Wording | None]
+    """Returns the operation in words, with the choices of the form. The flag says whether a schedule may be paused.
+    None means that a choice is missing."""
     is_danger: bool = False
     """Whether its button looks dangerous."""
     key: str | None = None
@@ -128,39 +158,91 @@ def _delete(visit: Visit, handle: ScheduleHandle) -> str:
     return f"{handle.schedule_id} is deleted. Its history stays."
 
 
+def _say_pause(visit: Visit, _: bool) -> Wording:
+    until = until_of(visit)
+    ends = {"until": until, "on_resume": None if until is None else visit.form.get("on_resume") or None}
+    return Wording("pause", ends, {"reason": visit.context.reason, **ends})
+
+
+def _say_skip_next(visit: Visit, _: bool) -> Wording:
+    count = count_of(visit)
+    return Wording("skip", {}, {"reason": visit.context.reason}, (count,), count)
+
+
+def _say_resume(visit: Visit, _: bool) -> Wording:
+    where = visit.form.get("on_resume", "next") or None  # "next" is chosen when the form appears
+    return Wording("resume", {"on_resume": where}, {"on_resume": where, "context": reason_in_context(visit)})
+
+
+def _say_restart(visit: Visit, _: bool) -> Wording:
+    return Wording("restart", {}, {"context": reason_in_context(visit)})
+
+
+def _say_trigger(visit: Visit, may_be_paused: bool) -> Wording:
+    choices = {"overlap": visit.form.get("overlap") or None, "force": may_be_paused}
+    return Wording("trigger", choices, {**choices, "context": reason_in_context(visit)})
+
+
+def _say_backfill(visit: Visit, _: bool) -> Wording | None:
+    texts = [visit.form.get(name, "") for name in ("start", "end")]
+    if not all(texts):
+        return None
+    start, end = (visit.instant(name, text) for name, text in zip(("start", "end"), texts, strict=True))
+    policy = {"overlap": visit.form.get("overlap") or None}
+    named = {**policy, "context": reason_in_context(visit)}
+    return Wording("backfill", {"start": start, "end": end, **policy}, named, (start, end))
+
+
+def _say_delete(visit: Visit, _: bool) -> Wording:
+    return Wording("delete", {}, {"reason": visit.context.reason})
+
+
+def equivalent_of(visit: Visit, action: Action, ids: Sequence[str], *, may_be_paused: bool) -> Equivalent:
+    """Return an operation on schedules as commands and in Python."""
+    said = action.wording(visit, may_be_paused)
+    if said is None:
+        return Equivalent(remark="Fill in the form first.")
+    number = None if said.number is None else str(said.number)
+    commands = [command(visit, said.command, one, number, **said.flags) for one in ids]
+    done = call(f"{handle(visit, ids[0] if len(ids) == 1 else None)}.{action.name}", *said.given, **said.named)
+    listed = "".join(f"\n    {quoted(one)}," for one in ids)
+    code = done if len(ids) == 1 else loop(f"for schedule_id in [{listed}\n]", done)
+    return Equivalent("\n".join(commands), with_imports(code))
+
+
 _LIVE = frozenset({"active", "paused", "done", "dead"})
 ACTIONS: dict[str, Action] = {
     action.name: action
     for action in (
         Action(
             "trigger", "Run now", "Run {id} now?", "One run starts at once. The schedule's own times do not change.",
-            Role.OPERATE, frozenset({"active", "paused"}), _trigger, key="r",
+            Role.OPERATE, frozenset({"active", "paused"}), _trigger, _say_trigger, key="r",
         ),
         Action(
             "pause", "Pause", "Pause {id}?", "It stops firing. Runs and their retries continue.",
-            Role.OPERATE, frozenset({"active"}), _pause, key="p",
+            Role.OPERATE, frozenset({"active"}), _pause, _say_pause, key="p",
         ),
         Action(
             "skip_next", "Skip next", "Skip what {id} fires next?",
             "Only the next occurrences that are not due yet are skipped. The page of a schedule lists them.",
-            Role.OPERATE, frozenset({"active"}), _skip_next,
+            Role.OPERATE, frozenset({"active"}), _skip_next, _say_skip_next,
         ),
         Action(
             "resume", "Resume", "Resume {id}?", "It fires again.", Role.OPERATE, frozenset({"paused"}), _resume,
-            key="p",
+            _say_resume, key="p",
         ),
         Action(
             "restart", "Restart", "Restart {id}?", "It fires again, with its counters at zero.",
-            Role.OPERATE, frozenset({"done", "dead"}), _restart, key="p",
+            Role.OPERATE, frozenset({"done", "dead"}), _restart, _say_restart, key="p",
         ),
         Action(
             "backfill", "Backfill", "Backfill {id}?", "Past occurrences without a run get one.",
-            Role.OPERATE, _LIVE, _backfill,
+            Role.OPERATE, _LIVE, _backfill, _say_backfill,
         ),
         Action(
             "delete", "Delete", "Delete {id}?",
             "It never fires again. Its history stays, and another schedule may get its id.",
-            Role.ADMIN, _LIVE, _delete, is_danger=True,
+            Role.ADMIN, _LIVE, _delete, _say_delete, is_danger=True,
         ),
     )
 }  # fmt: skip
@@ -209,8 +291,25 @@ def _question(visit: Visit, action: Action, handle: ScheduleHandle, said: str = 
     path = f"/schedules/{handle.schedule_id}"
     return ask(
         visit, action, action.question.replace("{id}", handle.schedule_id), f"{path}/do", back=visit.url(path),
-        status=status, schedule=handle.state, said=said,
+        status=status, schedule=handle.state, said=said, same=_readable(visit, action, handle),
     )  # fmt: skip
+
+
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the operation of a form on one schedule as a command and in Python."""
+    return _equivalent(visit, named(visit.form.get("action", "")), visit.schedule())
+
+
+def _equivalent(visit: Visit, action: Action, of: ScheduleHandle) -> Equivalent:
+    return equivalent_of(visit, action, [of.schedule_id], may_be_paused=of.status != "active")
+
+
+def _readable(visit: Visit, action: Action, of: ScheduleHandle) -> Equivalent:
+    """Return the operation as a command and in Python; if a field is refused, the reason instead."""
+    try:
+        return _equivalent(visit, action, of)
+    except InvalidInputError as error:
+        return Equivalent(remark=str(error))
 
 
 def ask(
@@ -242,26 +341,46 @@ def act_on_schedule(visit: Visit) -> Response:
     return visit.done(message, path)
 
 
+ON_RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "retry": ("retry", {}),
+    "retry_failed_targets": ("retry", {"failed_targets": True}),
+    "cancel": ("cancel", {}),
+    "terminate": ("terminate", {}),
+}
+"""The operations on runs by their names in forms: the method, which is also the command, and its choices."""
+
+
 def act_on_run(visit: Visit) -> Response:
     """Retry, cancel or terminate one run."""
     schedule, run = visit.run()
-    handle = RunHandle(visit.scheduler.runtime, run)
-    wanted = visit.form.get("action", "")
+    of = RunHandle(visit.scheduler.runtime, run)
     try:
-        if wanted == "retry":
-            handle.retry(visit.context.reason, context=visit.context)
-        elif wanted == "retry_failed_targets":
-            handle.retry(visit.context.reason, failed_targets=True, context=visit.context)
-        elif wanted == "cancel":
-            handle.cancel(visit.context.reason, context=visit.context)
-        elif wanted == "terminate":
-            handle.terminate(visit.context.reason, context=visit.context)
-        else:
-            raise InvalidInputError("action", f"{wanted[:32]!r} is not offered for a run")
-        message = f"Run #{run.number} of {schedule.schedule_id} is {handle.status}."
+        method, choices = _on_run(visit.form.get("action", ""))
+        getattr(of, method)(visit.context.reason, context=visit.context, **choices)
+        message = f"Run #{run.number} of {schedule.schedule_id} is {of.status}."
     except RqschedError as error:
         message = f"Not done: {error}"
     return visit.done(message, f"/runs/{run.uid}")
+
+
+def equivalent_on_run(visit: Visit) -> Equivalent:
+    """Return the operation of a form on one run as a command and in Python."""
+    return equivalent_of_run(visit, visit.form.get("action", ""), *visit.run())
+
+
+def equivalent_of_run(visit: Visit, wanted: str, schedule: Schedule, run: Run) -> Equivalent:
+    """Return an operation on one run as a command and in Python."""
+    method, choices = _on_run(wanted)
+    words = (run.uid,) if method == "retry" else (schedule.schedule_id, run.uid)
+    found = call("scheduler.runs.get", run.uid, **in_namespace(visit))
+    code = call(f"{found}.{method}", reason=visit.context.reason, **choices)
+    return Equivalent(command(visit, method, *words, **choices), code)
+
+
+def _on_run(wanted: str) -> tuple[str, dict[str, Any]]:
+    if wanted not in ON_RUNS:
+        raise InvalidInputError("action", f"{wanted[:32]!r} is not offered for a run")
+    return ON_RUNS[wanted]
 
 
 def named(name: str) -> Action:

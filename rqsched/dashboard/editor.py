@@ -36,6 +36,7 @@ from rqsched.api.options import (
 )
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.dashboard.edits import Changed, merge, seen
+from rqsched.dashboard.equivalent import Equivalent, change, creation
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import (
@@ -226,6 +227,35 @@ def update(visit: Visit) -> Response:
     return visit.done(_said(handle, "saved"), f"/schedules/{handle.schedule_id}")
 
 
+def equivalent_of_new(visit: Visit) -> Equivalent:
+    """Return the schedule of the form as a command that creates it, and in Python; raises InvalidInputError."""
+    typed = _readable(visit, None)
+    if typed.workflow is None or typed.spec is None:
+        return Equivalent(remark="Fill in the form first.")
+    is_paused = "paused" in visit.form
+    return creation(visit, typed.schedule_id, typed.workflow, typed.spec, typed.options, paused=is_paused)
+
+
+def equivalent_of_edit(visit: Visit) -> Equivalent:
+    """Return what was edited in the form as a command and in Python; raises InvalidInputError."""
+    schedule = visit.schedule().state
+    typed = _readable(visit, schedule)
+    is_kept = all(visit.form.get(name, "").strip() == text for name, text in _timing(schedule.spec).items())
+    return change(
+        visit, schedule, typed.options,
+        workflow=None if typed.workflow == schedule.definition.workflow else typed.workflow,
+        spec=None if is_kept else typed.spec,
+    )  # fmt: skip
+
+
+def _readable(visit: Visit, schedule: Schedule | None) -> Typed:
+    """Return the values of the form; raises InvalidInputError, which names the first field that is refused."""
+    typed = _typed(visit, schedule)
+    for field, reason in typed.problems.items():
+        raise InvalidInputError(field or "form", reason)
+    return typed
+
+
 def _said(handle: ScheduleHandle, outcome: str) -> str:
     return " ".join(
         [
@@ -249,7 +279,7 @@ def _typed(visit: Visit, schedule: Schedule | None) -> Typed:
     schedule_id = None
     if schedule is None:
         schedule_id = read(lambda: require_id(form.get("schedule_id", "").strip(), "schedule_id"))
-    workflow = read(lambda: _registered(visit, form.get("workflow", "")))
+    workflow = read(lambda: registered_workflow(visit, form.get("workflow", "")))
     spec = None
     if schedule is None or form.get("kind") != "keep":
         timezone = form.get("timezone", "").strip()
@@ -280,7 +310,7 @@ def _edited(visit: Visit, schedule: Schedule | None, read: _Reader) -> dict[str,
         else:
             found[name] = value
     if targets := found.get("targets"):
-        read(lambda: _require_registered(visit, "targets", targets))
+        read(lambda: require_registered(visit, "targets", targets))
     return found
 
 
@@ -469,7 +499,7 @@ def _form(
         is_unsaved=is_unsaved, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
         missed=list(MissedPolicy), on_excluded=ON_EXCLUDED, gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()),
         groups=groups, declared=None if schedule is None else overwritten_by(visit, schedule), more=listed.keys(),
-        labels=LABELS | listed,
+        labels=LABELS | listed, same=Equivalent(),
     )  # fmt: skip
 
 
@@ -649,7 +679,7 @@ def _told_options(visit: Visit, schedule: Schedule | None, read: _Reader) -> dic
     changed = {name: value for name, value in given.items() if value != before[name]}
     for name in _WORKFLOWS:
         if wanted := changed.get(name):
-            read(partial(_require_registered, visit, name, wanted))
+            read(partial(require_registered, visit, name, wanted))
     options: dict[str, Any] = {name: changed[name] or None for name in _TOLD_FIELDS[:4] if name in changed}
     targets = {name: value or None for name, value in changed.items() if name not in options}
     if not targets:
@@ -661,7 +691,8 @@ def _told_options(visit: Visit, schedule: Schedule | None, read: _Reader) -> dic
     return options | {"notifications": kept | {"events": list(told.events) or None} | targets}
 
 
-def _require_registered(visit: Visit, field: str, name: str) -> None:
+def require_registered(visit: Visit, field: str, name: str) -> None:
+    """Refuse the name of a workflow that is not registered; raises InvalidInputError, which names the field."""
     if not workflows.is_registered(visit.scheduler.runtime, name):
         raise InvalidInputError(field, f"no workflow named {name[:64]!r} is registered; choose one of the list")
 
@@ -674,7 +705,7 @@ def _workflows(visit: Visit) -> list[str]:
     return sorted(known & visit.read(lambda connection: workflows.names_in_use(connection, visit.namespace)))
 
 
-def _registered(visit: Visit, name: str) -> str:
+def registered_workflow(visit: Visit, name: str) -> str:
     """Refuse a workflow that is not registered, because HTTP requests must not import code."""
     if not workflows.is_registered(visit.scheduler.runtime, name):
         raise UnknownWorkflowError(name, f"no workflow named {name[:64]!r} is registered; choose one of the list.")

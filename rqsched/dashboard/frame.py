@@ -19,6 +19,7 @@ from rqsched.api.database import DatabaseError
 from rqsched.api.events import SETTLING, FoundEvent
 from rqsched.api.options import require_id
 from rqsched.dashboard import session
+from rqsched.dashboard.equivalent import Equivalent
 from rqsched.dashboard.rendering import html, render
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import (
@@ -48,6 +49,8 @@ _log = logging.getLogger(__name__)
 _MOST_FIELDS = 2_000
 _PATIENCE = 3.0
 """Seconds that a heavy page waits for another heavy page of the same viewer. Browsers may open several at once."""
+AS_TEXT = "as_text"
+"""The name of the button that shows what a form does, instead of doing it."""
 _NOBODY = Principal("nobody", Role.READ, frozenset())
 T = TypeVar("T")
 Handler = Callable[[Visit], Response]
@@ -104,9 +107,34 @@ def _show(request: Request, visit: Visit, handler: Handler) -> Response:
         return _error(request, visit, error)
 
 
-def form(path: str, handler: Handler, role: Role = Role.OPERATE, *, again: Handler | None = None) -> Route:
-    """Return the route to which a form is sent. `again` shows the form after a login, as `page` says."""
-    return page(path, handler, role, "POST", again=again)
+class Form(Route):
+    """The route to which a form is sent."""
+
+    equivalent: Callable[[Visit], Equivalent] | None = None
+    """Returns what the form does as a command and in Python; None if neither can do it."""
+
+
+def form(
+    path: str,
+    handler: Handler,
+    role: Role = Role.OPERATE,
+    *,
+    again: Handler | None = None,
+    equivalent: Callable[[Visit], Equivalent] | None = None,
+) -> Form:
+    """Return the route to which a form is sent. `again` shows the form after a login, as `page` says.
+
+    If the form's button `as_text` was pressed, only show what the form does as a command and in Python.
+    """
+
+    def do(visit: Visit) -> Response:
+        if equivalent is not None and AS_TEXT in visit.form:
+            return visit.page("as_text.html", same=equivalent(visit))
+        return handler(visit)
+
+    route = Form(path, page(path, do, role, "POST", again=again).endpoint, methods=["POST"], include_in_schema=False)
+    route.equivalent = equivalent
+    return route
 
 
 def _ask_again(visit: Visit) -> Response:

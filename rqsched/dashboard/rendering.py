@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 import rqsched
+from rqsched.api.edits import can_undo
 from rqsched.api.runs import RunOutline
 from rqsched.api.states import (
     ENDED_IN_VAIN,
@@ -314,6 +315,7 @@ def _environment() -> Environment:
         "field_text": field_text,
         "zone_of": ZoneInfo,
         "gap_of": gap_of,
+        "can_undo": can_undo,
         "asset": asset,
         "pages": MENU,
         "strip_of": strip_of,

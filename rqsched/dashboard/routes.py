@@ -16,6 +16,7 @@ from rqsched.dashboard import (
     session,
     system,
     timeline,
+    undo,
 )
 from rqsched.dashboard.frame import form, page, public, stream
 from rqsched.dashboard.rendering import static
@@ -34,6 +35,7 @@ def routes() -> list[Route]:
         page("/schedules/new", editor.new, Role.ADMIN),
         page(one, schedule.show, is_heavy=True),
         page(f"{one}/edit", editor.edit, Role.ADMIN),
+        page(f"{one}/undo/{{sequence}}", undo.confirm, Role.ADMIN),
         page(f"{one}/confirm", actions.confirm),
         page("/runs", runs.show),
         page("/audit", audit.show),
@@ -42,10 +44,11 @@ def routes() -> list[Route]:
         page("/system", system.show),
         page("/preview", editor.preview, Role.ADMIN, is_heavy=True),
         Route("/stream", stream, methods=["GET"], include_in_schema=False),
-        form("/schedules", editor.create, Role.ADMIN, again=editor.show_again),
-        form(f"{one}/edit", editor.update, Role.ADMIN, again=editor.show_again),
-        form(f"{one}/do", actions.act_on_schedule, again=actions.show_again),
-        form(f"{run}/do", actions.act_on_run),
+        form("/schedules", editor.create, Role.ADMIN, again=editor.show_again, equivalent=editor.equivalent_of_new),
+        form(f"{one}/edit", editor.update, Role.ADMIN, again=editor.show_again, equivalent=editor.equivalent_of_edit),
+        form(f"{one}/undo/{{sequence}}", undo.do, Role.ADMIN, equivalent=undo.equivalent),
+        form(f"{one}/do", actions.act_on_schedule, again=actions.show_again, equivalent=actions.equivalent),
+        form(f"{run}/do", actions.act_on_run, equivalent=actions.equivalent_on_run),
         public("/login", session.show_login, "GET"),
         public("/login", session.log_in),
         public("/logout", session.log_out),

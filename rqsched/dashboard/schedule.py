@@ -27,10 +27,11 @@ from rqsched.api.hours import A_DAY, Columns, HourKey, day_of, hour_of
 from rqsched.api.limits import told_of_line, told_of_targets
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.runs import RunOutline, Streak
+from rqsched.api.states import ENDED_IN_VAIN, OPEN
 from rqsched.api.values import RunJobId, is_uid, iso_utc
 from rqsched.config import LOGS_FIELD
 from rqsched.dashboard import charts
-from rqsched.dashboard.actions import offered
+from rqsched.dashboard.actions import equivalent_of_run, offered
 from rqsched.dashboard.editor import overwritten_by
 from rqsched.dashboard.rendering import Omission, exact, gap_of, under_freezes
 from rqsched.dashboard.visit import Visit
@@ -361,5 +362,15 @@ def show_run(visit: Visit) -> Response:
     logs = _logs_url(visit.scheduler.settings.logs_url, run, job_id, visit.now)
     return visit.page(
         "run.html", schedule=schedule, run=run, wait=wait, progress=progress, failed=failed, job_id=job_id, logs=logs,
-        **found,
+        same=[equivalent_of_run(visit, one, schedule, run) for one in _offered(visit, schedule, run)], **found,
     )  # fmt: skip
+
+
+def _offered(visit: Visit, schedule: Schedule, run: Run) -> list[str]:
+    """Return the operations on a run that the page offers, without those on its targets."""
+    if not visit.may("operate"):
+        return []
+    if run.status in OPEN:
+        return ["cancel", "terminate"] if run.status == "running" and not run.dispatched_at else ["cancel"]
+    is_retried = run.status in ENDED_IN_VAIN and visit.may_start and schedule.status.value != "deleted"
+    return ["retry"] if is_retried else []

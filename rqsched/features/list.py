@@ -81,6 +81,7 @@ _PARTS = {
         "features.backfill.page",
         "features.bulk.page",
         "features.calendars.page",
+        "features.declarations.page",
         "features.freeze.page",
         "features.limits.page",
         "features.namespaces.page",

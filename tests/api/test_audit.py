@@ -50,6 +50,13 @@ HAPPENINGS: dict[str, tuple[str, Story, dict[str, Any]]] = {
         lambda env, schedule: schedule.update(spec="*/5 * * * *", args=[2]),
         {
             "changed_fields": ["spec", "action"],
+            "changes": {
+                "spec": [
+                    {"cron_expressions": ["* * * * *"], "timezone": "Europe/Berlin"},
+                    {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin"},
+                ],
+                "args": [[1], [2]],
+            },
             "spec": {"cron_expressions": ["*/5 * * * *"], "timezone": "Europe/Berlin", "dst_gap": "shift"},
             "action": {"workflow": "note", "args": [2], "kwargs": {}, "queue": "high"},
             "overlap_policy": "skip",

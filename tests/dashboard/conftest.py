@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.conftest import cli
 from tests.http.conftest import any_web, make_web, web
 from tests.support.pages import Pages
 from tests.support.web import Web
 
-__all__ = ["any_web", "make_web", "web"]
+__all__ = ["any_web", "cli", "make_web", "web"]
 
 
 @pytest.fixture

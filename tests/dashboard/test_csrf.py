@@ -36,7 +36,7 @@ def state(pages: Pages) -> tuple[object, ...]:
 def address(pages: Pages, path: str) -> str:
     (run, *_) = pages.env.scheduler.get("nightly", namespace="tenant").runs().items
     uid = run.uid if path.startswith("/runs") else "0" * 26
-    return path.replace("{schedule_id}", "nightly").replace("{uid}", uid)
+    return path.replace("{schedule_id}", "nightly").replace("{uid}", uid).replace("{sequence}", "1")
 
 
 @pytest.mark.parametrize("path", FORMS)

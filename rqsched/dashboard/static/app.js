@@ -143,6 +143,24 @@ document.addEventListener("submit", (event) => {
   if (ask && !window.confirm(ask)) event.preventDefault();
 });
 
+// A form shows its command with the values that are entered, in place; without a script, on a page.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[name=as_text]"), form = button?.form;
+  if (!button) return;
+  event.preventDefault();
+  if (!form.reportValidity()) return;
+  try {
+    const answer = await fetch(form.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(form, button)) });
+    const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("as-text");
+    if (found) button.closest("details").querySelector("[data-as-text]").replaceChildren(...document.importNode(found, true).childNodes);
+    else form.requestSubmit(button);
+  } catch { form.requestSubmit(button); }
+});
+document.addEventListener("toggle", (event) => {
+  const button = event.target.matches("details.same[open]") && event.target.querySelector("button[name=as_text]");
+  if (button && button.form.checkValidity()) button.click();
+}, true);
+
 // An action on all that match goes on chunk by chunk while its page is open, until somebody stops it or a chunk fails.
 const chunks = document.getElementById("chunks");
 if (chunks) {

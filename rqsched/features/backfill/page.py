@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
+from rqsched.dashboard.equivalent import Equivalent, call, in_namespace, loop
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.schedule import MOST_COUNTED, WAITING
 from rqsched.dashboard.visit import Visit
@@ -31,6 +32,7 @@ def confirm_stop(visit: Visit) -> Response:
         "backfill/stop.html", backfill=found, schedule_id=schedule.schedule_id, creates=not found.is_done,
         waiting=sum(counts.get(status, 0) for status in WAITING), running=counts.get(_RUNNING, 0),
         is_cut=sum(counts.values()) >= MOST_COUNTED,
+        same=equivalent(visit),
     )  # fmt: skip
 
 
@@ -62,6 +64,16 @@ def stop(visit: Visit) -> Response:
     )  # fmt: skip
 
 
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the stop in Python: the backfill, then its runs. No command does the same."""
+    found, _ = _find(visit)
+    named = {"reason": visit.context.reason, **in_namespace(visit)}
+    status = [*WAITING, *([_RUNNING] if "running" in visit.form else [])]
+    chunks = call("scheduler.bulk.cancel_runs", status=status, backfill_uid=found.uid, **named)
+    cancels = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
+    return Equivalent("", "\n".join([call("scheduler.backfills.cancel", found.uid, **named), cancels]))
+
+
 def _find(visit: Visit) -> tuple[Backfill, Schedule]:
     """Find the backfill in the path, with its schedule; raises BackfillNotFoundError."""
     uid = str(visit.request.path_params["uid"]).upper()
@@ -79,6 +91,6 @@ def _counts(visit: Visit, found: Backfill) -> Mapping[str, int]:
 
 ROUTES = (
     page("/backfills/{uid}/cancel", confirm_stop, Role.OPERATE),
-    form("/backfills/{uid}/cancel", stop),
+    form("/backfills/{uid}/cancel", stop, equivalent=equivalent),
 )
 """The addresses of these pages in the dashboard."""

@@ -10,13 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from rqsched.dashboard import actions
 from rqsched.dashboard import runs as run_list
 from rqsched.dashboard.actions import Action, offered_for_several
+from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_namespace, loop, with_imports
 from rqsched.dashboard.frame import form
 from rqsched.dashboard.rendering import filters_in_words
 from rqsched.dashboard.schedules import FILTERS, filters_of, kept_of
@@ -52,6 +53,8 @@ _RUN_EFFECTS = {
     "also applies to schedules that allow no retries, whose runs may have done a part of their work.",
 }
 """The actions on runs, each with its effect."""
+_SHOW = "print(progress.done, progress.matched)"
+"""The body of a loop over the chunks of an action, in Python."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields with the viewer's choices, which each chunk needs again."""
 
@@ -77,6 +80,7 @@ def ask(visit: Visit) -> Response:
     return actions.ask(
         visit, action, f"{action.label}: {_schedules(len(chosen))}?", "/bulk", back=visit.url("/schedules", **kept),
         about=", ".join(chosen[:_NAMED]) + more, kept={**kept, "confirmed": "yes"}, chosen=chosen,
+        same=equivalent(visit),
     )  # fmt: skip
 
 
@@ -125,7 +129,36 @@ def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Respon
         visit, action, f"{action.label}: all {_schedules(counted.matched)} that match?", "/bulk",
         back=visit.url("/schedules", **kept), about=_in_words(filters, kept), counted_at=visit.now,
         kept={**kept, "all": "yes", "cursor": counted.next_cursor},
+        same=equivalent(visit),
     )  # fmt: skip
+
+
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the action on the chosen schedules, or on all that match, as commands and in Python."""
+    action = actions.named(visit.form.get("action", ""))
+    if "all" not in visit.form:
+        ids = visit.chosen[:MOST_CHOSEN]
+        return actions.equivalent_of(visit, action, ids, may_be_paused=True) if ids else Equivalent()
+    filters, said = _filters(visit, action, kept_of(visit)), action.wording(visit, False)
+    if said is None or filters.failing or filters.next_until is not None:
+        return Equivalent(remark="Neither a command nor the methods for many schedules have this filter.")
+    is_usual = filters.statuses == (OPERATIONS.get(action.name),)
+    wanted: dict[str, Any] = {
+        "status": None if is_usual else list(filters.statuses), "outcome": list(filters.outcomes) or None,
+        "workflow": filters.workflow, "labels": dict(filters.labels) or None, "text": filters.text,
+        "overdue": filters.overdue, **in_namespace(visit),
+    }  # fmt: skip
+    if action.name not in OPERATIONS or (action.name == "trigger" and "paused" in filters.statuses):
+        forced = {"force": True} if action.name == "trigger" else {}
+        body = call(f"handle.{action.name}", *said.given, **{**said.named, **forced})
+        return Equivalent("", with_imports(loop(f"for handle in {call('scheduler.iter', **wanted)}", body)))
+    chunks = call(f"scheduler.bulk.{action.name}", *said.given, **said.named, **wanted)
+    labels = flag("--label", [f"{name}={value}" for name, value in filters.labels.items()])
+    flags = {name: value for name, value in wanted.items() if name not in {"labels", "namespace"}}
+    return Equivalent(
+        command(visit, "bulk", said.command, *labels, **said.flags, count=said.number, **flags),
+        with_imports(loop(f"for progress in {chunks}", _SHOW)),
+    )
 
 
 def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
@@ -212,8 +245,28 @@ def ask_about_runs(visit: Visit) -> Response:
         "bulk/runs.html", question=f"{name.capitalize()} {runs_in_words(counted.matched)}?",
         button=f"{name.capitalize()} {runs_in_words(counted.matched)}", effect=_RUN_EFFECTS[name], about=about,
         counted_at=visit.now, is_danger=name == "cancel", back=back,
-        kept={**kept, "action": name, "cursor": counted.next_cursor},
+        kept={**kept, "action": name, "cursor": counted.next_cursor}, same=equivalent_on_runs(visit),
     )  # fmt: skip
+
+
+def equivalent_on_runs(visit: Visit) -> Equivalent:
+    """Return the action on all runs that match as a command and in Python."""
+    name, read = visit.form.get("action", ""), visit.form.get
+    if name not in _RUN_EFFECTS:
+        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(_RUN_EFFECTS)}")
+    kept = run_list.kept_of(visit, lambda field: (read(field) or "").strip())
+    filters = run_list.filters_of(visit, lambda field: kept.get(field, ""))
+    given: dict[str, Any] = {
+        "status": list(filters.statuses) or None, "workflow": filters.workflow, "limit": kept.get("limit") or None,
+        "since": filters.since, "until": filters.until, "error": filters.error,
+    }  # fmt: skip
+    line_up = {} if filters.is_in_line is None else {"in_line": filters.is_in_line}
+    chunks = call(
+        f"scheduler.bulk.{name}_runs", **given, schedule_id=filters.schedule_id, reason=visit.context.reason,
+        **in_namespace(visit), options=line_up,
+    )  # fmt: skip
+    text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given)
+    return Equivalent(text, with_imports(loop(f"for progress in {chunks}", _SHOW)))
 
 
 class RunsSoFar(NamedTuple):
@@ -285,5 +338,8 @@ def _runs_in_words(visit: Visit, asked: BulkRuns, kept: Mapping[str, str]) -> st
     return ", ".join([*told, f"status {statuses}"])
 
 
-ROUTES = (form("/bulk", ask), form("/bulk/runs", ask_about_runs))
+ROUTES = (
+    form("/bulk", ask, equivalent=equivalent),
+    form("/bulk/runs", ask_about_runs, equivalent=equivalent_on_runs),
+)
 """The addresses of these pages in the dashboard."""

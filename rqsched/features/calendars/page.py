@@ -6,13 +6,23 @@ import calendar as months
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
 from rqsched.api.options import require_note
 from rqsched.dashboard.edits import Changed, merge, seen
+from rqsched.dashboard.equivalent import (
+    Equivalent,
+    call,
+    command,
+    flag,
+    in_namespace,
+    line,
+    reason_in_context,
+    with_imports,
+)
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
@@ -52,7 +62,7 @@ def show_all(visit: Visit, problems: Mapping[str, str] | None = None) -> Respons
     found = [(one, len(_users(visit, one))) for one in of.list(namespace=visit.namespace)]
     return visit.page(
         "calendars/calendars.html", 422 if problems else 200, found=found, problems=problems or {}, labels=_LABELS,
-        values=visit.form, is_unsaved=bool(visit.form),
+        values=visit.form, is_unsaved=bool(visit.form), same=Equivalent(),
     )  # fmt: skip
 
 
@@ -75,7 +85,7 @@ def _one(
         months=_months(found, year), users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
         history=history, may_change=_may_change(visit, found), problems=problems or {}, changed=changed,
         labels=_LABELS, values={**_values(found), **visit.form}, is_unsaved=bool(visit.form),
-        month_names=months.month_abbr,
+        month_names=months.month_abbr, same=_equivalent(visit, found, {"name": found.name, **_values(found)}),
     )  # fmt: skip
 
 
@@ -166,6 +176,40 @@ def delete(visit: Visit) -> Response:
     return visit.done(f"Calendar {found.name} is deleted.", "/calendars")
 
 
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the creation or the replacement of a calendar as a command and in Python."""
+    name = visit.form.get("name", "").strip()
+    return _equivalent(visit, _found(visit, name) if "revision" in visit.form else None, visit.form)
+
+
+def _equivalent(visit: Visit, found: Calendar | None, fields: Mapping[str, str]) -> Equivalent:
+    name, exclude = fields.get("name", "").strip(), lines(fields.get("exclude", ""))
+    is_shared, description = found is not None and found.is_shared, fields.get("description", "").strip() or None
+    told: dict[str, Any] = {"description": description, "reaches": _day(fields.get("reaches", ""))}
+    where: dict[str, Any] = {"shared": True} if is_shared else in_namespace(visit)
+    source = None if found is None else found.source
+    code = call(
+        "scheduler.calendars.set", name, exclude, **told, source=source, **where, context=reason_in_context(visit)
+    )
+    if source is not None:  # no flag can say it
+        return Equivalent("", with_imports(code))
+    words = ["calendar", "set", name, *flag("--exclude", exclude or [""])]
+    if not is_shared:
+        return Equivalent(command(visit, *words, **told), with_imports(code))
+    words += [*flag("--shared", True), *(word for key, value in told.items() for word in flag(f"--{key}", value))]
+    return Equivalent(line(["rqsched", *words, *flag("--reason", visit.context.reason)]), with_imports(code))
+
+
+def equivalent_of_delete(visit: Visit) -> Equivalent:
+    """Return the deletion of a calendar as a command and in Python."""
+    found = _found(visit)
+    where: dict[str, Any] = {"shared": True} if found.is_shared else in_namespace(visit)
+    code = call("scheduler.calendars.delete", found.name, **where)
+    if found.is_shared:
+        return Equivalent(line(["rqsched", "calendar", "delete", found.name, "--shared"]), code)
+    return Equivalent(command(visit, "calendar", "delete", found.name), code)
+
+
 def _found(visit: Visit, name: str | None = None) -> Calendar:
     named = str(visit.request.path_params["name"]) if name is None else name
     return visit.scheduler.calendars.get(named, namespace=visit.namespace)
@@ -203,7 +247,11 @@ def _months(calendar: Calendar, year: int) -> list[list[Day]]:
 
 
 def _reaches(visit: Visit) -> date | None:
-    text = visit.form.get("reaches", "").strip()
+    return _day(visit.form.get("reaches", ""))
+
+
+def _day(text: str) -> date | None:
+    text = text.strip()
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
@@ -219,7 +267,7 @@ def _revision(visit: Visit) -> int:
 ROUTES = (
     page("/calendars", show_all),
     page("/calendars/{name}", show),
-    form("/calendars", change, Role.ADMIN, again=show_again),
-    form("/calendars/{name}/delete", delete, Role.ADMIN),
+    form("/calendars", change, Role.ADMIN, again=show_again, equivalent=equivalent),
+    form("/calendars/{name}/delete", delete, Role.ADMIN, equivalent=equivalent_of_delete),
 )
 """The addresses of these pages in the dashboard."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_namespace, line
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import RqschedError
@@ -15,7 +16,7 @@ from rqsched.http.errors import ForbiddenError
 
 def confirm_freeze(visit: Visit) -> Response:
     """Ask whether to freeze the namespace, and why."""
-    return visit.page("freeze/freeze.html")
+    return visit.page("freeze/freeze.html", same=equivalent_of_freeze(visit))
 
 
 def freeze(visit: Visit) -> Response:
@@ -32,7 +33,7 @@ def confirm_thaw(visit: Visit) -> Response:
     """Ask whether to thaw the namespace, or everything; list the due schedules and the waiting runs."""
     everything = visit.query("everything") == "yes"
     found = visit.scheduler.preview_thaw(**_thawed(visit, everything))
-    return visit.page("freeze/thaw.html", everything=everything, found=found)
+    return visit.page("freeze/thaw.html", everything=everything, found=found, same=equivalent_of_thaw(visit))
 
 
 def thaw(visit: Visit) -> Response:
@@ -60,10 +61,29 @@ def _thawed(visit: Visit, everything: bool) -> dict[str, Any]:
     return {"namespace": visit.namespace}
 
 
+def equivalent_of_freeze(visit: Visit) -> Equivalent:
+    """Return the freeze as a command and in Python."""
+    code = call("scheduler.freeze", reason=visit.context.reason, **in_namespace(visit))
+    return Equivalent(command(visit, "freeze"), code)
+
+
+def equivalent_of_thaw(visit: Visit) -> Equivalent:
+    """Return the thaw as a command and in Python."""
+    everything = "yes" in {visit.form.get("everything"), visit.query("everything")}
+    reason, cancels, missed = visit.context.reason, "cancel_pending" in visit.form, visit.form.get("missed") or None
+    _thawed(visit, everything)
+    where = {"everything": True} if everything else in_namespace(visit)
+    code = call("scheduler.thaw", **where, missed=missed, cancel_pending=cancels, reason=reason)
+    if not everything:
+        return Equivalent(command(visit, "thaw", missed=missed, cancel_pending=cancels), code)
+    words = [*flag("--missed", missed), *flag("--cancel-pending", cancels), *flag("--reason", reason)]
+    return Equivalent(line(["rqsched", "thaw", "--everything", *words]), code)
+
+
 ROUTES = (
     page("/freeze", confirm_freeze, Role.ADMIN),
-    form("/freeze", freeze, Role.ADMIN),
+    form("/freeze", freeze, Role.ADMIN, equivalent=equivalent_of_freeze),
     page("/thaw", confirm_thaw, Role.ADMIN, is_heavy=True),
-    form("/thaw", thaw, Role.ADMIN),
+    form("/thaw", thaw, Role.ADMIN, equivalent=equivalent_of_thaw),
 )
 """The addresses of these pages in the dashboard."""

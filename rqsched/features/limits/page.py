@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from rqsched.dashboard.equivalent import Equivalent, call, command, in_namespace, reason_in_context, with_imports
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.system import shown_limit
 from rqsched.dashboard.visit import Visit
@@ -44,18 +47,16 @@ def show(visit: Visit) -> Response:
     found, members = visit.read(read)
     if not found:
         raise LimitNotFoundError(visit.namespace, name)
-    return visit.page("limits/limit.html", one=shown_limit(found[0]), members=members)
+    present = {"number": str(found[0].number or ""), "rate": found[0].rate or ""}
+    same = _equivalent(visit, found[0].name, present)
+    return visit.page("limits/limit.html", one=shown_limit(found[0]), members=members, same=same)
 
 
 def set_limit(visit: Visit) -> Response:
     """Change how many runs of a group may run at once, or start in a window. An empty field removes that limit."""
-    name, number, rate = (visit.form.get(field, "").strip() for field in ("name", "number", "rate"))
     try:
-        is_number = number.isascii() and number.isdigit() and len(number) <= 9
-        unset = [field for field in ("number", "rate") if not visit.form.get(field, "-").strip()]
-        most = (int(number) if is_number else 0) if number else None
         changed = visit.scheduler.limits.set(
-            name, most, rate=rate or None, unset=unset, namespace=visit.namespace, context=visit.context
+            visit.form.get("name", "").strip(), **_wanted(visit.form), namespace=visit.namespace, context=visit.context
         )
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/limits")
@@ -64,5 +65,32 @@ def set_limit(visit: Visit) -> Response:
     )
 
 
-ROUTES = (page("/limits", show_all), page("/limits/{name:path}", show), form("/limits", set_limit))
+def _wanted(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments that change a limit. An empty field removes its limit."""
+    number, rate = (fields.get(field, "").strip() for field in ("number", "rate"))
+    is_number = number.isascii() and number.isdigit() and len(number) <= 9
+    most = (int(number) if is_number else 0) if number else None
+    unset = [field for field in ("number", "rate") if not fields.get(field, "-").strip()]
+    return {"number": most, "rate": rate or None, "unset": unset}
+
+
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the change of a limit as a command and in Python."""
+    return _equivalent(visit, visit.form.get("name", "").strip(), visit.form)
+
+
+def _equivalent(visit: Visit, name: str, fields: Mapping[str, str]) -> Equivalent:
+    wanted = _wanted(fields)
+    code = call(
+        "scheduler.limits.set", name, **wanted | {"unset": wanted["unset"] or None}, **in_namespace(visit),
+        context=reason_in_context(visit),
+    )  # fmt: skip
+    return Equivalent(command(visit, "limits", "set", name, **wanted), with_imports(code))
+
+
+ROUTES = (
+    page("/limits", show_all),
+    page("/limits/{name:path}", show),
+    form("/limits", set_limit, equivalent=equivalent),
+)
 """The addresses of these pages in the dashboard."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_namespace, line, loop
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.namespaces.api import delete_some
 from rqsched.features.namespaces.chain import count_open, end_some
+from rqsched.features.namespaces.store import RUNNING, WAITING
 from rqsched.http.auth import Role
 
 MOST_COUNTED = 1_000
@@ -24,7 +26,25 @@ def show_stop(visit: Visit) -> Response:
     if not visit.query("namespace") and len(visit.namespaces) > 1:
         return visit.page("namespaces/choose.html")
     found = count_open(visit.scheduler.runtime, visit.namespace, MOST_COUNTED)
-    return visit.page("namespaces/stop.html", found=found, most=MOST_COUNTED)
+    same = {step: _equivalent_of(visit, step) for step in ("freeze", "cancel", "terminate")}
+    return visit.page("namespaces/stop.html", found=found, most=MOST_COUNTED, same=same)
+
+
+def equivalent_of_stop(visit: Visit) -> Equivalent:
+    """Return one step as a command and in Python."""
+    return _equivalent_of(visit, visit.form.get("step", ""))
+
+
+def _equivalent_of(visit: Visit, step: str) -> Equivalent:
+    named = {"reason": visit.context.reason, **in_namespace(visit)}
+    if step == "freeze":
+        return Equivalent(command(visit, "freeze"), call("scheduler.freeze", **named))
+    if step == "cancel":
+        chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), **named)
+        code = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
+        return Equivalent(command(visit, "bulk", "cancel", status=sorted(WAITING)), code)
+    runs = call("scheduler.runs.iter", status=sorted(RUNNING), **in_namespace(visit))
+    return Equivalent("", loop(f"for _, run in {runs}", call("run.terminate", reason=visit.context.reason)))
 
 
 def stop(visit: Visit) -> Response:
@@ -57,7 +77,8 @@ def _count(text: str) -> int:
 
 def confirm_delete_namespace(visit: Visit) -> Response:
     """Ask whether to delete everything in the namespace. Show how much there is to delete."""
-    return visit.page("namespaces/delete.html", found=visit.scheduler.namespaces.preview_delete(visit.namespace))
+    found = visit.scheduler.namespaces.preview_delete(visit.namespace)
+    return visit.page("namespaces/delete.html", found=found, same=equivalent(visit))
 
 
 def delete_namespace(visit: Visit) -> Response:
@@ -75,10 +96,18 @@ def delete_namespace(visit: Visit) -> Response:
     return visit.done(f"The namespace {name} is deleted: {told}.", "/audit")
 
 
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the deletion as a command, which asks for the name of the namespace, and in Python."""
+    terminates, reason = "terminate" in visit.form, visit.context.reason
+    words = ["--terminate"] * terminates + flag("--reason", reason)
+    code = call("scheduler.namespaces.delete", visit.namespace, reason=reason, terminate=terminates)
+    return Equivalent(line(["rqsched", "namespace", "delete", visit.namespace, *words]), code)
+
+
 ROUTES = (
     page(_STOP, show_stop, Role.OPERATE),
-    form(_STOP, stop),
+    form(_STOP, stop, equivalent=equivalent_of_stop),
     page("/namespace/delete", confirm_delete_namespace, Role.ADMIN, is_heavy=True),
-    form("/namespace/delete", delete_namespace, Role.ADMIN),
+    form("/namespace/delete", delete_namespace, Role.ADMIN, equivalent=equivalent),
 )
 """The addresses of these pages in the dashboard."""

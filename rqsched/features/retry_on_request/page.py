@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from rqsched.dashboard.equivalent import Equivalent, call, command, in_namespace, with_imports
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
@@ -21,7 +22,12 @@ def confirm_retry_failed(visit: Visit) -> Response:
     since, schedule_id = _since(visit, _asked(visit)), visit.query("schedule") or None
     rows = visit.scheduler.runs.retry_failed(since, schedule_id=schedule_id, namespace=visit.namespace, dry_run=True)
     return visit.page(
-        "retry_on_request/retry_failed.html", since=since, schedule_id=schedule_id, count=len(rows), days=_MOST_DAYS
+        "retry_on_request/retry_failed.html",
+        since=since,
+        schedule_id=schedule_id,
+        count=len(rows),
+        days=_MOST_DAYS,
+        same=_equivalent(visit, since, schedule_id),
     )
 
 
@@ -35,6 +41,20 @@ def retry_failed(visit: Visit) -> Response:
     )  # fmt: skip
     path = f"/schedules/{quote(schedule_id, safe='')}" if schedule_id else "/"
     return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", path)
+
+
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the retry as a command and in Python."""
+    since = _since(visit, visit.form.get("since", ""), patience=timedelta(days=1))
+    return _equivalent(visit, since, visit.form.get("schedule") or None)
+
+
+def _equivalent(visit: Visit, since: datetime, schedule_id: str | None) -> Equivalent:
+    code = call(
+        "scheduler.runs.retry_failed", since, schedule_id=schedule_id, reason=visit.context.reason,
+        **in_namespace(visit),
+    )  # fmt: skip
+    return Equivalent(command(visit, "retry", failed=True, since=since, schedule=schedule_id), with_imports(code))
 
 
 def _asked(visit: Visit) -> str:
@@ -55,5 +75,8 @@ def _since(visit: Visit, text: str, *, patience: timedelta = timedelta(minutes=1
     return since
 
 
-ROUTES = (page("/retry-failed", confirm_retry_failed, Role.OPERATE), form("/retry-failed", retry_failed))
+ROUTES = (
+    page("/retry-failed", confirm_retry_failed, Role.OPERATE),
+    form("/retry-failed", retry_failed, equivalent=equivalent),
+)
 """The addresses of this page in the dashboard."""

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.upstreams import downstream_of
+from rqsched.dashboard.equivalent import Equivalent, call, command, in_namespace
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import pretty
 from rqsched.dashboard.visit import Visit
@@ -30,19 +31,35 @@ def confirm_run_again(visit: Visit) -> Response:
 
 def _question(visit: Visit, schedule: Schedule, run: Run, said: str = "", status: int = 200) -> Response:
     """Ask, with a message and the form as it was filled in. A run that cannot be run again has no button."""
-    refused = ""
+    refused, same = "", Equivalent()
     try:
+        same = _equivalent(visit, run)
         require_copyable(schedule, run)
     except RunStateError as error:
         refused = error.hint
+    except InvalidInputError as error:  # the arguments that were typed
+        same = Equivalent(remark=str(error))
     if not visit.may_start:
         refused = f"That is refused while {visit.stop}."
     return visit.page(
-        "run_again/run_again.html", status, schedule=schedule, run=run, said=said, refused=refused,
+        "run_again/run_again.html", status, schedule=schedule, run=run, same=same, said=said, refused=refused,
         downstream=visit.read(lambda connection: downstream_of(connection, schedule, _MOST_DOWNSTREAM)),
         arguments=visit.form.get("arguments", pretty(json.loads(run.action))),
         key=visit.form.get("key") or uuid.uuid4().hex,
     )  # fmt: skip
+
+
+def equivalent(visit: Visit) -> Equivalent:
+    """Return the new run as a command and in Python."""
+    return _equivalent(visit, visit.run()[1])
+
+
+def _equivalent(visit: Visit, run: Run) -> Equivalent:
+    typed, wants_more = _arguments(visit, run), "downstream" in visit.form
+    found = call("scheduler.runs.get", run.uid, **in_namespace(visit))
+    code = call(f"{found}.run_again", reason=visit.context.reason, **typed, downstream=wants_more)
+    flags = {name: json.dumps(value) for name, value in typed.items()}
+    return Equivalent(command(visit, "run", "again", run.uid, **flags, downstream=wants_more), code)
 
 
 def run_again(visit: Visit) -> Response:
@@ -83,5 +100,5 @@ def _arguments(visit: Visit, run: Run) -> dict[str, Any]:
 
 
 _PATH = "/runs/{uid}/again"
-ROUTES = (page(_PATH, confirm_run_again, Role.OPERATE), form(_PATH, run_again))
+ROUTES = (page(_PATH, confirm_run_again, Role.OPERATE), form(_PATH, run_again, equivalent=equivalent))
 """The addresses of this page in the dashboard."""

@@ -22,7 +22,8 @@ PAUSED = "SchedulePaused"
 RESUMED = "ScheduleResumed"
 """A resume, a restart or a later end made the schedule active again. It fires next at `next_fire_at`."""
 UPDATED = "ScheduleUpdated"
-"""The definition of the schedule was changed; `changed_fields` lists the changed fields."""
+"""The definition of the schedule was changed; `changes` has the value of each changed option before and after. It has
+null for a value that is longer than 4 KiB, and only the host of a URL."""
 TRIGGERED = "ScheduleTriggered"
 """A run started: for an occurrence, a trigger or a backfill, or after it had waited for the run ahead of it."""
 SKIPPED = "ScheduleTriggerSkipped"
@@ -101,7 +102,7 @@ CONTRACT: Mapping[str, frozenset[str]] = {
     CREATED: _DEFINED,
     PAUSED: frozenset({"reason", "paused_at", "until", "on_resume"}),
     RESUMED: frozenset({"next_fire_at", "reason", "until"}),
-    UPDATED: _DEFINED | {"changed_fields"},
+    UPDATED: _DEFINED | {"changed_fields", "changes"},
     TRIGGERED: _STARTED | {"cancelled_run_ids", "terminated_run_ids", "moved_from"},
     SKIPPED: frozenset({"reason", "skipped_trigger_count", "last_skipped_at", "occurrence_time", "blocking_run_id"})
     | {"asked_at", "asked_by", "asked_reason", "upstream_run_id", "upstream_schedule_id"},

@@ -20,6 +20,7 @@ from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import CommandContext, Event
 from rqsched.kernel.decide.change_builder import ChangeBuilder, combined
 from rqsched.kernel.decide.delays import later
+from rqsched.kernel.decide.edits import changes
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import (
     DEFINITION,
@@ -279,7 +280,8 @@ def decide_update(
     if "max_runs" in fields:
         limit = definition.max_runs
         builder.set(remaining=None if limit is None else max(limit - schedule.run_count, 0))
-    builder.record(audit.UPDATED, changed_fields=fields, **_declared_payload(builder.schedule))
+    edited = changes(schedule.definition, definition, (schedule.note, note)) or None
+    builder.record(audit.UPDATED, changed_fields=fields, changes=edited, **_declared_payload(builder.schedule))
     complete_if_over(builder)
     end_if_exhausted(builder)
     return builder.build(operation)

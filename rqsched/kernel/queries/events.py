@@ -25,6 +25,7 @@ from rqsched.kernel.decide.audit import (
     PAUSED,
     RUN_RETRY_REQUESTED,
     SKIPPED,
+    UPDATED,
     AuditRecord,
 )
 from rqsched.kernel.decide.ids import is_uid
@@ -169,6 +170,11 @@ def next_of_types(
     among = sa.select(audit_events).where(*mine).order_by(audit_events.c.sequence).limit(count).subquery()
     found = sa.select(among).where(among.c.event_type.in_(types)).order_by(among.c.sequence)
     return [to_record(row) for row in connection.execute(found)]
+
+
+def edits_after(connection: Connection, schedule_uid: str, sequence: int, count: int) -> list[AuditRecord]:
+    """Read the edits among the `count` events of a schedule after a sequence number, in order."""
+    return next_of_types(connection, schedule_uid, (UPDATED,), sequence, count)
 
 
 def oldest_event(connection: Connection, schedule_uid: str) -> AuditRecord | None:

@@ -168,7 +168,7 @@ def test_the_keys_we_add_to_the_document_s_types_are_these() -> None:
         "ScheduleCreated": set(),
         "SchedulePaused": {"until", "on_resume"},
         "ScheduleResumed": {"reason", "until"},
-        "ScheduleUpdated": set(),
+        "ScheduleUpdated": {"changes"},
         "ScheduleTriggered": {"cancelled_run_ids", "terminated_run_ids", "moved_from"}
         | {"upstream_run_id", "upstream_schedule_id"},
         "ScheduleTriggerSkipped": {

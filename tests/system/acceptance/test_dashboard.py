@@ -520,6 +520,23 @@ def test_action_whose_server_does_not_answer_is_interrupted_after_a_minute_and_g
         expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
 
 
+@pytest.mark.once
+def test_dialog_shows_its_command_with_the_values_that_are_entered(browser: Browser, pages: LivePages) -> None:
+    nightly = pages.live.note_every("nightly", "0 2 * * *")
+    with pages.viewer(browser) as page:
+        page.goto("/schedules/nightly")
+        page.get_by_role("link", name="Pause").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Reason").fill("it moves")
+        dialog.get_by_text("The same as a command").click()
+        command = dialog.locator("[data-as-text] pre").first
+        expect(command).to_have_text("rqsched pause nightly --reason 'it moves'")
+        dialog.get_by_label("Reason").fill("later")
+        dialog.get_by_role("button", name="Show it with the values above").click()
+        expect(command).to_have_text("rqsched pause nightly --reason later")
+    assert nightly.refresh().status == "active"
+
+
 def every_page(run: RunHandle) -> list[str]:
     """The paths of all pages, where there are the schedules `nightly` and `often` and a run."""
     return [
@@ -535,6 +552,7 @@ def every_page(run: RunHandle) -> list[str]:
         "/schedules/new",
         "/login",
         "/schedules/nightly/confirm?action=backfill",
+        "/schedules/nightly/definition",
         "/retry-failed",
         "/namespace/stop",
         "/find?q=n",
@@ -562,8 +580,10 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
     wait_until(lambda: often.refresh().success_count > 2, timeout=60, what="three runs")
     often.update(spec=Every(timedelta(days=1)))  # no page changes while it is looked at
     run = often.runs(1).items[0]
+    edit = next(one.sequence for one in often.iter_history() if one.event_type == "ScheduleUpdated")
+    more = f"/schedules/often/undo/{edit}", "/schedules?q=nothing", "/runs?q=nothing"
     with pages.viewer(browser, color_scheme="light") as page:
-        for path in [*every_page(run), "/schedules?q=nothing", "/runs?q=nothing"]:
+        for path in [*every_page(run), *more]:
             page.goto(path)
             page.wait_for_load_state("networkidle")
             require_accessible(page, path)
