@@ -42,7 +42,7 @@ READ = {
 BULK = {"POST /api/v1/bulk/{operation}/", "POST /api/v1/bulk/runs/{action}/"}
 OPERATE = {
     *(f"POST {ONE}{name}/" for name in ("pause", "skip-next", "resume", "restart", "trigger", "backfill")),
-    *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
+    *(f"POST {ONE}runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry", "again")),
     "POST /api/v1/runs/retry/",
     "PUT /api/v1/limits/",
     *BULK,

@@ -28,7 +28,10 @@ ROUTES = [
         f"POST /api/v1/schedules/{{schedule_id}}/{name}/"
         for name in ("pause", "resume", "restart", "skip-next", "trigger", "backfill")
     ),
-    *(f"POST /api/v1/schedules/{{schedule_id}}/runs/{{run}}/{name}/" for name in ("cancel", "terminate", "retry")),
+    *(
+        f"POST /api/v1/schedules/{{schedule_id}}/runs/{{run}}/{name}/"
+        for name in ("cancel", "terminate", "retry", "again")
+    ),
     "POST /api/v1/runs/retry/",
     "POST /api/v1/backfills/{uid}/cancel/",
     "POST /api/v1/bulk/{operation}/",

@@ -44,6 +44,7 @@ OPERATIONS = {"native": 20, "open-job-spec": 16, "durable-workflow": 12, "health
 REFUSED = {
     "POST /api/v1/schedules/{schedule_id}/restart/": 409,
     "POST /api/v1/schedules/{schedule_id}/runs/{run}/retry/": 409,
+    "POST /api/v1/schedules/{schedule_id}/runs/{run}/again/": 409,
     "DELETE /api/v1/namespace/": 409,
 }
 """Operations that a running schedule or a namespace that is not frozen refuses, with their status."""

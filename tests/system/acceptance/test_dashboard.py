@@ -545,6 +545,7 @@ def every_page(run: RunHandle) -> list[str]:
         "/schedules/often",
         "/schedules/nightly",
         f"/runs/{run.uid}",
+        f"/runs/{run.uid}/again",
         "/timeline",
         "/runs",
         "/audit",
