@@ -48,6 +48,7 @@ from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.kernel.decide.quota_options import EVERY
+from rqsched.kernel.decide.results import LimitDescription
 from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.queries import runs as run_queries
@@ -716,30 +717,29 @@ def _limits(scope: _Scope) -> Finding:
     passed = scope.read(lambda connection: limits.passed_over(connection, scope.namespace))
     if passed and not runtime.freezes.is_all_frozen:
         queues = {queue or runtime.settings.default_queue: count for queue, count in passed}
+        more = "+" if sum(queues.values()) >= _MOST else ""
         told = _listed(
-            f"{count} {'run or target' if count == 1 else 'runs or targets'} on {queue!r}"
+            f"{count}{more} {'run or target' if count == 1 else 'runs or targets'} on {queue!r}"
             for queue, count in queues.items()
         )
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
         return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
                        advice=advice)  # fmt: skip
-    now = runtime.now()
-    groups = scope.read(lambda connection: limits.busiest(connection, _MOST, now, scope.namespace))
-    frozen = runtime.freezes.frozen
-    slow = [
-        one
-        for one in groups
-        if one.waiting_since is not None and now - one.waiting_since > most and one.namespace not in frozen
-    ]
-    if not slow or runtime.freezes.is_all_frozen:
+    now, frozen = runtime.now(), [*runtime.freezes.frozen]
+
+    def slow(connection: Connection) -> list[LimitDescription]:
+        groups = limits.with_slow_line(connection, now - most, scope.namespace, frozen, _TOLD)
+        return limits.describe(connection, groups, now, _MOST) if groups else []
+
+    found = [] if runtime.freezes.is_all_frozen else scope.read(slow)
+    if not found:
         return Finding(Level.OK, "nobody waits too long for a place of a group")
-    numbers = {f"{one.namespace}/{one.name}": one.waiting for one in slow}
     told = _listed(
-        f"{one.waiting} of {one.namespace}/{one.name} ({', '.join(told_of_use(one))}), the first since "
+        f"{_counted(one.waiting)} of {one.namespace}/{one.name} ({', '.join(told_of_use(one))}), the first since "
         f"{_when(one.waiting_since)}"
-        for one in slow
+        for one in found
     )
-    return Finding(Level.WARNING, f"wait long for a place of their group: {told}", numbers=numbers)
+    return Finding(Level.WARNING, f"wait long for a place of their group: {told}")
 
 
 @_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
@@ -981,10 +981,11 @@ def _notifications(scope: _Scope) -> Finding:
     if failed:
         told = "; ".join(f"{one.kind.value} {shown_destination(one)}: {one.error}" for one in failed)
         return Finding(Level.WARNING, f"given up within a day: {told}")
-    waiting, late = scope.read(lambda connection: deliveries.count_open(connection, namespace, now, _LATE))
+    waiting, late = scope.read(lambda connection: deliveries.count_open(connection, namespace, now - _LATE, _MOST))
     if late:
-        return Finding(Level.WARNING, f"{late} of {waiting} have waited for more than {_LATE.seconds // 60} minutes")
-    return Finding(Level.OK, f"{waiting} wait")
+        told = f"{_counted(late)} of {_counted(waiting)} have waited for more than {_LATE.seconds // 60} minutes"
+        return Finding(Level.WARNING, told)
+    return Finding(Level.OK, f"{_counted(waiting)} wait")
 
 
 @_check("links", "schema redis publishing", "Run `rqsched recover`; a worker does so every 15 seconds.")

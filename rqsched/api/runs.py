@@ -1,5 +1,6 @@
 """Runs and their targets as surfaces read them. Each function takes an open transaction."""
 
+from rqsched.features.fan_out.dispatch import read_shown_progress as read_shown_progress
 from rqsched.features.fan_out.store import names_of_targets as names_of_targets
 from rqsched.features.fan_out.store import newest_flow as newest_flow
 from rqsched.kernel.queries.run_pages import MOST_LOOKED_AT as MOST_LOOKED_AT

@@ -17,6 +17,7 @@ from rqsched.api import schedules as schedule_queries
 from rqsched.api.database import Connection
 from rqsched.api.health import NAMED, Finding, Level
 from rqsched.api.states import REPEATEDLY
+from rqsched.api.values import MOST_COUNTED, counted
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
@@ -25,8 +26,6 @@ from rqsched.errors import ScheduleNotFoundError
 from rqsched.types import Schedule
 
 _log = logging.getLogger(__name__)
-MOST_COUNTED = 1_000
-"""A count above this is shown as `1000+`, because counting 100 000 schedules would take longer than the page."""
 _SHOWN = 8
 _REASONS = 3
 
@@ -207,7 +206,7 @@ def show(visit: Visit) -> Response:
     values["waits"] = waits_of(visit, [run for _, run in values["recent"]])
     findings = sorted((*around, *values["problems"]), key=_rank)
     values["problems"] = [_problem(visit, finding) for finding in findings]
-    return visit.page("overview.html", most=MOST_COUNTED, most_failed=MOST_FAILED, most_runs=MOST, **values)
+    return visit.page("overview.html", most_failed=MOST_FAILED, most_runs=MOST, **values)
 
 
 def ask_why(visit: Visit) -> Response:
@@ -243,7 +242,7 @@ def _problem(visit: Visit, finding: Finding) -> Problem:
 
 def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
     """Return the values for the texts. Viewers of some namespaces see the number of workers, but not their names."""
-    count = f"{finding.count or 0}{'+' if finding.count == MOST_COUNTED else ''}"
+    count = counted(finding.count or 0)
     names, numbers = finding.names, finding.numbers
     queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
     return {

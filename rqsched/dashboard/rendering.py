@@ -34,7 +34,7 @@ from rqsched.api.states import (
     skip_in_words,
     tone_of,
 )
-from rqsched.api.values import iso_utc, loads
+from rqsched.api.values import counted, iso_utc, loads
 from rqsched.errors import error_line
 from rqsched.features.list import FOLDER as FEATURES
 from rqsched.types import AuditRecord, Freeze
@@ -306,7 +306,7 @@ def _environment() -> Environment:
         "duration": duration, "pretty": pretty, "ticked": ticked, "words": in_words, "zone_words": zone_in_words,
         "length_words": length_in_words, "iso": iso_utc, "json": loads,
         "moment": datetime.fromisoformat, "end_words": end_in_words, "skip_words": skip_in_words,
-        "error_line": error_line, "typed": typed,
+        "error_line": error_line, "typed": typed, "counted": counted,
     }  # fmt: skip
     environment.globals |= {
         "instant": instant,

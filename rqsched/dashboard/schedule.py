@@ -340,6 +340,7 @@ def show_run(visit: Visit) -> Response:
 
     def read(connection: Connection) -> dict[str, Any]:
         earlier, later = run_queries.neighbours(connection, schedule.uid, run.number)
+        progress, is_exact = run_queries.read_shown_progress(connection, run, visit.now)
         return {
             "events": event_queries.events_of_run(connection, schedule.uid, run.uid, _RUN_EVENTS),
             "earlier": earlier,
@@ -347,6 +348,8 @@ def show_run(visit: Visit) -> Response:
             "waited": _waited(run, visit.now),
             "succeeded": run_queries.success_before(connection, schedule.uid, run.number),
             "line": told_of_line(connection, run, visit.now, say),
+            "progress": progress,
+            "is_exact": is_exact,
             "targets_in_line": told_of_targets(connection, run, visit.now, say),
             "came_after": upstream_ends.before(connection, run),
             "come_after": upstream_ends.after(connection, run),
@@ -354,14 +357,13 @@ def show_run(visit: Visit) -> Response:
         }
 
     found = visit.read(read)
-    handle = RunHandle(visit.scheduler.runtime, run)
-    progress = handle.progress()
+    handle, progress = RunHandle(visit.scheduler.runtime, run), found["progress"]
     statuses = [status for status in ("failed", "lost") if progress is not None and status in progress.counts]
     failed = [one for status in statuses for one in handle.targets(_FAILED_TARGETS, status=status).items]
     wait, job_id = waits_of(visit, [run]).get(run.uid), _job_id(run)
     logs = _logs_url(visit.scheduler.settings.logs_url, run, job_id, visit.now)
     return visit.page(
-        "run.html", schedule=schedule, run=run, wait=wait, progress=progress, failed=failed, job_id=job_id, logs=logs,
+        "run.html", schedule=schedule, run=run, wait=wait, failed=failed, job_id=job_id, logs=logs,
         same=[equivalent_of_run(visit, one, schedule, run) for one in _offered(visit, schedule, run)], **found,
     )  # fmt: skip
 

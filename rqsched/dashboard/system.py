@@ -29,7 +29,14 @@ from rqsched.api.database import Altered, Connection
 from rqsched.api.processes import LiveDispatcher, LiveRqWorker
 from rqsched.api.runs import Outcome
 from rqsched.api.states import FAILURES, OPEN
-from rqsched.api.values import BatchJobId, RunJobId, TargetJobId, parse_run_job_id, parse_target_job_id
+from rqsched.api.values import (
+    MOST_COUNTED,
+    BatchJobId,
+    RunJobId,
+    TargetJobId,
+    parse_run_job_id,
+    parse_target_job_id,
+)
 from rqsched.dashboard.recent import lateness
 from rqsched.dashboard.visit import Visit
 from rqsched.types import Bounds, LimitDescription
@@ -233,7 +240,7 @@ def show(visit: Visit) -> Response:
     except RedisError as error:
         _log.warning("workers are not known: %s", outages.told(error), extra={"action": "dashboard_redis"})
         alive.problem = f"{outages.briefly(error)}, so what is shown of workers and queues is missing or old."
-    groups = visit.read(lambda connection: limits.busiest(connection, _MOST_LIMITS, visit.now, visit.namespace))
+    groups = visit.read(lambda c: limits.busiest(c, _MOST_LIMITS, visit.now, visit.namespace, MOST_COUNTED))
     return visit.page("system.html", hour=hour, alive=alive, groups=[shown_limit(group) for group in groups])
 
 

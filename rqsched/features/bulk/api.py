@@ -229,14 +229,18 @@ def _counted(filters: Filters, end_at: datetime) -> Filters:
     return replace(filters, created_until=min(end_at, filters.created_until or end_at))
 
 
-def count_matching(runtime: Runtime, filters: Filters, of: object) -> BulkProgress:
-    """Count the schedules that match. The cursor of the result is for the first chunk; None if no schedule matches.
+def count_matching(runtime: Runtime, filters: Filters, of: object, most: int | None = None) -> BulkProgress:
+    """Count the schedules that match, up to `most`. The cursor of the result is for the first chunk; None if no
+    schedule matches.
 
     `of` identifies the operation and must contain its filters. `do_chunk` accepts the cursor only with the same `of`.
     """
     now = runtime.now()
     end_at = now + timedelta(microseconds=1)
-    matched = runtime.database.read(partial(schedule_queries.count_schedules, filters=_counted(filters, end_at)))
+    count = partial(schedule_queries.count_schedules, filters=_counted(filters, end_at))
+    if most is not None:
+        count = partial(schedule_queries.count_up_to, filters=_counted(filters, end_at), most=most)
+    matched = runtime.database.read(count)
     return BulkProgress([], 0, matched, _Place(new_uid(now), end_at, matched).write(of) if matched else None)
 
 

@@ -31,6 +31,7 @@ from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
 from rqsched.kernel.decide.results import BulkProgress, BulkRow
+from rqsched.kernel.queries.pages import MOST_COUNTED, counted
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500
@@ -85,7 +86,7 @@ def ask(visit: Visit) -> Response:
 
 
 def _schedules(count: int) -> str:
-    return f"{count} schedule{'s' * (count != 1)}"
+    return f"{counted(count)} schedule{'s' * (count != 1)}"
 
 
 def _bulk(visit: Visit, action: Action) -> Bulk:
@@ -122,13 +123,13 @@ def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     filters = _filters(visit, action, kept)
-    counted = count_matching(visit.scheduler.runtime, filters, _identity(visit, action, kept))
-    if counted.next_cursor is None:
+    matching = count_matching(visit.scheduler.runtime, filters, _identity(visit, action, kept), MOST_COUNTED)
+    if matching.next_cursor is None:
         return visit.done(f"{action.label}: no schedule matches for which that is possible.", "/schedules", **kept)
     return actions.ask(
-        visit, action, f"{action.label}: all {_schedules(counted.matched)} that match?", "/bulk",
+        visit, action, f"{action.label}: all {_schedules(matching.matched)} that match?", "/bulk",
         back=visit.url("/schedules", **kept), about=_in_words(filters, kept), counted_at=visit.now,
-        kept={**kept, "all": "yes", "cursor": counted.next_cursor},
+        kept={**kept, "all": "yes", "cursor": matching.next_cursor},
         same=equivalent(visit),
     )  # fmt: skip
 
@@ -173,7 +174,8 @@ def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     so_far = json.dumps([counts, skipped[:_SKIPPED]])
     following = {**kept, **choices, "all": "yes", "cursor": progress.next_cursor or "", "so_far": so_far}
     return visit.page(
-        "bulk/bulk.html", progress=progress, question=f"{action.label}: {_schedules(progress.matched)}",
+        "bulk/bulk.html", progress=progress, is_known=progress.matched < MOST_COUNTED,
+        question=f"{action.label}: {_schedules(progress.matched)}",
         about=_in_words(filters, kept), counts=counts, skipped=skipped[:_SKIPPED], choices=choices,
         following=following | {"action": action.name}, path="/bulk", part="Schedules",
         back=visit.url("/schedules", **kept), groups=None, leads_to="",
@@ -303,8 +305,8 @@ def show_chunk_of_runs(
     choices = {"reason": text} if (text := visit.form.get("reason", "").strip()) else {}
     following = {**fields, **choices, "cursor": progress.next_cursor or "", "so_far": json.dumps([counts, groups])}
     return visit.page(
-        "bulk/bulk.html", progress=progress, question=f"{name.capitalize()} {runs_in_words(progress.matched)}",
-        about=about, counts=counts, skipped=[], groups=groups, choices=choices, following=following, path=path,
+        "bulk/bulk.html", progress=progress, is_known=True,
+        question=f"{name.capitalize()} {runs_in_words(progress.matched)}", about=about, counts=counts, skipped=[], groups=groups, choices=choices, following=following, path=path,
         part=part, back=back, leads_to=leads_to,
     )  # fmt: skip
 

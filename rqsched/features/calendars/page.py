@@ -27,6 +27,7 @@ from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import lines
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import CalendarNotFoundError, InvalidInputError, RqschedError
+from rqsched.features.calendars.api import MAX_USERS
 from rqsched.http.auth import Role
 from rqsched.http.errors import ForbiddenError
 from rqsched.when.calendars import Calendar, require_entries, require_name
@@ -83,6 +84,7 @@ def _one(
     return visit.page(
         "calendars/calendar.html", 409 if changed else 422 if problems else 200, calendar=found, year=year,
         months=_months(found, year), users=users[:_MOST_SHOWN], more=max(len(users) - _MOST_SHOWN, 0),
+        users_are_cut=len(users) >= MAX_USERS,
         history=history, may_change=_may_change(visit, found), problems=problems or {}, changed=changed,
         labels=_LABELS, values={**_values(found), **visit.form}, is_unsaved=bool(visit.form),
         month_names=months.month_abbr, same=_equivalent(visit, found, {"name": found.name, **_values(found)}),

@@ -18,8 +18,10 @@ failure does not end the other targets (`execution`).
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -38,7 +40,7 @@ from rqsched.kernel.decide.model import Run, TargetStatus
 from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text
 from rqsched.kernel.decide.results import MAX_PAGE, Page
 from rqsched.kernel.fork_guard import ForkGuard
-from rqsched.kernel.queries.pages import bind_cursor, unbind_number
+from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, unbind_number
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 from rqsched.workflows import FannedOut, Workflow, surroundings
@@ -267,6 +269,22 @@ def read_progress(runtime: Runtime, run: Run) -> TargetProgress | None:
     count = partial(fan_out_targets.count_lately, run_uid=run.uid, since=now - WINDOW)
     counts, lately = runtime.database.read(count)
     return progress_of(counts, lately, run.dispatched_at or run.started_at, now) if counts else None
+
+
+def read_shown_progress(connection: Connection, run: Run, now: datetime) -> tuple[TargetProgress | None, bool]:
+    """Return the progress as a page shows it, and whether its numbers are exact. None if the run has no targets.
+
+    Targets are counted up to `MOST_COUNTED` of each status. If there are more, the numbers are not exact, and no pace
+    is computed. The end of a run stores exact counts.
+    """
+    counts, lately = json.loads(run.target_counts or "{}"), 0
+    is_exact = bool(counts)
+    if not is_exact:
+        counts = fan_out_targets.count_each_to(connection, run.uid, MOST_COUNTED)
+        is_exact = max(counts.values(), default=0) < MOST_COUNTED
+        if counts and is_exact:
+            counts, lately = fan_out_targets.count_lately(connection, run.uid, now - WINDOW)
+    return progress_of(counts, lately, run.dispatched_at or run.started_at, now) if counts else None, is_exact
 
 
 def read_targets(

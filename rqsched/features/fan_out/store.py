@@ -22,7 +22,7 @@ from rqsched.features.fan_out.progress import TargetDescription
 from rqsched.features.limits.rate_starts import count_starts, take_back
 from rqsched.kernel.decide.ids import BatchJobId, TargetJobId, derived_uid
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, OPEN_TARGETS, RunStatus, TargetStatus
-from rqsched.kernel.queries.pages import newest_since, page_by_uid
+from rqsched.kernel.queries.pages import counting, newest_since, page_by_uid
 from rqsched.kernel.store.dialect import POSTGRES, dialect_of
 from rqsched.kernel.store.rows import columns_of, insert_rows
 from rqsched.kernel.store.tables import (
@@ -445,6 +445,14 @@ def count(connection: Connection, run_uid: str) -> dict[str, int]:
     statement = sa.select(targets.c.status, sa.func.count()).where(targets.c.run_uid == run_uid)
     rows = connection.execute(statement.group_by(targets.c.status)).all()
     return {row[0]: row[1] for row in rows}
+
+
+def count_each_to(connection: Connection, run_uid: str, most: int) -> dict[str, int]:
+    """Count a run's targets by status, each status up to `most`."""
+    mine = sa.select(sa.literal_column("1")).where(targets.c.run_uid == run_uid)
+    counts = [counting(mine.where(targets.c.status == constant(status)), most) for status in TargetStatus]
+    row = connection.execute(sa.select(*(one.scalar_subquery() for one in counts))).one()
+    return {status.value: number for status, number in zip(TargetStatus, row, strict=True) if number}
 
 
 def count_lately(connection: Connection, run_uid: str, since: datetime) -> tuple[dict[str, int], int]:

@@ -38,6 +38,7 @@ from rqsched.kernel.decide.limit_options import split_key
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.kernel.decide.policy import Policies
 from rqsched.kernel.decide.results import LimitDescription, Recovered
+from rqsched.kernel.queries.pages import MOST_COUNTED, counted
 from rqsched.kernel.queries.runs import MOST_AHEAD, with_places
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.changes import NOTHING, Seen, Sees
@@ -393,12 +394,13 @@ def told_of_targets(connection: Connection, run: Run, now: datetime, say: Callab
     """Return text on how many targets of a run wait for a place; None if none waits. `say` renders an instant."""
     if run.limit_group is None or run.status is not RunStatus.RUNNING or run.dispatched_at is None:
         return None
-    count, found = store.waiting_targets(connection, run.uid), store.describe(connection, [run.limit_group], now)
+    count = store.waiting_targets(connection, run.uid, MOST_COUNTED)
+    found = store.describe(connection, [run.limit_group], now, MOST_COUNTED)
     if not count or not found:
         return None
     (group,) = found
     taken = _told_of_group(connection, group, run, now, say)
-    waiting = f"{count} of its targets wait{'s' if count == 1 else ''} for a place"
+    waiting = f"{counted(count)} of its targets wait{'s' if count == 1 else ''} for a place"
     return f"{waiting} of limit {group.name}: {', '.join(taken)}"
 
 
@@ -406,7 +408,7 @@ def told_of_line(connection: Connection, run: Run, now: datetime, say: Callable[
     """Return text on where a run waits for a place; None if it needs no place. `say` renders an instant."""
     if not run.needs_grant or run.limit_group is None:
         return None
-    found = store.describe(connection, [run.limit_group], now)
+    found = store.describe(connection, [run.limit_group], now, MOST_COUNTED)
     _, name = split_key(run.limit_group)
     if not found:
         return f"in line of limit {name}, whose row is gone until the next pass of reconcile"
@@ -432,9 +434,12 @@ def _told_of_group(
 
 
 def told_of_use(group: LimitDescription) -> list[str]:
-    """Return texts on the use of a group: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`."""
-    starting = f" and {group.starting} about to start" if group.starting else ""
-    told = [f"{group.running}{'' if group.number is None else f' of {group.number}'} running{starting}"]
+    """Return texts on the use of a group: `2 of 5 running and 1 about to start`, `9 of 9 starts in the last h`.
+
+    The group was counted up to `MOST_COUNTED`.
+    """
+    starting = f" and {counted(group.starting)} about to start" if group.starting else ""
+    told = [f"{counted(group.running)}{'' if group.number is None else f' of {group.number}'} running{starting}"]
     if (rate := Bounds.read(group.number, group.rate).rate) is not None:
-        told.append(f"{group.started} of {rate.number} starts in the last {rate.window}")
+        told.append(f"{counted(group.started or 0)} of {rate.number} starts in the last {rate.window}")
     return told

@@ -17,7 +17,7 @@ from rqsched.features.limits import store
 from rqsched.features.limits.decide import Bounds
 from rqsched.kernel.decide.limit_options import key_of
 from rqsched.kernel.decide.results import LimitDescription
-from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, unbind_cursor
 from rqsched.kernel.store.database import Connection
 
 _PAGE = 100
@@ -29,7 +29,7 @@ _MOST_SCHEDULES = 50
 def show_all(visit: Visit) -> Response:
     """Show a page of the namespace's groups, sorted by name."""
     cursor = unbind_cursor(visit.query("after") or None, "page of limits", visit.namespace)
-    found = visit.read(lambda connection: store.page(connection, visit.namespace, cursor, _PAGE, visit.now))
+    found = visit.read(lambda c: store.page(c, visit.namespace, cursor, _PAGE, visit.now, MOST_COUNTED))
     following = bind_cursor(found.next_cursor, "page of limits", visit.namespace)
     return visit.page("limits/limits.html", groups=[shown_limit(one) for one in found.items], following=following)
 
@@ -40,9 +40,8 @@ def show(visit: Visit) -> Response:
     group = key_of(visit.namespace, name)
 
     def read(connection: Connection) -> tuple[list[LimitDescription], store.Members]:
-        return store.describe(connection, [group], visit.now), store.members(
-            connection, group, _MOST_RUNS, _MOST_SCHEDULES
-        )
+        described = store.describe(connection, [group], visit.now, MOST_COUNTED)
+        return described, store.members(connection, group, _MOST_RUNS, _MOST_SCHEDULES)
 
     found, members = visit.read(read)
     if not found:

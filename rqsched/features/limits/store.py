@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
@@ -49,7 +49,7 @@ from rqsched.kernel.decide.ids import RetryLinkId
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, key_of, split_key
 from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, dumps
 from rqsched.kernel.decide.results import LimitDescription, Page
-from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
+from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, counting, unbind_cursor
 from rqsched.kernel.queries.runs import with_places
 from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.rows import RUN_COLUMNS, to_run
@@ -80,6 +80,9 @@ _KEPT_LONGER = timedelta(minutes=1)
 _NOW = sa.bindparam("now", type_=runs.c.queued_at.type)
 _OF_GROUP = sa.bindparam("group", type_=limits.c.limit_group.type)
 _MOST = sa.bindparam("most", type_=sa.Integer)
+_COUNTED_TO = sa.bindparam("counted_to", type_=sa.BigInteger)
+_NO_BOUND = 2**62
+"""A `counted_to` that no number reaches."""
 
 
 class _Kind:
@@ -309,6 +312,7 @@ _SINCE = sa.bindparam("since", type_=_STARTED.type)
 _FORGET = sa.delete(limit_starts).where(limit_starts.c.limit_group == _OF_GROUP, _STARTED <= _SINCE)
 _IS_IN_WINDOW = (limit_starts.c.limit_group == _OF_GROUP, _STARTED > _SINCE)
 _COUNT_STARTS = sa.select(sa.func.count()).select_from(limit_starts).where(*_IS_IN_WINDOW)
+_COUNT_SOME_STARTS = counting(sa.select(_STARTED).where(*_IS_IN_WINDOW), _COUNTED_TO)
 _START_IN_THE_WAY = (
     sa.select(_STARTED)
     .where(*_IS_IN_WINDOW)
@@ -440,23 +444,6 @@ def _find_taken(dialect: Dialect) -> sa.CompoundSelect[Any]:
         passed = sa.select(group, no_count, *nobody[:-1], kind.queue).where(kind.is_passed).distinct()
         found += [dialect.of_each(one, group) for one in (unclaimed, running, passed)]
     return sa.union_all(*found)
-
-
-def _by_group(connection: Connection, statement: sa.CompoundSelect[Any], groups: Any) -> Counter[str]:
-    found = Counter[str]()
-    for group, count in connection.execute(statement, {"among": groups}):
-        found[group] += count
-    return found
-
-
-@lru_cache(maxsize=8)
-def _count(dialect: Dialect, condition: _Condition) -> sa.CompoundSelect[Any]:
-    def counted(kind: _Kind) -> sa.Select[Any]:
-        group = kind.table.c.limit_group
-        found = sa.select(group, sa.func.count().label("count")).where(condition(kind)).group_by(group)
-        return dialect.of_each(found, group)
-
-    return sa.union_all(*(counted(kind) for kind in _KINDS))
 
 
 def first_in_line(
@@ -709,38 +696,69 @@ def lost(connection: Connection, limit: int) -> list[tuple[str, str]]:
     return found
 
 
-def describe(connection: Connection, groups: Iterable[str], now: datetime) -> list[LimitDescription]:
-    """Read these groups, sorted by name, with the numbers of runs that run, wait, or started in the rate's window."""
+def describe(
+    connection: Connection, groups: Iterable[str], now: datetime, counted_to: int | None = None
+) -> list[LimitDescription]:
+    """Read these groups, sorted by name, with the numbers of runs that run, wait, or started in the rate's window.
+
+    No number is counted further than `counted_to`. None counts all.
+    """
     is_one = dialect_of(connection).one_of(limits.c.limit_group, sorted(groups))
-    found = connection.execute(_GROUPS.where(is_one).order_by(limits.c.limit_group)).all()
-    return _describe(connection, found, now)
+    found = connection.execute(_with_use().where(is_one), {"counted_to": counted_to or _NO_BOUND}).all()
+    return _describe(connection, found, now, counted_to)
 
 
 def page(
-    connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime
+    connection: Connection, namespace: str, cursor: str | None, limit: int, now: datetime, counted_to: int | None = None
 ) -> Page[LimitDescription]:
-    """Read a page of a namespace's groups, sorted by name. The cursor contains the last name of the previous page."""
+    """Read a page of a namespace's groups, sorted by name. The cursor contains the last name of the previous page.
+
+    `counted_to` is as in `describe`.
+    """
     of = "limits", namespace
     after = limits.c.limit_group > key_of(namespace, unbind_cursor(cursor, *of) or "")
-    found = _GROUPS.where(limits.c.namespace == namespace, after).order_by(limits.c.limit_group)
-    rows = connection.execute(found.limit(limit)).all()
-    return Page(_describe(connection, rows, now), bind_cursor(rows[-1].name, *of) if len(rows) == limit else None)
+    found = _with_use().where(limits.c.namespace == namespace, after).limit(limit)
+    rows = connection.execute(found, {"counted_to": counted_to or _NO_BOUND}).all()
+    following = bind_cursor(rows[-1].name, *of) if len(rows) == limit else None
+    return Page(_describe(connection, rows, now, counted_to), following)
 
 
-_GROUPS = sa.select(limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.changes, *_BOUNDS)
+def _of_this_group(kind: _Kind, condition: sa.ColumnElement[bool], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select rows of a group, whose row in `limits` an outer query reads."""
+    found = sa.select(*(columns or [sa.literal_column("1")])).where(condition)
+    return found.where(kind.table.c.limit_group == limits.c.limit_group).correlate(limits)
 
 
-def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> list[LimitDescription]:
-    dialect = dialect_of(connection)
-    groups = dialect.listed(row.limit_group for row in rows)
-    running = _by_group(connection, _count(dialect, _IS_RUNNING), groups)
-    starting = _by_group(connection, _count(dialect, _IS_UNCLAIMED), groups)
-    rates = {row.limit_group: _bounds(row.number, row.rate_number, row.rate_seconds).rate for row in rows}
-    started = {group: _started(connection, group, rate, now) for group, rate in rates.items() if rate is not None}
-    waiting, since = Counter[str](), dict[str, datetime]()
-    for group, count, first in connection.execute(_waiting(dialect), {"among": groups}):
+def _total(*rows: sa.Select[Any]) -> sa.ColumnElement[int]:
+    first, *rest = (counting(some, _COUNTED_TO).scalar_subquery() for some in rows)
+    return sum(rest, start=first)
+
+
+@lru_cache(maxsize=1)
+def _with_use() -> sa.Select[Any]:
+    """Select groups, sorted by name, with the number of running and of granted runs and targets."""
+    running = _total(*(_of_this_group(kind, kind.is_running) for kind in _KINDS)).label("running")
+    starting = _total(*(_of_this_group(kind, kind.is_unclaimed) for kind in _KINDS)).label("starting")
+    bounds = limits.c.limit_group, limits.c.namespace, limits.c.name, limits.c.changes, *_BOUNDS
+    return sa.select(*bounds, running, starting).order_by(limits.c.limit_group)
+
+
+def _describe(
+    connection: Connection, rows: Sequence[Any], now: datetime, counted_to: int | None
+) -> list[LimitDescription]:
+    most, waiting, since = counted_to or _NO_BOUND, Counter[str](), dict[str, datetime]()
+    given = {"among": dialect_of(connection).listed(row.limit_group for row in rows), "counted_to": most}
+    statement = (_waiting if counted_to is None else _first_waiting)(dialect_of(connection))
+    for group, count, first in connection.execute(statement, given):
         waiting[group] += count
-        since[group] = min(first, since.get(group, first))
+        if first is not None:
+            since[group] = min(first, since.get(group, first))
+    rates = {row.limit_group: _bounds(row.number, row.rate_number, row.rate_seconds).rate for row in rows}
+    started = {
+        group: connection.scalar(_COUNT_SOME_STARTS, {"group": group, "since": now - rate.period, "counted_to": most})
+        for group, rate in rates.items()
+        if rate is not None
+    }
     return [
         LimitDescription(
             namespace=row.namespace,
@@ -748,9 +766,9 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
             number=row.number,
             rate=None if (rate := rates[row.limit_group]) is None else str(rate),
             started=started.get(row.limit_group),
-            running=running[row.limit_group],
-            starting=starting[row.limit_group],
-            waiting=waiting[row.limit_group],
+            running=min(row.running, most),
+            starting=min(row.starting, most),
+            waiting=min(waiting[row.limit_group], most),
             waiting_since=since.get(row.limit_group),
             changes=json.loads(row.changes)[::-1],
         )
@@ -760,6 +778,8 @@ def _describe(connection: Connection, rows: Sequence[Any], now: datetime) -> lis
 
 @lru_cache(maxsize=2)
 def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    """Select how many runs and targets of each group wait, and since when."""
+
     # Read all groups in one scan. Most open runs may be in one line, and a query for each group would read them again.
     def waiting(kind: _Kind) -> sa.Select[Any]:
         group, since = kind.table.c.limit_group, sa.func.min(kind.table.c.limit_at, type_=kind.table.c.limit_at.type)
@@ -769,48 +789,88 @@ def _waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
     return sa.union_all(*(waiting(kind) for kind in _KINDS))
 
 
-def waiting_targets(connection: Connection, run_uid: str) -> int:
-    """Count the targets of a run that wait for a place of its group."""
+@lru_cache(maxsize=2)
+def _first_waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
+    """Select what `_waiting` selects, but count only the first `counted_to` in each line, in the order of its index."""
+
+    def waiting(kind: _Kind) -> Iterator[sa.Select[Any]]:
+        at = kind.table.c.limit_at
+        line = _of_this_group(kind, kind.is_in_line, at).order_by(*kind.order)
+        passed = _of_this_group(kind, kind.is_passed, at).limit(_COUNTED_TO).subquery()
+        earliest = sa.select(sa.func.min(passed.c.limit_at, type_=at.type)).scalar_subquery()
+        yield sa.select(limits.c.limit_group, _total(line), _waits_since(kind))
+        yield sa.select(limits.c.limit_group, _total(_of_this_group(kind, kind.is_passed)), earliest)
+
+    is_one = dialect.among(limits.c.limit_group)
+    return sa.union_all(*(some.where(is_one) for kind in _KINDS for some in waiting(kind)))
+
+
+def _waits_since(kind: _Kind) -> sa.ScalarSelect[Any]:
+    """Select since when the first in a group's line waits, by the index of lines."""
+    line = _of_this_group(kind, kind.is_in_line, kind.table.c.limit_at)
+    return line.order_by(*kind.order).limit(sa.literal_column("1", sa.Integer)).scalar_subquery()
+
+
+def waiting_targets(connection: Connection, run_uid: str, most: int) -> int:
+    """Count the targets of a run that wait for a place of its group, up to `most`."""
     mine = targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.PENDING)
-    counted = sa.select(sa.func.count()).select_from(targets).where(*mine, targets.c.limit_group.is_not(None))
-    return connection.execute(counted.where(targets.c.granted_at.is_(None))).scalar_one()
+    waiting = sa.select(sa.literal_column("1")).where(*mine, targets.c.limit_group.is_not(None))
+    return connection.execute(counting(waiting.where(targets.c.granted_at.is_(None)), most)).scalar_one()
 
 
-def busiest(connection: Connection, most: int, now: datetime, namespace: str | None = None) -> list[LimitDescription]:
-    """Read the groups with the most open runs and targets, in a namespace or in all namespaces."""
-    open_ones = sa.union_all(
-        *(
-            sa.select(kind.table.c.limit_group, sa.func.count().label("count"))
-            .where(*_of_namespace(kind, namespace))
-            .group_by(kind.table.c.limit_group)
-            for kind in _KINDS
-        )
-    ).subquery()
-    found = sa.select(open_ones.c.limit_group).group_by(open_ones.c.limit_group)
-    ordered = found.order_by(sa.func.sum(open_ones.c.count).desc(), open_ones.c.limit_group).limit(most)
-    return describe(connection, connection.execute(ordered).scalars(), now)
+def busiest(
+    connection: Connection, most: int, now: datetime, namespace: str | None = None, counted_to: int | None = None
+) -> list[LimitDescription]:
+    """Read the groups with the most open runs and targets, in a namespace or in all namespaces.
+
+    Groups are compared by up to `MOST_COUNTED` open runs and as many targets. `counted_to` is as in `describe`.
+    """
+    of_runs, of_targets = (
+        counting(_of_this_group(kind, kind.is_open), MOST_COUNTED).scalar_subquery() for kind in _KINDS
+    )
+    sized = sa.select(limits.c.limit_group, (of_runs + of_targets).label("open")).where(*_of_namespace(namespace))
+    one = sized.subquery().c
+    busy = sa.select(one.limit_group).where(one.open > 0).order_by(one.open.desc(), one.limit_group).limit(most)
+    return describe(connection, connection.execute(busy).scalars(), now, counted_to)
+
+
+def with_slow_line(
+    connection: Connection, before: datetime, namespace: str | None, frozen: Collection[str], most: int
+) -> list[str]:
+    """Read the first groups whose line has a run or target that has waited since before `before`, sorted by name.
+
+    Groups of `frozen` namespaces are left out.
+    """
+    is_slow = sa.or_(*(_waits_since(kind) < before for kind in _KINDS))
+    found = sa.select(limits.c.limit_group).where(*_of_namespace(namespace), is_slow)
+    if frozen:
+        found = found.where(limits.c.namespace.not_in(sorted(frozen)))
+    return list(connection.execute(found.order_by(limits.c.limit_group).limit(most)).scalars())
 
 
 def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str | None, int]]:
-    """Count, for each queue, the runs and targets that lost their grant and whose job no worker has taken since."""
+    """Count, for each queue, the runs and targets that lost their grant and whose job no worker has taken since.
+
+    At most `MOST_COUNTED` runs and as many targets are counted.
+    """
     found = Counter[str | None]()
     for kind in _KINDS:
-        queue = kind.table.c.queue
-        is_meant = *_of_namespace(kind, namespace), kind.is_passed
-        for name, count in connection.execute(sa.select(queue, sa.func.count()).where(*is_meant).group_by(queue)):
+        is_meant = kind.is_passed, *_of_namespace(namespace, kind.table)
+        some = sa.select(kind.table.c.queue).where(*is_meant).limit(MOST_COUNTED).subquery()
+        for name, count in connection.execute(sa.select(some.c.queue, sa.func.count()).group_by(some.c.queue)):
             found[name] += count
     return list(found.items())
 
 
-def _of_namespace(kind: _Kind, namespace: str | None) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that an open row is in a group of a namespace.
+def _of_namespace(namespace: str | None, table: sa.Table = limits) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that the rows of a table are of groups of a namespace; none for all namespaces.
 
     They use the index of groups, because there may be many more schedules than groups.
     """
     if namespace is None:
-        return [kind.is_open]
-    first, group = key_of(namespace, ""), kind.table.c.limit_group
-    return [kind.is_open, group > first, group < first[:-1] + chr(ord(first[-1]) + 1)]
+        return []
+    first, group = key_of(namespace, ""), table.c.limit_group
+    return [group > first, group < first[:-1] + chr(ord(first[-1]) + 1)]
 
 
 class Members(NamedTuple):

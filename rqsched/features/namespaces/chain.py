@@ -38,7 +38,7 @@ PART_TIME = timedelta(seconds=2)
 """A part of a stop that takes longer ends after its current run."""
 BATCH = 500
 """The maximum number of rows that one step deletes. The rows of schedules are not counted."""
-_EXECUTING = 500
+MOST_EXECUTING = 500
 """The maximum number of executing runs that are counted, or terminated, at once."""
 _DELETING = "deleting"
 """The name of the stored value that holds the number of deleted rows of each table."""
@@ -83,13 +83,14 @@ def end_some(runtime: Runtime, namespace: str, context: CommandContext, *, termi
     return Stopping(ended, left.running if terminates else left.waiting)
 
 
-def preview(runtime: Runtime, namespace: str) -> NamespaceData:
-    """Return the rows that a deletion would delete, and whether it may begin. Write nothing."""
+def preview(runtime: Runtime, namespace: str, most: int | None = None) -> NamespaceData:
+    """Return how many rows a deletion would delete, each kind up to `most`, and whether it may begin. Write nothing."""
 
     def read(connection: Connection) -> NamespaceData:
         is_frozen = metadata.find_value(connection, metadata.FREEZE, namespace) is not None
-        executing = len(namespaces.executing(connection, namespace, _EXECUTING))
-        return NamespaceData(namespace, is_frozen, executing, namespaces.count(connection, namespace), is_over=False)
+        executing = len(namespaces.executing(connection, namespace, MOST_EXECUTING))
+        rows = namespaces.count(connection, namespace, most)
+        return NamespaceData(namespace, is_frozen, executing, rows, is_over=False)
 
     return runtime.database.read(read)
 
@@ -145,7 +146,7 @@ def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *,
     """Terminate the executing runs and return how many. Without `terminates`, raise ConflictError if any executes."""
     terminated = set[str]()
     find = partial(namespaces.executing, namespace=namespace)
-    while found := {*runtime.database.read(partial(find, most=_EXECUTING + len(terminated)))} - terminated:
+    while found := {*runtime.database.read(partial(find, most=MOST_EXECUTING + len(terminated)))} - terminated:
         if not terminates:
             raise ConflictError(
                 f"{len(found)} runs of namespace {namespace!r} execute now; wait until they have ended, or have them "

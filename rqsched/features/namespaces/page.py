@@ -9,12 +9,11 @@ from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
 from rqsched.features.namespaces.api import delete_some
-from rqsched.features.namespaces.chain import count_open, end_some
+from rqsched.features.namespaces.chain import MOST_EXECUTING, count_open, end_some, preview
 from rqsched.features.namespaces.store import RUNNING, WAITING
 from rqsched.http.auth import Role
+from rqsched.kernel.queries.pages import MOST_COUNTED
 
-MOST_COUNTED = 1_000
-"""A count of runs that reaches this number is shown as `1000+`."""
 _STOP = "/namespace/stop"
 
 
@@ -77,8 +76,8 @@ def _count(text: str) -> int:
 
 def confirm_delete_namespace(visit: Visit) -> Response:
     """Ask whether to delete everything in the namespace. Show how much there is to delete."""
-    found = visit.scheduler.namespaces.preview_delete(visit.namespace)
-    return visit.page("namespaces/delete.html", found=found, same=equivalent(visit))
+    found = preview(visit.scheduler.runtime, visit.namespace, MOST_COUNTED)
+    return visit.page("namespaces/delete.html", found=found, most_executing=MOST_EXECUTING, same=equivalent(visit))
 
 
 def delete_namespace(visit: Visit) -> Response:

@@ -17,6 +17,7 @@ from rqsched.kernel.decide.ids import BatchJobId, DeliveryJobId, LinkId, RetryLi
 from rqsched.kernel.decide.limit_options import key_of
 from rqsched.kernel.decide.model import OPEN, RunStatus, TargetStatus
 from rqsched.kernel.decide.policy import Policies
+from rqsched.kernel.queries.pages import counting
 from rqsched.kernel.store.dialect import dialect_of
 from rqsched.kernel.store.tables import (
     IS_OPEN,
@@ -81,16 +82,14 @@ def noun(table: sa.Table) -> str:
     return table.name.removeprefix("rqsched_")
 
 
-def count(connection: Connection, namespace: str) -> dict[str, int]:
-    """Count the rows of a namespace by kind."""
+def count(connection: Connection, namespace: str, most: int | None = None) -> dict[str, int]:
+    """Count the rows of a namespace by kind, each kind up to `most`."""
     mine = sa.select(schedules.c.uid).where(schedules.c.namespace == namespace)
     where: dict[sa.Table, sa.ColumnElement[bool]] = {schedules: schedules.c.namespace == namespace}
     where |= {table: table.c.schedule_uid.in_(mine) for table in OF_SCHEDULES}
     where |= {table: _is_of(table, namespace) for table in OF_NAMESPACES}
-    return {
-        noun(table): int(connection.execute(sa.select(sa.func.count()).select_from(table).where(one)).scalar_one())
-        for table, one in where.items()
-    }
+    found = {table: sa.select(sa.literal_column("1")).select_from(table).where(one) for table, one in where.items()}
+    return {noun(table): connection.execute(counting(rows, most)).scalar_one() for table, rows in found.items()}
 
 
 def executing(connection: Connection, namespace: str, most: int) -> list[str]:

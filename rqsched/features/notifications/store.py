@@ -7,7 +7,7 @@ one conditional UPDATE. The later writes of that process have an effect only whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -216,11 +216,18 @@ def failed_since(connection: Connection, namespace: str | None, since: datetime,
     return [_read(row) for row in connection.execute(statement.order_by(deliveries.c.ended_at.desc()).limit(limit))]
 
 
-def count_open(connection: Connection, namespace: str | None, now: datetime, late: timedelta) -> tuple[int, int]:
-    """Count the pending and running deliveries. Also count how many of these are late by more than `late`."""
-    is_late = sa.case((deliveries.c.due_at < now - late, 1), else_=0)
-    counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0))
-    row = connection.execute(counts.where(IS_OPEN_DELIVERY, *_is_of(namespace))).one()
+def count_open(connection: Connection, namespace: str | None, due_before: datetime, most: int) -> tuple[int, int]:
+    """Count the pending and running deliveries, up to `most`, and those of them that were due before an instant."""
+    first = (
+        sa.select(deliveries.c.due_at)
+        .where(IS_OPEN_DELIVERY, *_is_of(namespace))
+        .order_by(deliveries.c.due_at, deliveries.c.uid)
+    )
+    some = first.limit(most).subquery()
+    is_late = sa.case((some.c.due_at < due_before, 1), else_=0)
+    row = connection.execute(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(is_late), 0)).select_from(some)
+    ).one()
     return int(row[0]), int(row[1])
 
 

@@ -23,6 +23,7 @@ from rqsched.kernel.decide.model import REPEATEDLY, LastOutcome, Schedule, Sched
 from rqsched.kernel.decide.results import MAX_PAGE, Page
 from rqsched.kernel.queries.pages import (
     bind_cursor,
+    counting,
     cut_to_size,
     measuring,
     page_by_due_time,
@@ -555,9 +556,21 @@ def count_by_status(connection: Connection, namespace: str, most: int) -> dict[s
     some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
     active = _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
     if active < most and max(exceptions) >= most:  # perhaps most of the searched schedules are not active
-        others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
-        active = max(0, _count_up_to(connection, others + most, owner) - others)
+        active = _count_active(connection, namespace, most)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
+
+
+def _count_active(connection: Connection, namespace: str, most: int) -> int:
+    """Count the active schedules of a namespace that has many others, up to `most`."""
+    due = schedules.c.due_at, schedules.c.uid
+    some = sa.select(schedules.c.namespace).where(IS_ACTIVE).order_by(*due).limit(_LOOKED_AT * most).subquery()
+    of_it = sa.func.coalesce(sa.func.sum(sa.case((some.c.namespace == namespace, 1), else_=0)), 0)
+    looked_at, found = connection.execute(sa.select(sa.func.count(), of_it).select_from(some)).one()
+    if found >= most or looked_at < _LOOKED_AT * most:
+        return min(int(found), most)
+    # Most active schedules are of other namespaces. Subtract the others of this namespace, by their indexes.
+    others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
+    return max(0, _count_up_to(connection, others + most, schedules.c.namespace == namespace) - others)
 
 
 def count_active(connection: Connection, namespace: str | None, most: int) -> int:
@@ -576,8 +589,7 @@ def _count_up_to(
 ) -> int:
     """Count the rows that meet the conditions, up to `most`."""
     some: sa.Select[tuple[int]] = sa.select(sa.literal_column("1")).where(*conditions).order_by(*order)
-    counted = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
-    return connection.execute(counted).scalar_one()
+    return connection.execute(counting(some, most)).scalar_one()
 
 
 def ids(connection: Connection, namespace: str, prefix: str, limit: int) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from rqsched import After
 from rqsched.dashboard.schedules import PAGE
 from rqsched.features.bulk import api as bulk
+from tests.support.crowd import copy_schedule
 from tests.support.env import HOUR, NOON, SECOND, Env, last
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb
@@ -271,3 +272,14 @@ def test_several_schedules_are_changed_at_once_after_a_question_with_their_numbe
     assert "gone" in done
     assert [handle.refresh().status for handle in handles] == ["paused", "paused", "active"]
     assert "Choose schedules first." in pages.do("/bulk", action="pause")
+
+
+def test_more_than_a_thousand_that_match_are_counted_no_further(pages: Pages) -> None:
+    create(pages.env, 1)
+    copy_schedule(pages.env.runtime, pages.env.scheduler.get("job-000"), 1_049)
+    asked = pages.send("/bulk", action="pause", all="yes", **FILTER)
+    assert "Pause: all 1000+ schedules that match?" in asked.text
+    begun = pages.send("/bulk", **hidden(asked.text))
+    assert f"{bulk.CHUNK} of 1000+ so far." in begun.text
+    (bar,) = re.findall("<progress[^>]*>", begun.text)
+    assert "value" not in bar, "its end is not known"

@@ -6,19 +6,24 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from rqsched import Every, RetryPolicy
 from rqsched.api.run_handle import RunHandle
 from rqsched.errors import InvalidInputError, InvalidLimitError, RunStateError
+from rqsched.features.fan_out import store as fan_out_targets
+from rqsched.features.fan_out.dispatch import batch_of
 from rqsched.features.fan_out.progress import progress_of
 from rqsched.features.retry_on_request.chain import require_retryable
 from rqsched.kernel.decide.ids import RetryLinkId, parse_link_id
+from rqsched.kernel.store.tables import targets
 from rqsched.testing import execute_pending
 from rqsched.workflows import make_workflow
 from tests.support.damage import pop
 from tests.support.env import MINUTE, NOON, SECOND, Env, all_runs
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
+from tests.support.pages import Pages
 
 
 class Sweep:
@@ -65,6 +70,33 @@ def test_a_run_says_how_far_its_targets_are_and_when_they_end(any_env: Env) -> N
     execute_pending(any_env.scheduler)
     ended = present(run.refresh().progress())
     assert (ended.ended, ended.per_second, ended.ends_at) == (5, None, None)
+
+
+@pytest.mark.every_database
+def test_the_page_of_a_run_counts_targets_up_to_a_thousand_until_they_have_ended(any_pages: Pages) -> None:
+    env = any_pages.env
+    sweep = Sweep(env)
+    run = sweep.trigger()
+    sweep.work_one()
+    env.advance(10 * SECOND)
+    sweep.work_one()
+    shown = any_pages.get(f"/runs/{run.uid}")
+    assert "1 of 5 have ended, 0.1 a second, until about " in shown
+    assert 'max="5" value="1"' in shown
+    more = [f"d-{number}" for number in range(1_000)]
+    batch = batch_of(env.runtime, run.uid)
+    env.runtime.database.transact(lambda c: fan_out_targets.record(c, batch, more, 6, env.clock.now()))
+    shown = any_pages.get(f"/runs/{run.uid}")
+    assert "1 of 1000+ have ended<" in shown, "no pace is known"
+    assert ">waiting</span> 1000+<" in shown
+    assert ">succeeded</span> 1<" in shown
+    assert "<progress" not in shown
+    assert present(run.progress()).total == 1_005
+    is_copy = targets.c.status == "waiting"
+    ended = sa.update(targets).where(is_copy).values(status="succeeded", ended_at=env.clock.now())
+    env.runtime.database.transact(lambda c: c.execute(ended))
+    execute_pending(env.scheduler)
+    assert "1005 of 1005 have ended" in any_pages.get(f"/runs/{run.uid}")
 
 
 def test_targets_are_read_page_by_page_by_their_status_with_their_errors(any_env: Env) -> None:

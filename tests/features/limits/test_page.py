@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from tests.features.limits.test_http import fill
-from tests.support.env import newest
+from tests.features.limits.test_http import fill, findings
+from tests.support.crowd import copy_run
+from tests.support.env import SECOND, newest
 from tests.support.narrow import present
 from tests.support.pages import Pages
 
@@ -76,3 +77,20 @@ def test_pages_show_rates_and_one_form_changes_them(pages: Pages) -> None:
     assert "Limit shop:eu/1: 4 may run at once and 2 may start in any minute." in changed
     assert "Limit shop:eu/1: 4 may run at once." in pages.do("/limits", name="shop:eu/1", number="4", rate=" ")
     assert "Not done: rate" in pages.do("/limits", name="shop:eu/1", number="4", rate="x")
+
+
+@pytest.mark.every_database
+def test_pages_count_the_runs_of_a_group_up_to_a_thousand(any_pages: Pages) -> None:
+    env = any_pages.env
+    handle = env.create("letters", limit="vendor", limit_running=1, overlap="allow_all")
+    runs = [present(handle.trigger().run) for _ in range(2)]
+    copy_run(env.runtime, runs[1], 999)
+    (group,) = env.scheduler.limits.list().items
+    assert (group.starting, group.waiting) == (1, 1_000)
+    for path in ("/limits", "/limits/vendor", "/system"):
+        assert 'data-label="waiting">1000+</td>' in any_pages.get(path), path
+    assert "1000+ runs and targets wait in total." in any_pages.get("/limits/vendor")
+    env.advance(max(env.runtime.settings.longest_wait.values()) + SECOND)
+    assert findings(env)["limits"][1].startswith(
+        "wait long for a place of their group: 1000+ of default/vendor (0 of 1"
+    )

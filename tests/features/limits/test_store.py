@@ -14,18 +14,21 @@ WAITING = 2_000
 
 
 @pytest.mark.postgres
-def test_list_of_groups_reads_a_long_line_once(postgres_env: Env) -> None:
+@pytest.mark.parametrize(("counted_to", "counted"), [(100, 100), (None, WAITING)])
+def test_list_of_groups_reads_a_long_line_once_and_no_further_than_it_counts(
+    postgres_env: Env, counted_to: int | None, counted: int
+) -> None:
     env = postgres_env
     fill(env)
 
     def count_read(connection: sa.Connection) -> int:
         before = connection.scalar(READ) or 0
-        page = limits.page(connection, "default", None, 100, env.clock.now())
-        assert {one.name: one.waiting for one in page.items if one.waiting} == {"group-0": WAITING}
+        page = limits.page(connection, "default", None, 100, env.clock.now(), counted_to)
+        assert {one.name: one.waiting for one in page.items if one.waiting} == {"group-0": counted}
         assert [one.waiting_since for one in page.items if one.waiting] == [env.clock.now()]
         return (connection.scalar(READ) or 0) - before
 
-    assert env.runtime.database.transact(count_read) < 3 * WAITING
+    assert env.runtime.database.transact(count_read) < 3 * counted
 
 
 READ = sa.text("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'rqsched_runs'")

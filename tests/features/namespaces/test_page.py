@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.support.crowd import copy_run, copy_schedule
+from tests.support.narrow import present
 from tests.support.pages import Pages
 
 
@@ -19,3 +23,18 @@ def test_a_page_deletes_the_namespace_whose_name_is_typed(pages: Pages) -> None:
     assert "The namespace default is deleted: " in told
     assert "it leaves" in told
     assert env.scheduler.list().items == []
+
+
+@pytest.mark.every_database
+def test_the_page_counts_what_a_namespace_has_up_to_a_thousand(any_pages: Pages) -> None:
+    env = any_pages.env
+    handle = env.create()
+    run = present(handle.trigger().run)
+    copy_schedule(env.runtime, handle, 999)
+    copy_run(env.runtime, run, 1_200)
+    env.create("elsewhere", namespace="other")
+    shown = any_pages.get("/namespace/delete")
+    assert "schedules: 1000+" in shown
+    assert "runs: 1000+" in shown
+    rows = env.scheduler.namespaces.preview_delete("default").rows
+    assert (rows["schedules"], rows["runs"]) == (1_000, 1_201)

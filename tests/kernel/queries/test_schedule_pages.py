@@ -147,7 +147,17 @@ def test_sqlite_counts_what_is_active_behind_many_others_without_their_rows(env:
         )
     assert counts == {"active": 2, "paused": 0, "done": 3, "dead": 0}
     in_rows = [plan for plan in found if "COVERING INDEX" not in plan]
-    assert len(in_rows) == 1, "those of the look at some"
+    assert len(in_rows) == 2, "the look at some by creation, and the look at some that are active"
+
+
+def test_active_schedules_are_counted_behind_many_others_and_among_those_of_many_namespaces(any_env: Env) -> None:
+    for number in range(20):
+        any_env.create(f"a-{number:02}", namespace="acme")
+        any_env.create(f"s-{number:02}")
+    change(any_env, [f"s-{number:02}" for number in range(18)], status="done", due_at=None, next_run_at=None)
+    count = partial(schedule_queries.count_by_status, namespace="default")
+    for most, active in ((1, 1), (2, 2), (3, 2), (5, 2), (1_000, 2)):
+        assert any_env.runtime.database.read(partial(count, most=most))["active"] == active, most
 
 
 def test_overview_counts_no_more_of_what_is_active_than_it_shows(env: Env) -> None:

@@ -52,9 +52,18 @@ SCANS: dict[str, tuple[Ask, str]] = {
         lambda c: limits.wants(c, "default/shop", NOW),
         "ix_rqsched_targets_place",
     ),
-    "targets of groups that are listed": (
+    "runs in the lines of groups that are listed": (
+        lambda c: limits.describe(c, ["default/shop"], NOW, 10),
+        "ix_rqsched_runs_line",
+    ),
+    "targets with places of groups that are listed": (
         lambda c: limits.describe(c, ["default/shop"], NOW),
-        "ix_rqsched_targets_limit",
+        "ix_rqsched_targets_place",
+    ),
+    "the busiest groups": (lambda c: limits.busiest(c, 5, NOW, "default"), "ix_rqsched_runs_limit"),
+    "groups in which somebody waits long": (
+        lambda c: limits.with_slow_line(c, NOW, "default", [], 5),
+        "ix_rqsched_runs_line",
     ),
     "the first runs in line": (
         lambda c: limits.first_in_line(c, "default/shop", 5, NOW),
