@@ -66,7 +66,7 @@ def show(visit: Visit) -> Response:
     def read(connection: Connection) -> tuple[Found, dict[str, list[RunOutline]], dict[str, AuditRecord]]:
         page = read_page(visit, connection, order, PAGE)
         strips = run_queries.newest_runs(connection, [one.uid for one in page.items], STRIP)
-        resting = [one.uid for one in page.items if not one.is_active]
+        resting = [one for one in page.items if not one.is_active]
         stops = event_queries.newest_stops(connection, resting, _AMONG)
         return page, strips, stops
 

@@ -155,9 +155,9 @@ def _draw_rest(connection: Connection, visit: Visit, axis: charts.Axis, rows: Ma
     if visit.stop is not None and (stopped_at := visit.stopped_at or visit.now) < axis.end:
         for row in rows.values():
             row.rest, row.resting = axis.x(stopped_at), visit.stop
-    resting = [uid for uid, row in rows.items() if not row.schedule.is_active]
+    resting = [row.schedule for row in rows.values() if not row.schedule.is_active]
     stops = event_queries.newest_stops(connection, resting, _AMONG)
-    for uid in resting:
+    for uid in (schedule.uid for schedule in resting):
         since = stops[uid].recorded_at if uid in stops else axis.start
         end = rows[uid].schedule.resume_at or axis.end
         if since < axis.end and end > axis.start:
@@ -184,7 +184,8 @@ def _draw_past(
     for uid, row in rows.items():
         live, backfilled = (charts.in_words(lots.get((uid, kind), ())) for kind in (False, True))
         row.told = "; ".join(filter(None, (live, backfilled and f"backfilled: {backfilled}"))) or row.told
-    for event in event_queries.skips_since(connection, [*rows], axis.start, _MOST_SKIPS):
+    shown = [row.schedule for row in rows.values()]
+    for event in event_queries.skips_since(connection, shown, axis.start, _MOST_SKIPS):
         gap = gap_of(event)
         if gap is None:
             continue

@@ -8,18 +8,20 @@ arithmetic, and spread evenly over the minutes. The result lists its assumptions
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from heapq import nsmallest
-from itertools import chain, dropwhile, groupby, islice, takewhile
+from itertools import chain, count, dropwhile, groupby, islice, takewhile
 from typing import NamedTuple
 
 from rqsched.api.build_description import iter_upcoming
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.chain.runtime import Runtime
+from rqsched.kernel.decide.delays import later
 from rqsched.kernel.decide.model import Schedule
 from rqsched.kernel.decide.occurrences import TICK, due_of, longest_delay
 from rqsched.kernel.decide.results import MAX_PAGE, Load, Peak, QueueLoad
@@ -38,6 +40,8 @@ MOST_WALKED = 2_000_000
 _MINUTE = timedelta(minutes=1)
 MOST_PEAKS = 10
 """The maximum number of minutes that are listed as peaks."""
+_MOST_KEPT = 10_000
+"""How many occurrences of a timing are kept for further herds."""
 _COST_OF_A_DELAY = 4
 """Computing a due time takes this many times as long as finding its occurrence."""
 _STANDS_OUT = 2
@@ -76,6 +80,24 @@ class _Herd:
     """The ids of some of its schedules."""
 
 
+class _Walk:
+    """The occurrences of one timing from an instant on. The first `_MOST_KEPT` are computed once for all herds."""
+
+    def __init__(self, between: Callable[[datetime], Iterator[datetime]], first: datetime) -> None:
+        self._between, self._rest, self._kept = between, between(first), list[datetime]()
+
+    def since(self, start: datetime) -> Iterator[datetime]:
+        """Yield the occurrences from `start` on."""
+        for place in range(bisect_left(self._kept, start), _MOST_KEPT):
+            if place == len(self._kept):
+                if (following := next(self._rest, None)) is None:
+                    return
+                self._kept.append(following)
+            if self._kept[place] >= start:
+                yield self._kept[place]
+        yield from self._between(max(start, later(self._kept[-1], TICK)))
+
+
 def window_of(now: datetime, hours: int) -> Window:
     """Return the window of `hours` that begins with the minute of `now`.
 
@@ -96,7 +118,7 @@ def read_load(
 ) -> Load:
     """Count the fires of the matching schedules in a window. Schedules are read in pages, without a lock."""
     now = runtime.now()
-    found = _read(runtime, filters, window)
+    found = _read(runtime, filters, window, most_schedules + 1)
     schedules = list(islice(found, most_schedules))
     is_cut = next(found, None) is not None
     counting = Counting(window, now, most_walked)
@@ -106,10 +128,13 @@ def read_load(
     return counting.load(most_schedules if is_cut else None)
 
 
-def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedule]:
-    """Yield the schedules that may fire in a window, each once, in the order of their next fires."""
+def _read(runtime: Runtime, filters: Filters, window: Window, most: int) -> Iterator[Schedule]:
+    """Yield the schedules that may fire in a window, each once, in the order of their next fires.
+
+    The caller takes about `most` of them.
+    """
     seen = set[str]()
-    for schedule in read_slim(runtime, filters, sort="next"):
+    for schedule in read_slim(runtime, filters, sort="next", most=most):
         if schedule.due_at is not None and schedule.due_at >= window.end:
             break
         if schedule.uid not in seen:  # a schedule that fires between two pages may come twice
@@ -119,13 +144,17 @@ def _read(runtime: Runtime, filters: Filters, window: Window) -> Iterator[Schedu
     yield from runtime.database.read(partial(schedule_queries.resuming, filters=filters, until=window.end))
 
 
-def read_slim(runtime: Runtime, filters: Filters, *, sort: str) -> Iterator[Schedule]:
-    """Yield the matching schedules without their large columns (`is_slim` of `search_schedules`). Read page by page."""
+def read_slim(runtime: Runtime, filters: Filters, *, sort: str, most: int = MOST_SCHEDULES) -> Iterator[Schedule]:
+    """Yield the matching schedules without their large columns (`is_slim` of `search_schedules`). Read page by page.
+
+    If the caller takes at most `most`, no page has more schedules than the caller takes.
+    """
     after: Position | None = None
-    while True:
+    for read in count(0, MAX_PAGE):
+        limit = min(MAX_PAGE, most - read) if read < most else MAX_PAGE
         page = runtime.database.read(
             partial(
-                schedule_queries.search_schedules, filters=filters, sort=sort, after=after, limit=MAX_PAGE,
+                schedule_queries.search_schedules, filters=filters, sort=sort, after=after, limit=limit,
                 most_looked_at=None, is_slim=True,
             )
         )  # fmt: skip
@@ -163,6 +192,7 @@ class Counting:
         """How many schedules fire in each minute."""
         self._makers = defaultdict[int, list[tuple[int, _Herd]]](list)
         """The herds that fire in each minute, with their fires."""
+        self._walks: dict[Hashable, _Walk] = {}
         self._schedules = self._even = self._alone = 0
 
     def add(self, schedule: Schedule, queue: str, name: str) -> None:
@@ -233,13 +263,24 @@ class Counting:
             yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
             return
         window = self._window
-        found = iter_upcoming(schedule, self._now, since=window.start - longest_delay(schedule))
+        begin = window.start - longest_delay(schedule)
+        found = iter_upcoming(schedule, self._now, since=begin, between=partial(self._walk, schedule, begin))
         ahead = takewhile(lambda at: at < window.end, found)
         meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
         cost = _COST_OF_A_DELAY if longest_delay(schedule) else 1
         for minute, instants in groupby(map(window.minute_of, meant)):
             number = sum(1 for _ in instants)
             yield minute, number, number * cost
+
+    def _walk(self, schedule: Schedule, begin: datetime, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the occurrences of a timing. Herds with the same timing share the walk, as with a spread."""
+        if not schedule.timeline.is_anchored:
+            return schedule.timeline.between(after, until)
+        timing = schedule.definition.spec, schedule.contents, schedule.moves, schedule.skips
+        if (timing, begin) not in self._walks:
+            first, between = max(later(self._now, TICK), begin), schedule.timeline.between
+            self._walks[timing, begin] = _Walk(lambda start: between(start, until), first)
+        return self._walks[timing, begin].since(after)
 
     def _steps(self, schedule: Schedule) -> tuple[timedelta, timedelta] | None:
         """Return the interval of a schedule and the offset of its first fire in the window; None for other timings."""

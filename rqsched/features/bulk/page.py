@@ -306,8 +306,8 @@ def show_chunk_of_runs(
     following = {**fields, **choices, "cursor": progress.next_cursor or "", "so_far": json.dumps([counts, groups])}
     return visit.page(
         "bulk/bulk.html", progress=progress, is_known=True,
-        question=f"{name.capitalize()} {runs_in_words(progress.matched)}", about=about, counts=counts, skipped=[], groups=groups, choices=choices, following=following, path=path,
-        part=part, back=back, leads_to=leads_to,
+        question=f"{name.capitalize()} {runs_in_words(progress.matched)}", about=about, counts=counts, skipped=[],
+        groups=groups, choices=choices, following=following, path=path, part=part, back=back, leads_to=leads_to,
     )  # fmt: skip
 
 

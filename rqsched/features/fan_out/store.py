@@ -449,7 +449,7 @@ def count(connection: Connection, run_uid: str) -> dict[str, int]:
 
 def count_each_to(connection: Connection, run_uid: str, most: int) -> dict[str, int]:
     """Count a run's targets by status, each status up to `most`."""
-    mine = sa.select(sa.literal_column("1")).where(targets.c.run_uid == run_uid)
+    mine: sa.Select[Any] = sa.select(sa.literal_column("1")).where(targets.c.run_uid == run_uid)
     counts = [counting(mine.where(targets.c.status == constant(status)), most) for status in TargetStatus]
     row = connection.execute(sa.select(*(one.scalar_subquery() for one in counts))).one()
     return {status.value: number for status, number in zip(TargetStatus, row, strict=True) if number}

@@ -814,8 +814,9 @@ def _waits_since(kind: _Kind) -> sa.ScalarSelect[Any]:
 def waiting_targets(connection: Connection, run_uid: str, most: int) -> int:
     """Count the targets of a run that wait for a place of its group, up to `most`."""
     mine = targets.c.run_uid == run_uid, targets.c.status == constant(TargetStatus.PENDING)
-    waiting = sa.select(sa.literal_column("1")).where(*mine, targets.c.limit_group.is_not(None))
-    return connection.execute(counting(waiting.where(targets.c.granted_at.is_(None)), most)).scalar_one()
+    mine_of_group = *mine, targets.c.limit_group.is_not(None), targets.c.granted_at.is_(None)
+    waiting: sa.Select[Any] = sa.select(sa.literal_column("1")).where(*mine_of_group)
+    return connection.execute(counting(waiting, most)).scalar_one()
 
 
 def busiest(

@@ -88,7 +88,9 @@ def count(connection: Connection, namespace: str, most: int | None = None) -> di
     where: dict[sa.Table, sa.ColumnElement[bool]] = {schedules: schedules.c.namespace == namespace}
     where |= {table: table.c.schedule_uid.in_(mine) for table in OF_SCHEDULES}
     where |= {table: _is_of(table, namespace) for table in OF_NAMESPACES}
-    found = {table: sa.select(sa.literal_column("1")).select_from(table).where(one) for table, one in where.items()}
+    found: dict[sa.Table, sa.Select[Any]] = {
+        table: sa.select(sa.literal_column("1")).select_from(table).where(one) for table, one in where.items()
+    }
     return {noun(table): connection.execute(counting(rows, most)).scalar_one() for table, rows in found.items()}
 
 

@@ -8,9 +8,10 @@ commit in another. So an event may appear before a position that was already rea
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ from rqsched.kernel.decide.audit import (
     AuditRecord,
 )
 from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.decide.model import Run
+from rqsched.kernel.decide.model import Run, Schedule
 from rqsched.kernel.decide.results import Page
 from rqsched.kernel.queries.pages import PAGE_CHARACTERS, bound_to, cut_to_size, page_of
 from rqsched.kernel.store.dialect import Dialect, dialect_of
@@ -95,18 +96,38 @@ def newest_events(
     return [to_record(row) for row in connection.execute(live.limit(limit))]
 
 
-def newest_stops(connection: Connection, schedule_uids: Sequence[str], among: int) -> dict[str, AuditRecord]:
+def newest_stops(connection: Connection, found: Iterable[Schedule], among: int) -> dict[str, AuditRecord]:
     """Read the newest event that paused or ended each schedule, by the schedule's uid.
 
     Only the newest `among` events of a schedule are searched.
     """
-    each = []
-    for uid in schedule_uids:
-        events = _newest_of(uid).limit(among).subquery()
-        stops = sa.select(events).where(events.c.event_type.in_([PAUSED, COMPLETED, DIED, DELETED]))
-        each.append(sa.select(stops.order_by(events.c.sequence.desc()).limit(1).subquery()))
-    rows = connection.execute(sa.union_all(*each)) if each else ()
-    return {row.schedule_uid: to_record(row) for row in rows}
+    stops = _newest_of_each(connection, _stops, found, among, {})
+    return {one.schedule_uid: one for one in sorted(stops, key=lambda stop: stop.sequence)}
+
+
+@lru_cache(maxsize=2)
+def _stops(dialect: Dialect) -> sa.Select[Any]:
+    return _of_ranges(dialect, audit_events.c.event_type.in_([PAUSED, COMPLETED, DIED, DELETED]))
+
+
+def _of_ranges(dialect: Dialect, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Select the events in the ranges of sequences that `given_ranges` binds."""
+    statement = sa.select(audit_events).where(*conditions)
+    return dialect.of_ranges(statement, audit_events.c.schedule_uid, audit_events.c.sequence)
+
+
+def _newest_of_each(
+    connection: Connection,
+    select: Callable[[Dialect], sa.Select[Any]],
+    found: Iterable[Schedule],
+    count: int,
+    given: Mapping[str, Any],
+) -> list[AuditRecord]:
+    """Read events among the `count` newest of each schedule. The number of its newest event is in the schedule."""
+    dialect = dialect_of(connection)
+    ranges = [(one.uid, one.event_sequence - count, one.event_sequence) for one in found]
+    rows = connection.execute(select(dialect), {**dialect.given_ranges(ranges), **given}) if ranges else ()
+    return [to_record(row) for row in rows]
 
 
 def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit: int) -> list[AuditRecord]:
@@ -182,27 +203,31 @@ def oldest_event(connection: Connection, schedule_uid: str) -> AuditRecord | Non
     return next(iter(history(connection, schedule_uid, limit=1, after_sequence=0).items), None)
 
 
-def skips_since(connection: Connection, uids: Sequence[str], start: datetime, count: int) -> list[AuditRecord]:
-    """Read the skips and misses since `start`. Only the `count` newest events of each schedule are searched."""
-    each = [_skips_among(_newest_of(uid).limit(count).subquery(), start) for uid in uids]
-    return [to_record(row) for row in connection.execute(sa.union_all(*each))] if each else []
+def skips_since(connection: Connection, found: Iterable[Schedule], start: datetime, count: int) -> list[AuditRecord]:
+    """Read the skips and misses since `start`, those of a schedule newest first.
+
+    Only the `count` newest events of each schedule are searched.
+    """
+    skips = _newest_of_each(connection, _skips, found, count, {"since": start})
+    return sorted(skips, key=lambda skip: skip.sequence, reverse=True)
+
+
+@lru_cache(maxsize=2)
+def _skips(dialect: Dialect) -> sa.Select[Any]:
+    since = audit_events.c.recorded_at >= sa.bindparam("since", type_=audit_events.c.recorded_at.type)
+    return _of_ranges(dialect, audit_events.c.event_type.in_([SKIPPED, MISSED]), since)
 
 
 def newest_skips(connection: Connection, schedule_uid: str, count: int, limit: int) -> list[AuditRecord]:
     """Read the skips and misses of a schedule, newest first. Only its `count` newest events are searched."""
     among = _newest_of(schedule_uid).limit(count).subquery()
-    statement = _skips_among(among).order_by(among.c.sequence.desc()).limit(limit)
-    return [to_record(row) for row in connection.execute(statement)]
+    statement = sa.select(among).where(among.c.event_type.in_([SKIPPED, MISSED])).order_by(among.c.sequence.desc())
+    return [to_record(row) for row in connection.execute(statement.limit(limit))]
 
 
 def _newest_of(uid: str) -> sa.Select[Any]:
     columns = audit_events.c
     return sa.select(audit_events).where(columns.schedule_uid == uid).order_by(columns.sequence.desc())
-
-
-def _skips_among(events: sa.Subquery, start: datetime | None = None) -> sa.Select[Any]:
-    found = sa.select(events).where(events.c.event_type.in_([SKIPPED, MISSED]))
-    return found if start is None else found.where(events.c.recorded_at >= start)
 
 
 SETTLING = timedelta(seconds=20)

@@ -28,7 +28,7 @@ MOST_COUNTED = 1_000
 """Totals that a page shows are counted up to this number, because counting 100 000 rows takes longer than the page."""
 
 
-def counting(rows: sa.Select[Any], most: int | sa.ColumnElement[int] | None) -> sa.Select[tuple[int]]:
+def counting(rows: sa.Select[Any], most: int | sa.ColumnElement[int] | None) -> sa.Select[int]:
     """Return a query that counts the rows of a query, up to `most`; None counts all."""
     return sa.select(sa.func.count()).select_from(rows.limit(most).subquery())
 

@@ -327,33 +327,32 @@ class Streak(NamedTuple):
     """When the newest success before these failures ended; None if the searched runs have none."""
 
 
-def streaks(connection: Connection, found: Iterable[Schedule]) -> dict[str, Streak]:
+def streaks(connection: Connection, found: Collection[Schedule]) -> dict[str, Streak]:
     """Read the newest failures in a row of each schedule that has any, by the schedule's uid.
 
     If a schedule has more than `MOST_AHEAD` of them, its times are None.
     """
     told = {one.uid: Streak() for one in found if one.consecutive_failures}
-    first, success = [], []
     for one in found:
-        if not 0 < one.consecutive_failures <= MOST_AHEAD:
-            continue
-        of = sa.literal(one.uid).label("of")
-        live = sa.select(of, runs.c.ended_at, runs.c.status, runs.c.number)
-        live = live.where(runs.c.schedule_uid == one.uid, ~IS_BACKFILLED).order_by(runs.c.number.desc())
-        failed = live.where(HAS_FAILED).offset(one.consecutive_failures - 1).limit(1).subquery()
-        first.append(sa.select(failed.c.of, failed.c.ended_at))
-        newest = live.limit(one.consecutive_failures + _BEFORE).subquery()
-        succeeded = sa.select(newest.c.of, newest.c.ended_at).where(newest.c.status == RunStatus.SUCCEEDED.value)
-        success.append(sa.select(succeeded.order_by(newest.c.number.desc()).limit(1).subquery()))
-    for uid, at in connection.execute(sa.union_all(*first)) if first else ():
-        told[uid] = told[uid]._replace(since=at)
-    for uid, at in connection.execute(sa.union_all(*success)) if success else ():
-        told[uid] = told[uid]._replace(succeeded_at=at)
+        if 0 < one.consecutive_failures <= MOST_AHEAD:
+            number = one.consecutive_failures
+            given = {"of": one.uid, "later": number - 1, "among": number + _BEFORE}
+            told[one.uid] = Streak(*(connection.execute(part, given).scalar() for part in _STREAK))
     return told
 
 
 _BEFORE = 50
 """How many runs before the failures in a row are searched for a success."""
+_LIVE = (
+    sa.select(runs.c.ended_at, runs.c.status, runs.c.number)
+    .where(runs.c.schedule_uid == sa.bindparam("of", type_=runs.c.schedule_uid.type), ~IS_BACKFILLED)
+    .order_by(runs.c.number.desc())
+)
+_FAILED = _LIVE.where(HAS_FAILED).offset(sa.bindparam("later", type_=sa.Integer)).limit(1).subquery()
+_NEWEST = _LIVE.limit(sa.bindparam("among", type_=sa.Integer)).subquery()
+_SUCCEEDED = sa.select(_NEWEST.c.ended_at).where(_NEWEST.c.status == RunStatus.SUCCEEDED.value)
+# These statements are built once. To build them for each schedule of a page would take longer than to run them.
+_STREAK = sa.select(_FAILED.c.ended_at), _SUCCEEDED.order_by(_NEWEST.c.number.desc()).limit(1)
 
 
 class RunOutline(NamedTuple):
