@@ -81,6 +81,14 @@ def test_a_window_that_is_still_ahead_is_counted_alike(env: Env, seed: int) -> N
     assert counted(read_load(env.runtime, Filters("default"), window)) == one_by_one(env, window)
 
 
+def test_herds_of_one_timing_are_counted_alike_beyond_the_fires_that_are_kept_for_them(env: Env) -> None:
+    for name in "ab":
+        env.create(name, Cron("* * * * * *", seconds="first"), jitter=timedelta(seconds=30))
+    load = env.scheduler.load(3)
+    assert counted(load) == one_by_one(env, Window(load.start, len(load.minutes)))
+    assert load.fires > 2 * 10_000
+
+
 def test_the_peak_is_the_minute_of_the_herd_and_names_those_that_make_it(env: Env) -> None:
     for number in range(8):
         env.create(f"nightly-{number}", Cron("0 2 * * *"), queue="reports")
