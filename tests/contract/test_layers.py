@@ -55,6 +55,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ): "a process whose database refuses nothing never asks",
     ("rqsched.features.list", "rqsched.features.tracing.chain.Tracing"): "the otel extra is optional",
     ("rqsched.cli.processes", "rqsched.http.serve"): "the http extra is optional",
+    ("rqsched.errors", "importlib.metadata"): "sixty milliseconds that one message needs",
     ("rqsched.contrib.fastapi", "rqsched.http.native.router.answer_error"): "the http extra is optional",
     ("rqsched.dev.run", "rqsched.dashboard.routes.routes"): "the dashboard extra is optional",
     ("rqsched.dev.run", "rqsched.http.create_app"): "the http extra is optional",
