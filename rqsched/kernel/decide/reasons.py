@@ -92,6 +92,7 @@ EVENTS = {
     audit.RUN_BLOCKED: "run blocked: a worker lacked its code",
     audit.RUN_RETRY_REQUESTED: "retry requested",
     audit.RUN_RETRY_STARTED: "requested retry queued",
+    audit.RUN_COPIED: "copy of an earlier run requested",
     audit.RUN_SUCCEEDED: "run succeeded after failures",
     audit.RUN_CANCELLED: "run cancelled",
     audit.RUN_TERMINATED: "run terminated",
