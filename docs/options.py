@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rqsched import dashboard
 from rqsched.config import Settings
 from rqsched.dashboard import editor
 from rqsched.kernel.decide.options import OPTIONS, PARTS, Kind, Option, Part, help_of
@@ -54,7 +52,6 @@ _KINDS |= {Kind.TEXTS: "text or list of texts"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}
 _REPEATED = {Kind.NAMES: "{1}", Kind.TEXTS: "{1}", Kind.LABELS: "{0}={1}"}
 """How each value of a flag is written that may be repeated."""
-_FORM = (Path(dashboard.__file__).parent / "templates" / "editor.html").read_text()
 
 
 def page() -> str:
@@ -116,11 +113,10 @@ def _text(value: Any) -> str:
 def labels(name: str) -> list[str]:
     """Return what the fields of an option are called in the dashboard's form."""
     listed = {field.name: field.label for fields in editor._groups(is_new=True).values() for field in fields}
-    laid_out = dict(re.findall(r'field\("(\w+)", "([^"]+)"', _FORM))
-    laid_out |= {field: text for text, field in re.findall(r'>([^<>]+)<(?:select|input|textarea) name="(\w+)"', _FORM)}
     parts = PARTS.get(name, ())
     fields = [name, *(f"{name}.{part}" for part in parts), *(part for part in parts if part not in OPTIONS)]
-    return [known[field] for field in fields for known in (listed, laid_out) if field in known]
+    known = editor.LABELS | listed
+    return [known[field] for field in fields if field in known]
 
 
 def _default(name: str, option: Option) -> str:

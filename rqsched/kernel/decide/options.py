@@ -237,8 +237,8 @@ class CommonOptions(TypedDict, total=False):
     ]  # fmt: skip
     on_excluded: Annotated[
         str | None,
-        Option(Kind.CHOICE, "Whether an occurrence on an excluded day is skipped, or moves to the nearest day "
-               "after or before it.",
+        Option(Kind.CHOICE, "What happens to an occurrence on an excluded day. skip: it does not fire; next, previous: "
+               "it moves to the nearest day after or before it.",
                WHEN, ON_EXCLUDED[0], "next", lambda _, value: require_on_excluded(value), choices=ON_EXCLUDED),
     ]  # fmt: skip
     dst_gap: Annotated[
