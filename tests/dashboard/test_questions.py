@@ -260,3 +260,46 @@ def test_a_cron_is_changed_safely(any_pages: Pages) -> None:
     assert first in [iso_utc(at) for (at,) in answer(env, runs.c.occurrence_at)]
     assert [iso_utc(at) for (at,) in answer(env, schedules.c.next_run_at)] == [second]
     assert person.clicks == 3
+
+
+def test_the_run_of_yesterday_again(any_pages: Pages) -> None:
+    env = any_pages.env
+    schedule = env.create("letters", spec=DAY)
+    for _ in range(2):
+        env.run_next(schedule, DAY)
+    person = Person(any_pages)
+    person.click("letters")
+    ((due, uid),) = answer(env, runs.c.occurrence_at, runs.c.uid, where=runs.c.number == 1)
+    next_fire = answer(env, schedules.c.next_run_at)
+    person.click("#1")
+    person.click("Run again")
+    assert "Run #2 of letters is pending." not in person.words
+    (key,) = re.findall(r'name="key" value="(\w+)"', person.page)
+    person.page = any_pages.do(f"/runs/{uid}/again", key=key, reason="the file was late")
+    person.clicks += 1
+    assert "Run #3 of letters is pending." in person.words
+    copies = answer(env, runs.c.kind, runs.c.occurrence_at, runs.c.status, where=runs.c.number == 3)
+    assert copies == [("manual", due, "pending")]
+    assert answer(env, schedules.c.next_run_at) == next_fire
+    assert person.clicks == 4
+
+
+def test_a_tenant_is_stopped_now(any_pages: Pages) -> None:
+    env = any_pages.env
+    for name, namespace in (("letters", "default"), ("invoices", "default"), ("others", "other")):
+        run = present(env.create(name, spec=YEARLY, namespace=namespace).trigger().run)
+        if name != "letters":
+            env.claim(run)
+    person = Person(any_pages)
+    person.click("Stop")
+    person.ask("/namespace/stop", namespace="default")
+    for fields in ({"step": "freeze"}, {"step": "cancel"}, {"step": "terminate", "confirm": "default"}):
+        person.page = any_pages.send("/namespace/stop", reason="its data leaked", **fields).text
+        person.clicks += 1
+    assert "1 run terminated." in person.words
+    found = answer(env, schedules.c.schedule_id, runs.c.status, where=schedules.c.uid == runs.c.schedule_uid)
+    assert dict(found) == {"letters": "cancelled", "invoices": "terminated", "others": "running"}
+    env.advance(366 * DAY)
+    env.recover()
+    assert len(answer(env, runs.c.uid)) == 3, "nothing of the frozen namespace begins"
+    assert person.clicks == 5
