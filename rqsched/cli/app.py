@@ -66,9 +66,7 @@ ENTRIES = (
     ),
     Entry("cancel", "cli.runs", _OPERATIONS, "End a run, a running one at its next checkpoint."),
     Entry("terminate", "cli.runs", _OPERATIONS, "End a run and kill its process."),
-    Entry(
-        "bulk", "features.bulk.cli", _OPERATIONS, "Change every schedule that matches, or cancel or retry every run."
-    ),
+    Entry("bulk", "features.bulk.cli", _OPERATIONS, "Change all schedules, or cancel or retry all runs, that match."),
     Entry("limits", "features.limits.cli", _OPERATIONS, "List or change how many runs of a group run at once."),
     Entry(
         "namespace",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -27,6 +29,21 @@ def settled(env: Env) -> None:
 def set_columns(env: Env, schedule: ScheduleHandle, **values: Any) -> None:
     update = sa.update(schedules).where(schedules.c.uid == schedule.uid).values(**values)
     env.runtime.database.transact(lambda connection: connection.execute(update))
+
+
+@contextmanager
+def failing(error: Exception, *handles: RunHandle) -> Iterator[None]:
+    """Raise an error in place of each statement that changes one of these runs."""
+
+    def fail(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "UPDATE" in statement and any(run.uid in str(parameters) for run in handles):
+            raise error
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", fail)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", fail)
 
 
 def forget(env: Env, link: object) -> None:

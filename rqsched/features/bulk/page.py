@@ -265,9 +265,9 @@ def equivalent_on_runs(visit: Visit) -> Equivalent:
     line_up = {} if filters.is_in_line is None else {"in_line": filters.is_in_line}
     chunks = call(
         f"scheduler.bulk.{name}_runs", **given, schedule_id=filters.schedule_id, reason=visit.context.reason,
-        **in_namespace(visit), options=line_up,
+        bound=MOST_RUNS, **in_namespace(visit), options=line_up,
     )  # fmt: skip
-    text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given)
+    text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given, bound=MOST_RUNS)
     return Equivalent(text, with_imports(loop(f"for progress in {chunks}", _SHOW)))
 
 

@@ -10,6 +10,7 @@ otherwise start before its own turn. Runs are retried in the order in which they
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,12 +18,13 @@ from typing import Any, NamedTuple
 
 from rqsched.api.list_filters import to_run_filters
 from rqsched.errors import (
-    ConflictError,
+    BackendUnavailableError,
     FrozenError,
     InvalidInputError,
     InvalidLimitError,
-    NotFoundError,
+    RqschedError,
     RunStateError,
+    SchemaError,
 )
 from rqsched.features.retry_on_request.chain import retry_run
 from rqsched.kernel.chain.runtime import Runtime
@@ -39,6 +41,8 @@ from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, read_ins
 from rqsched.kernel.queries.run_pages import OLDEST_END, RunFilters, count_runs, cursor_after, search_runs
 from rqsched.kernel.store import changes
 
+_log = logging.getLogger(__name__)
+
 CHUNK = 100
 """The maximum number of runs that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
 CHUNK_TIME = timedelta(seconds=2)
@@ -50,6 +54,8 @@ POSSIBLE: Mapping[str, tuple[str, ...]] = {
 """The operations on runs, each with the statuses to which it applies."""
 DEFAULTS: Mapping[str, tuple[str, ...]] = {"cancel": tuple(sorted(OPEN)), "retry": tuple(sorted(FAILURES))}
 """The statuses of an operation whose filters name no status."""
+_OF_ALL = (BackendUnavailableError, FrozenError, SchemaError)
+"""The errors that are not of one run: the next run would raise them, too."""
 _OTHER = (
     "is of another bulk operation; send the operation, namespace, filters and dry_run that were counted, or leave the "
     "cursor out to count again"
@@ -124,9 +130,14 @@ class BulkRuns(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The values that are equal in all requests of one operation. The caller and the reason may differ."""
+        """The values that are equal in all requests of one operation.
+
+        The caller and the reason may differ, and so may the instants of `since` and `until`, because the cursor holds
+        those of the count. For example, a command that continues with `--since 1h` gives a later instant.
+        """
         filters = self.filters._replace(statuses=sorted({*self.filters.statuses}), as_of=None, uids=None)
-        return "runs", self.operation, tuple(filters), self.is_dry
+        has_times = filters.since is not None, filters.until is not None
+        return "runs", self.operation, tuple(filters._replace(since=None, until=None)), has_times, self.is_dry
 
 
 class _Place(NamedTuple):
@@ -140,6 +151,10 @@ class _Place(NamedTuple):
     """The highest uid of the set."""
     matched: int
     """How many runs matched at the count."""
+    since: datetime | None = None
+    """The filter `since` at the count."""
+    until: datetime | None = None
+    """The filter `until` at the count."""
     done: int = 0
     """How many runs are done."""
     after: str = ""
@@ -147,7 +162,8 @@ class _Place(NamedTuple):
 
     def write(self, *of: object) -> str:
         """Return the cursor. `read` accepts it only with the same `of`."""
-        parts = (self.as_of.isoformat(), *self[1:])
+        instants = ("" if at is None else at.isoformat() for at in (self.since, self.until))
+        parts = (self.as_of.isoformat(), self.lowest, self.highest, self.matched, *instants, self.done, self.after)
         return bind_cursor("~".join(map(str, parts)), "bulk", *of)
 
     @classmethod
@@ -156,8 +172,9 @@ class _Place(NamedTuple):
         parts = unbind_cursor(cursor, "bulk", *of, other=_OTHER).split("~")
         if len(parts) != len(cls._fields) or not (is_uid(parts[1]) and is_uid(parts[2])):
             raise malformed_cursor()
-        as_of, lowest, highest, matched, done, after = parts
-        return cls(read_instant(as_of), lowest, highest, read_number(matched), read_number(done), after)
+        as_of, lowest, highest, matched, *instants, done, after = parts
+        since, until = (read_instant(at) if at else None for at in instants)
+        return cls(read_instant(as_of), lowest, highest, read_number(matched), since, until, read_number(done), after)
 
 
 def count_matching(runtime: Runtime, asked: BulkRuns, *, bound: int) -> BulkProgress:
@@ -171,18 +188,22 @@ def count_matching(runtime: Runtime, asked: BulkRuns, *, bound: int) -> BulkProg
         raise InvalidLimitError("bound", f"more than {bound} runs match; name fewer, or raise it")
     if found.uids is None:
         return BulkProgress([], 0, 0, None)
-    return BulkProgress([], 0, found.number, _Place(as_of, *found.uids, found.number).write(*asked.identity))
+    place = _Place(as_of, *found.uids, found.number, asked.filters.since, asked.filters.until)
+    return BulkProgress([], 0, found.number, place.write(*asked.identity))
 
 
 def do_chunk(runtime: Runtime, asked: BulkRuns, cursor: str) -> BulkProgress:
     """Do the next runs of the set: at most `CHUNK`, for about `CHUNK_TIME`. A chunk may have no run.
 
-    A chunk may be sent again: runs that are done do not match any more. Raises InvalidLimitError for the cursor of
-    another operation. A retry raises FrozenError while everything or the namespace is frozen; after the thaw, the same
-    cursor continues.
+    A chunk may be sent again: runs that are done do not match any more. If the database or Redis fails, a chunk ends
+    with the runs that are done, and the next chunk raises the error. Raises InvalidLimitError for the cursor of another
+    operation. A retry raises FrozenError while everything or the namespace is frozen; after the thaw, the same cursor
+    continues.
     """
     place = _Place.read(cursor, *asked.identity)
-    filters = asked.filters._replace(as_of=place.as_of, uids=(place.lowest, place.highest))
+    filters = asked.filters._replace(
+        as_of=place.as_of, uids=(place.lowest, place.highest), since=place.since, until=place.until
+    )
     if asked.operation == "retry" and not asked.is_dry:
         runtime.freezes.require_none(filters.namespace)
     most, until = MAX_PAGE if asked.is_dry else CHUNK, runtime.now() + CHUNK_TIME
@@ -197,9 +218,10 @@ def do_chunk(runtime: Runtime, asked: BulkRuns, cursor: str) -> BulkProgress:
                 continue
             try:
                 rows.append(_do(runtime, asked, filters, schedule_id, run))
-            except FrozenError:
+            except Exception as error:  # the outcomes of the runs that are done must not be lost; the next chunk raises
                 if not rows:
                     raise
+                _log.warning("a chunk ends before run %s: %s", run.uid, error, extra={"action": "bulk_chunk_cut"})
                 after, is_over = cursor_after(filters, asked.sort, found.items[number - 2][1]), False
                 break
             if runtime.now() >= until and number < len(found.items):
@@ -229,17 +251,19 @@ def _do(runtime: Runtime, asked: BulkRuns, filters: RunFilters, schedule_id: str
         try:
             if settle_run(runtime, run.uid, end, fence=is_meant) is not None:
                 return row("cancelled")
-        except (ConflictError, NotFoundError) as error:
+        except _OF_ALL:
+            raise
+        except RqschedError as error:
             return row("skipped", str(error))
         now = runtime.database.read(lambda connection: changes.find_run(connection, run.uid))
         return row("skipped", "it was deleted meanwhile" if now is None else f"it is {now.shown_status} meanwhile")
     try:
         again = retry_run(runtime, run.uid, reason=asked.reason, context=asked.context, fence=is_meant)
-    except FrozenError:
+    except _OF_ALL:
         raise
     except RunStateError as error:
         return row("skipped", f"it is {error.status}: {error.hint}" if error.hint else f"it is {error.status}")
-    except (ConflictError, NotFoundError) as error:
+    except RqschedError as error:
         return row("skipped", str(error))
     return row("buffered" if again.status is RunStatus.BUFFERED else "started")
 

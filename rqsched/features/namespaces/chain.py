@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from rqsched.errors import ConflictError, RunNotFoundError
+from rqsched.errors import BackendUnavailableError, ConflictError, RunNotFoundError, SchemaError
 from rqsched.features.namespaces import store as namespaces
 from rqsched.features.namespaces.store import OpenRuns
 from rqsched.kernel.chain.runtime import Runtime
@@ -52,6 +52,8 @@ class Stopping(NamedTuple):
     """How many runs this part has cancelled or terminated."""
     left: int
     """How many runs the next parts have to end, up to the limit of the count."""
+    failed: list[tuple[str, str]]
+    """The runs that could not be ended, each with its uid and the reason."""
 
 
 def count_open(runtime: Runtime, namespace: str, most: int) -> OpenRuns:
@@ -59,28 +61,45 @@ def count_open(runtime: Runtime, namespace: str, most: int) -> OpenRuns:
     return runtime.database.read(partial(namespaces.count_open, namespace=namespace, most=most))
 
 
-def end_some(runtime: Runtime, namespace: str, context: CommandContext, *, terminates: bool, most: int) -> Stopping:
+def end_some(
+    runtime: Runtime,
+    namespace: str,
+    context: CommandContext,
+    *,
+    terminates: bool,
+    most: int,
+    below: str | None = None,
+) -> Stopping:
     """Cancel the next waiting runs of a frozen namespace, or terminate the next running ones (`terminates`).
 
     One call ends at most `AT_ONCE` runs in about `PART_TIME`. The newest runs end first, because the end of an older
-    run would queue the buffered run behind it. A run whose status has changed meanwhile is left as it is.
+    run would queue the buffered run behind it. A run whose status has changed meanwhile is left as it is. If the end of
+    a run raises, the run is in `failed`, and the older runs end. With `below`, only runs with a lower uid end: name the
+    uid of the last failed run, so that the next part does not try it again.
 
     Raises ConflictError if the namespace is not frozen, because other runs would begin in the places of the ended ones.
+    Raises BackendUnavailableError or RedisError if SQL or Redis does not answer.
     """
     if runtime.database.read(partial(metadata.find_value, name=metadata.FREEZE, namespace=namespace)) is None:
         raise ConflictError(_not_frozen(namespace))
     statuses = namespaces.RUNNING if terminates else namespaces.WAITING
     outcome = AttemptOutcome.TERMINATED if terminates else AttemptOutcome.CANCELLED
     asked = AttemptResult(outcome, reason=context.reason, context=context)
-    newest = partial(namespaces.newest_open, namespace=namespace, statuses=statuses, most=AT_ONCE)
-    ended, until = 0, runtime.now() + PART_TIME
-    for uid in runtime.database.read(newest):
-        change = settle_run(runtime, uid, asked, fence=lambda run: run.status in statuses)
-        ended += change is not None
+    newest = partial(namespaces.newest_open, namespace=namespace, statuses=statuses)
+    ended, failed, until = 0, list[tuple[str, str]](), runtime.now() + PART_TIME
+    for uid in runtime.database.read(partial(newest, most=AT_ONCE, below=below)):
+        try:
+            change = settle_run(runtime, uid, asked, fence=lambda run: run.status in statuses)
+            ended += change is not None
+        except (BackendUnavailableError, SchemaError, RedisError):
+            raise
+        except Exception as error:  # noqa: BLE001 - one unreadable row must not keep the older runs from their end
+            _log.exception("run %s cannot be ended", uid, extra={"action": "stop_failed"})
+            failed.append((uid, str(error) or type(error).__name__))
+            below = uid
         if runtime.now() >= until:
             break
-    left = count_open(runtime, namespace, most)
-    return Stopping(ended, left.running if terminates else left.waiting)
+    return Stopping(ended, len(runtime.database.read(partial(newest, most=most, below=below))), failed)
 
 
 def preview(runtime: Runtime, namespace: str, most: int | None = None) -> NamespaceData:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from typing import NamedTuple
+
 from starlette.responses import Response
 
 from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_namespace, line, loop
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
+from rqsched.features.bulk.page import MOST_RUNS
 from rqsched.features.namespaces.api import delete_some
 from rqsched.features.namespaces.chain import MOST_EXECUTING, count_open, end_some, preview
 from rqsched.features.namespaces.store import RUNNING, WAITING
 from rqsched.http.auth import Role
+from rqsched.kernel.decide.ids import is_uid
 from rqsched.kernel.queries.pages import MOST_COUNTED
 
 _STOP = "/namespace/stop"
+_NAMED = 50
+"""The maximum number of runs that are named because they could not be ended. The others are only counted."""
 
 
 def show_stop(visit: Visit) -> Response:
@@ -39,9 +46,9 @@ def _equivalent_of(visit: Visit, step: str) -> Equivalent:
     if step == "freeze":
         return Equivalent(command(visit, "freeze"), call("scheduler.freeze", **named))
     if step == "cancel":
-        chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), **named)
+        chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), bound=MOST_RUNS, **named)
         code = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
-        return Equivalent(command(visit, "bulk", "cancel", status=sorted(WAITING)), code)
+        return Equivalent(command(visit, "bulk", "cancel", status=sorted(WAITING), bound=MOST_RUNS), code)
     runs = call("scheduler.runs.iter", status=sorted(RUNNING), **in_namespace(visit))
     return Equivalent("", loop(f"for _, run in {runs}", call("run.terminate", reason=visit.context.reason)))
 
@@ -59,19 +66,48 @@ def stop(visit: Visit) -> Response:
         return visit.done(f"The namespace {name} is frozen.", _STOP, namespace=name)
     if step == "terminate" and visit.form.get("confirm", "").strip() != name:
         return visit.done(f"Not done: type {name}, the name of the namespace.", _STOP, namespace=name)
-    part = end_some(visit.scheduler.runtime, name, context, terminates=step == "terminate", most=MOST_COUNTED)
-    done = _count(visit.form.get("done", "0")) + part.ended
-    following = {"step": step, "reason": context.reason, "confirm": visit.form.get("confirm", ""), "done": done}
+    before = _before(visit)
+    part = end_some(
+        visit.scheduler.runtime, name, context, terminates=step == "terminate", most=MOST_COUNTED, below=before.below
+    )
+    failed, below = [*before.failed, *part.failed], part.failed[-1][0] if part.failed else before.below
+    so_far = _SoFar(before.done + part.ended, below, before.failures + len(part.failed), failed[:_NAMED])
+    following = {
+        "step": step, "reason": context.reason, "confirm": visit.form.get("confirm", ""), "so_far": json.dumps(so_far)
+    }  # fmt: skip
     return visit.page(
-        "namespaces/stopping.html", step=step, part=part, done=done, most=MOST_COUNTED, following=following
+        "namespaces/stopping.html", step=step, left=part.left, so_far=so_far, most=MOST_COUNTED, following=following
     )
 
 
-def _count(text: str) -> int:
-    """Read the number of runs that earlier parts have ended, which the form contains; raises InvalidInputError."""
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidInputError("done", "is not a number; go back to the page that stops the namespace")
-    return int(text[:9])
+class _SoFar(NamedTuple):
+    """What the parts of a step have done, which the form of the next part contains."""
+
+    done: int
+    """How many runs have ended."""
+    below: str | None
+    """The next part ends only runs with a lower uid; None for any uid. It is the uid of the last failed run."""
+    failures: int
+    """How many runs could not be ended."""
+    failed: list[tuple[str, str]]
+    """The first of these runs, each with its uid and the reason."""
+
+
+def _before(visit: Visit) -> _SoFar:
+    """Read what the earlier parts have done; raises InvalidInputError."""
+    try:
+        done, below, failures, failed = json.loads(visit.form.get("so_far") or "[0, null, 0, []]")
+        found = _SoFar(
+            int(done),
+            None if below is None else str(below),
+            int(failures),
+            [(str(uid), str(reason)) for uid, reason in failed][:_NAMED],
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        found = None
+    if found is None or not (found.below is None or is_uid(found.below)):
+        raise InvalidInputError("so_far", "cannot be read; go back to the page that stops the namespace")
+    return found
 
 
 def confirm_delete_namespace(visit: Visit) -> Response:

@@ -129,9 +129,13 @@ def count_open(connection: Connection, namespace: str, most: int) -> OpenRuns:
     )
 
 
-def newest_open(connection: Connection, namespace: str, statuses: frozenset[RunStatus], most: int) -> list[str]:
-    """Read the uids of the newest runs of a namespace with one of these statuses, WAITING or RUNNING."""
+def newest_open(
+    connection: Connection, namespace: str, statuses: frozenset[RunStatus], most: int, below: str | None = None
+) -> list[str]:
+    """Read the uids of the newest runs with one of these statuses, WAITING or RUNNING; only uids lower than `below`."""
     statement = _unfinished(connection, namespace, statuses, runs.c.uid).order_by(runs.c.uid.desc()).limit(most)
+    if below is not None:
+        statement = statement.where(runs.c.uid < below)
     return list(connection.execute(statement).scalars())
 
 

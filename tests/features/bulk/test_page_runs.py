@@ -67,7 +67,7 @@ def test_runs_that_match_the_page_are_cancelled_part_by_part_after_a_question(
     fields = hidden(asked.text) | {"reason": "the bank is away"}
     first = any_pages.send(BULK, **fields).text
     assert '<progress max="5" value="2"' in first
-    assert "2 of 5 so far. What is done stays done." in first
+    assert "2 of 5 so far. If you stop, these stay done." in first
     assert "2 cancelled" in first
     done = do_all(any_pages, hidden(first))
 
@@ -100,7 +100,7 @@ def test_what_could_not_be_done_is_named_by_reason(pages: Pages, monkeypatch: py
     assert "3: <bdi>it is failed: Its schedule is deleted; create it again.</bdi>" in done
     assert done.count('class="id" href="/runs/') == 2
     assert "and 1 more" in done
-    assert "1 no longer matched when their turn came" in done
+    assert "1 no longer matched when their turn came, or were done before by this action." in done
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,19 @@ from rqsched import CommandContext, Cron, RetryPolicy
 from rqsched.aio import AsyncScheduler
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
-from rqsched.errors import FrozenError, InvalidInputError, InvalidLimitError
+from rqsched.errors import (
+    DatabaseLimitError,
+    DatabaseUnavailableError,
+    FrozenError,
+    InvalidInputError,
+    InvalidLimitError,
+)
 from rqsched.features.bulk import runs as bulk_runs
 from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.results import BulkProgress, BulkRow
 from rqsched.kernel.queries.pages import bind_cursor
 from tests.support.crowd import copy_run
+from tests.support.damage import failing
 from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND, Env, block, events, newest, statuses
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
@@ -209,6 +216,58 @@ def test_failed_runs_are_retried_in_the_order_of_their_ends_and_what_cannot_be_i
     check_invariants(any_env.runtime)
 
 
+@pytest.mark.parametrize("operation", ["cancel", "retry"])
+def test_a_failure_of_the_database_keeps_the_outcomes_before_it_and_the_next_chunk_raises(
+    any_env: Env, operation: str
+) -> None:
+    if operation == "cancel":
+        lost, *_ = triggered(any_env, any_env.create("a", HOUR), 4)
+        others = ["cancelled"] * 3
+    else:
+        *_, lost = reversed(failed(any_env, "a", 4).runs().items)
+        others = ["started", "buffered", "buffered"]
+    counted = next(begin(any_env, operation))
+    with failing(DatabaseUnavailableError(), lost):
+        chunk = next(begin(any_env, operation, cursor=counted.next_cursor))
+        assert [row.outcome for row in chunk.items] == others
+        assert (chunk.done, chunk.matched) == (3, 4)
+        with pytest.raises(DatabaseUnavailableError):
+            next(begin(any_env, operation, cursor=chunk.next_cursor))
+    (rest,) = begin(any_env, operation, cursor=chunk.next_cursor)
+    assert ([row.run_uid for row in rest.items], rest.done) == ([lost.uid], 4)
+    check_invariants(any_env.runtime)
+
+
+@pytest.mark.parametrize("operation", ["cancel", "retry"])
+def test_an_error_of_one_run_is_a_skip_with_its_reason(any_env: Env, operation: str) -> None:
+    if operation == "cancel":
+        triggered(any_env, any_env.create("a", HOUR), 3)
+    else:
+        failed(any_env, "a", 3)
+    broken = any_env.scheduler.get("a").runs().items[1]
+    with failing(DatabaseLimitError("statement timeout"), broken):
+        rows = do(any_env, operation)
+    assert len(rows) == 3
+    (skipped,) = (row for row in rows if row.outcome == "skipped")
+    assert skipped.run_uid == broken.uid
+    assert "statement timeout" in str(skipped.reason)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_the_instants_of_the_count_hold_for_every_chunk(any_env: Env, name: str) -> None:
+    schedule = any_env.create("a", HOUR)
+    begins = any_env.clock.now()
+    triggered(any_env, schedule, 3)
+    bounds = {"since": begins, "until": any_env.clock.now()}
+    counted = next(begin(any_env, "cancel", **{name: bounds[name]}))
+    later = {"since": bounds["until"], "until": begins}
+    rows = do(any_env, "cancel", **{name: later[name]}, cursor=counted.next_cursor)
+    assert [row.outcome for row in rows] == ["cancelled"] * 3
+    with pytest.raises(InvalidLimitError, match="another bulk operation"):
+        do(any_env, "cancel", cursor=counted.next_cursor)
+
+
 def test_cancelled_and_blocked_runs_are_retried_where_that_is_asked(any_env: Env) -> None:
     schedule = any_env.create("a", HOUR)
     cancelled, blocked = triggered(any_env, schedule, 2)
@@ -351,12 +410,13 @@ UID = "01KF0000000000000000000000"
 @pytest.mark.parametrize(
     "broken",
     [
-        f"yesterday~{UID}~{UID}~1~0~",
-        f"2026-01-15T12:00:00+00:00~x~{UID}~1~0~",
-        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~many~0~",
-        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~-1~",
-        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~0",
-        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~0~not-a-place",
+        f"yesterday~{UID}~{UID}~1~~~0~",
+        f"2026-01-15T12:00:00+00:00~x~{UID}~1~~~0~",
+        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~many~~~0~",
+        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~yesterday~~0~",
+        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~~~-1~",
+        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~~~0",
+        f"2026-01-15T12:00:00+00:00~{UID}~{UID}~1~~~0~not-a-place",
     ],
 )
 def test_a_forged_cursor_is_refused(env: Env, broken: str) -> None:

@@ -7,11 +7,14 @@ import re
 import pytest
 
 from rqsched.api.run_handle import RunHandle
+from rqsched.errors import DatabaseLimitError, DatabaseUnavailableError
+from rqsched.features.namespaces import chain
 from rqsched.features.namespaces.chain import AT_ONCE
 from tests.support.crowd import copy_run
+from tests.support.damage import failing
 from tests.support.env import HOUR, MINUTE, ONCE, SECOND, Env
 from tests.support.narrow import present
-from tests.support.pages import TOKENS, Pages
+from tests.support.pages import TOKENS, Pages, fields_of
 from tests.support.servers import ValkeyServer
 from tests.support.web import MakeWeb
 
@@ -98,12 +101,45 @@ def test_step_goes_on_part_by_part_from_the_form_of_its_progress(pages: Pages) -
     env.scheduler.freeze()
     first = pages.send(STOP, step="cancel", reason=WHY).text
     assert f"{AT_ONCE} runs cancelled, 10 left." in first
-    form = first.partition('id="chunks"')[2].partition("</form>")[0]
-    fields = dict(re.findall(r'name="([^"]*)" value="([^"]*)"', form))
+    fields = fields_of(first, STOP)
     assert fields["reason"] == WHY
-    del fields["csrf"]
     assert f"<strong>Done.</strong> {AT_ONCE + 10} runs cancelled." in pages.send(STOP, **fields).text
-    assert pages.send(STOP, **fields | {"done": "many"}).status_code == 422
+    for text in ("x", "[]", "[1, 2, 3, 4]", '[1, "1=1", 0, []]', "[" * 100_000):
+        assert pages.send(STOP, **fields | {"so_far": text}).status_code == 422, text
+
+
+@pytest.mark.every_database
+def test_run_whose_end_raises_is_named_and_the_older_ones_end(
+    any_pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "AT_ONCE", 3)
+    env = any_pages.env
+    old = [started(env, name) for name in "abc"]
+    env.advance(SECOND)
+    broken = [started(env, name) for name in "def"]
+    env.advance(SECOND)
+    newest = started(env, "g")
+    env.scheduler.freeze()
+    with failing(DatabaseLimitError("statement timeout"), *broken):
+        shown = any_pages.send(STOP, step="cancel", reason=WHY).text
+        assert "1 run cancelled, 4 left." in shown
+        assert "2 runs could not be cancelled." in shown
+        for _ in range(2):
+            shown = any_pages.send(STOP, **fields_of(shown, STOP)).text
+    assert "<strong>Done.</strong> 4 runs cancelled." in shown
+    assert "3 runs could not be cancelled." in shown
+    for run in broken:
+        assert re.search(rf'/runs/{run.uid}">.*statement timeout', shown)
+    assert [status_of(run) for run in broken] == ["pending"] * 3
+    assert {status_of(run) for run in (*old, newest)} == {"cancelled"}
+
+
+def test_database_that_is_away_is_not_the_failure_of_one_run(pages: Pages) -> None:
+    run = started(pages.env, "a")
+    pages.env.scheduler.freeze()
+    with failing(DatabaseUnavailableError(), run):
+        assert pages.send(STOP, step="cancel", reason=WHY).status_code == 503
+    assert status_of(run) == "pending"
 
 
 def test_run_that_is_buffered_ends_before_the_run_ahead_of_it_so_that_it_is_never_queued(pages: Pages) -> None:
