@@ -17,6 +17,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard import actions
 from rqsched.dashboard.frame import Form
 from rqsched.dashboard.routes import routes
+from rqsched.features.bulk.page import MOST_RUNS
 from rqsched.http import create_app
 from rqsched.kernel.decide.model import DEFINITION
 from rqsched.testing import ManualClock, execute_pending
@@ -394,12 +395,27 @@ def test_runs_of_a_namespace_are_terminated_one_by_one(served: Pages) -> None:
     assert shown.python == 'for _, run in scheduler.runs.iter(status=["running"]):\n    run.terminate(reason="x")'
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/bulk/runs", {"action": "cancel"}),
+        ("/bulk/runs", {"action": "retry"}),
+        ("/namespace/stop", {"step": "cancel", "reason": "x"}),
+    ],
+)
+def test_texts_for_many_runs_take_as_many_as_the_page(served: Pages, path: str, fields: dict[str, str]) -> None:
+    shown = Texts.of(served.send(path, **fields, as_text="yes").text)
+    assert f"--bound {MOST_RUNS}" in shown.command
+    assert f"bound={MOST_RUNS}" in shown.python
+
+
 def test_stop_of_a_backfill_ends_it_before_its_runs(served: Pages) -> None:
     with_backfill(served.env.scheduler, "nightly")
     uid = backfill_of(served.env.scheduler, "nightly").uid
     shown = Texts.of(served.get(f"/backfills/{uid}/cancel"))
     assert shown.command == ""
     assert shown.python.splitlines()[0] == f'scheduler.backfills.cancel("{uid}")'
+    assert f"bound={backfill_of(served.env.scheduler, 'nightly').bound}" in shown.python
     running = Texts.of(served.send(f"/backfills/{uid}/cancel", running="yes", as_text="yes").text)
     assert '"running"' in running.python
     assert '"running"' not in shown.python

@@ -170,6 +170,10 @@ if (chunks) {
   const next = async () => {
     const answer = await fetch(chunks.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(chunks)), redirect: "error", signal: AbortSignal.timeout(60_000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (answer.status === 401) {
+      chunks.submit(); // the login keeps the form
+      throw new Error("your session has ended.");
+    }
     if (!answer.ok) throw new Error(page.querySelector("main p")?.textContent);
     every("[data-chunk]", (part) => part.replaceChildren(...(page.querySelector(`[data-chunk=${part.dataset.chunk}]`)?.childNodes ?? [])));
     return page.getElementById("chunks");

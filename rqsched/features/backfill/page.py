@@ -69,7 +69,7 @@ def equivalent(visit: Visit) -> Equivalent:
     found, _ = _find(visit)
     named = {"reason": visit.context.reason, **in_namespace(visit)}
     status = [*WAITING, *([_RUNNING] if "running" in visit.form else [])]
-    chunks = call("scheduler.bulk.cancel_runs", status=status, backfill_uid=found.uid, **named)
+    chunks = call("scheduler.bulk.cancel_runs", status=status, backfill_uid=found.uid, bound=found.bound, **named)
     cancels = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
     return Equivalent("", "\n".join([call("scheduler.backfills.cancel", found.uid, **named), cancels]))
 

@@ -170,6 +170,21 @@ def test_update_pauses_and_makes_fire_again(cli: Cli) -> None:
         assert cli.scheduler.get("a").status == status
 
 
+@pytest.mark.usefixtures("takes_ctrl_c")
+def test_an_age_is_counted_from_the_first_command_where_another_one_goes_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_runs, "CHUNK", 2)
+    schedule = cli.scheduler.create("a", HELLO, Every("1h"))
+    for _ in range(3):
+        schedule.trigger("allow_all")
+    with interrupted_by(1):
+        stopped = cli("bulk", "cancel", "--since", "1h", "-o", "json", code=130).json
+    assert stopped["counts"] == {"cancelled": 2}
+    done = cli("bulk", "cancel", "--since", "1h", "--page-token", stopped["next_page_token"]).out
+    assert done.splitlines()[-1] == "Done: 1 cancelled."
+
+
 def test_bulk_cancels_and_retries_the_runs_that_match(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_runs, "CHUNK", 2)
     one, other = (cli.scheduler.create(name, HELLO, Every("1h")) for name in "ab")

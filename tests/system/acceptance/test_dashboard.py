@@ -36,6 +36,7 @@ from tests.support.narrow import present
 from tests.support.processes import Process, is_gone, rqsched_command, wait_until
 from tests.support.servers import free_port
 from tests.support.serving import status_of
+from tests.support.web import one_token
 from tests.system.acceptance.chores import FAIL, HOLD, NOTE
 from tests.system.acceptance.conftest import PATIENCE
 from tests.system.acceptance.live import LiveEnv, MakeLive
@@ -460,6 +461,32 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
         page.get_by_role("button", name="Continue").click()
         expect(progress).to_contain_text("Done.")
         require_accessible(page, "a finished action")
+    assert {one.status for one in live.scheduler.iter()} == {"paused"}
+
+
+@pytest.mark.once
+def test_action_whose_session_ends_goes_on_after_the_login(browser: Browser, live: LiveEnv) -> None:
+    secret = "admin-secret-0123456789"
+    live.environment["RQSCHED_TOKENS"] = one_token(secret)
+    copy_schedule(live.scheduler.runtime, live.note_every("model", "0 2 * * *"), 6 * CHUNK)
+    with pages_of(live) as pages, pages.viewer(browser, is_complaint=lambda text: "401" not in text) as page:
+
+        def log_in() -> None:
+            page.get_by_label("Token").fill(secret)
+            page.get_by_role("button", name="Log in").click()
+
+        page.goto("/schedules")
+        log_in()
+        page.get_by_label("all that match").check()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("#chunks-told")).to_have_text("Stopped.")
+        page.context.clear_cookies(name="rqsched_session")
+        page.get_by_role("button", name="Continue").click()
+        log_in()
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
 
 
