@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.ids import first_uid_at, is_uid
-from rqsched.kernel.decide.model import BLOCKED, UNFINISHED, Run, RunStatus
+from rqsched.kernel.decide.model import BLOCKED, OPEN, UNFINISHED, Run, RunStatus
 from rqsched.kernel.decide.results import Page
 from rqsched.kernel.queries.pages import (
     bind_cursor,
@@ -40,6 +40,7 @@ from rqsched.kernel.store.tables import (
     IS_DELETED,
     IS_IN_LINE,
     IS_LIVE,
+    IS_OPEN,
     IS_UNFINISHED,
     constant,
     of_schedule,
@@ -135,8 +136,8 @@ def _count_some(
     statement = statement.where(*_conditions(filters, sort))
     for walk in _walks(connection, filters, sort, cursor):
         last = walk.last(connection, _MOST_AT_ONCE)
-        upto = [] if last is None else [walk.is_up_to(last)]
-        number, lowest, highest = connection.execute(statement.where(*walk.within, *upto)).one()
+        among = walk.up_to(last, _MOST_AT_ONCE)
+        number, lowest, highest = connection.execute(statement.where(*among)).one()
         counts.append((number, lowest, highest))
         if last is not None:
             return counts, None if _is_over(connection, filters, sort, walk, last) else walk.cursor(last)
@@ -202,8 +203,8 @@ def search_runs(
     select = select.where(*_conditions(filters, sort))
     for walk in _walks(connection, filters, sort, cursor):
         last = walk.last(connection, most_looked_at)
-        upto = [] if last is None else [walk.is_up_to(last)]
-        statement = select.where(*walk.within, *upto).order_by(*walk.direction).limit(limit + 1 - len(items))
+        among = walk.up_to(last, most_looked_at)
+        statement = select.where(*among).order_by(*walk.direction).limit(limit + 1 - len(items))
         statement, cut = cut_to_size(connection, statement, most)
         items += [(row[-1], to_run(row[:-1])) for row in connection.execute(statement)]
         if len(items) > limit or cut is not None:
@@ -277,6 +278,8 @@ class _Walk(NamedTuple):
     """The uid of the schedule (incarnation) whose runs are searched; empty for the runs of all schedules."""
     following: str | None = None
     """The cursor after the end of this walk; None if nothing follows, or if another walk follows."""
+    parts: Sequence[sa.Select[Any]] = ()
+    """Selects of the places, in order, if no index has the places of all runs in order; empty if an index has them."""
 
     @property
     def direction(self) -> list[sa.ColumnElement[Any]]:
@@ -293,15 +296,27 @@ class _Walk(NamedTuple):
         key, bound = self._compared(place)
         return key < bound if self.is_descending else key > bound  # type: ignore[no-any-return]
 
-    def is_up_to(self, place: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that a run lies at a place or before the place."""
-        key, bound = self._compared(place)
-        return key >= bound if self.is_descending else key <= bound  # type: ignore[no-any-return]
+    def up_to(self, last: Sequence[Any] | None, most: int) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions of the runs of this walk up to `last`, its run number `most`; None has all its runs."""
+        if self.parts:
+            return [self.order[0].in_(self._places(most).limit(most))]
+        if last is None:
+            return self.within
+        key, bound = self._compared(last)
+        return [*self.within, key >= bound if self.is_descending else key <= bound]
 
     def last(self, connection: Connection, most: int) -> sa.Row[Any] | None:
         """Read the place of run number `most` of this walk from the index; None if the walk has fewer runs."""
+        return connection.execute(self._places(most).offset(most - 1).limit(1)).first()
+
+    def _places(self, most: int) -> sa.Select[Any]:
+        """Select the places in order, from each part at most `most`."""
         statement: sa.Select[Any] = sa.select(*self.order).where(*self.within).order_by(*self.direction)
-        return connection.execute(statement.offset(most - 1).limit(1)).first()
+        if not self.parts:
+            return statement
+        merged = sa.union_all(*(sa.select(part.limit(most).subquery()) for part in self.parts)).subquery()
+        place = merged.c[self.order[0].name]
+        return sa.select(place).order_by(place.desc() if self.is_descending else place.asc())
 
     def created_at(self, connection: Connection, place: Sequence[Any]) -> datetime:
         """Read when the run at a place was created."""
@@ -356,26 +371,44 @@ def _by_backfill(uid: str, cursor: str | None, *, is_descending: bool) -> _Walk:
 def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
     """Walk in the order of uids, which begin with the time.
 
-    If the filters select only unfinished runs, walk along the index of unfinished runs. The condition has no bound
-    values, because with bound values SQLite would take an index with another order.
+    If the filters select only open runs, walk along the indexes of open runs, one status at a time. So the runs that
+    have ended are not read, of which there may be millions. The conditions have no bound values, because with bound
+    values SQLite would take an index with another order.
     """
-    meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
-    is_open = len(meant) == 1 and meant <= UNFINISHED
-    within: list[sa.ColumnElement[bool]] = []
-    if is_open:
-        within.append(IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))))
-    walk = _Walk(within, (runs.c.uid,), is_descending)
-    within.extend([] if filters.since is None else [runs.c.uid >= first_uid_at(filters.since)])
+    if cursor is not None and not is_uid(cursor):
+        raise malformed_cursor()
+    meant = sorted({RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses})
+    bounds = partial(_bounds, filters, cursor, is_descending=is_descending)
+    walk = _Walk(bounds(runs.c.uid), (runs.c.uid,), is_descending)
+    if not meant or not {*meant} <= OPEN:
+        return walk
+    if len(meant) == 1 and {*meant} <= UNFINISHED:
+        return walk._replace(within=[IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))), *walk.within])
+    parts = list[sa.Select[Any]]()
+    for status in map(RunStatus, meant):
+        # The index of unfinished runs has the order of uids. The index that has the buffered runs is by schedule, so
+        # they are sorted; the concatenation keeps databases from walking along the uids of all runs instead.
+        is_sorted = status in UNFINISHED
+        key = runs.c.uid if is_sorted else runs.c.uid.concat("")
+        within = (IS_UNFINISHED if is_sorted else IS_OPEN) & (runs.c.status == constant(status))
+        select = sa.select(runs.c.uid).where(within, *bounds(key))
+        parts.append(select.order_by(key.desc() if is_descending else key.asc()))
+    return walk._replace(parts=parts)
+
+
+def _bounds(
+    filters: RunFilters, cursor: str | None, key: sa.ColumnElement[Any], *, is_descending: bool
+) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that bound the uids, which `key` gives."""
+    found = [] if filters.since is None else [key >= first_uid_at(filters.since)]
     if filters.until is not None:
         # The first ten characters of a uid are its millisecond. This is the highest uid of the millisecond of `until`.
-        within.append(runs.c.uid <= first_uid_at(filters.until)[:10].ljust(26, "Z"))
+        found.append(key <= first_uid_at(filters.until)[:10].ljust(26, "Z"))
     if filters.uids is not None:
-        within += [runs.c.uid >= filters.uids[0], runs.c.uid <= filters.uids[1]]
+        found += [key >= filters.uids[0], key <= filters.uids[1]]
     if cursor is not None:
-        if not is_uid(cursor):
-            raise malformed_cursor()
-        within.append(walk.is_after((cursor,)))
-    return walk
+        found.append(key < cursor if is_descending else key > cursor)
+    return found
 
 
 def _by_number(

@@ -14,13 +14,14 @@ import sqlalchemy as sa
 from rqsched.errors import InvalidInputError, InvalidLimitError
 from rqsched.kernel.decide.ids import derived_uid
 from rqsched.kernel.decide.model import Change, RunStatus, Schedule
-from rqsched.kernel.queries.run_pages import FoundRuns, RunFilters, fill_runs, search_runs
+from rqsched.kernel.queries.run_pages import FoundRuns, RunFilters, _count_some, count_runs, fill_runs, search_runs
 from rqsched.kernel.store.database import Database
 from tests.kernel.store.samples import NOW, add_schedule, created, run_of, write
 from tests.support.plans import Ask, plan, uses
 
 SECOND = timedelta(seconds=1)
 ALL = RunFilters("default")
+OPEN = ("buffered", "pending", "retrying", "running")
 LONG = {RunStatus.FAILED: "ValueError: no such customer: 7", RunStatus.LOST: "its process vanished: 100%"}
 
 
@@ -84,6 +85,10 @@ CHOICES: dict[str, tuple[RunFilters, str, list[int]]] = {
     "a text that SQL could read": (ALL._replace(error="100%"), "-created", [19, 9]),
     "a text that means nothing to SQL": (ALL._replace(error="%vanished_"), "-created", []),
     "pending": (ALL._replace(statuses=("pending",)), "-created", [29, 28]),
+    "open": (ALL._replace(statuses=OPEN), "-created", [29, 28]),
+    "pending, blocked or running, the oldest first": (
+        ALL._replace(statuses=("pending", "blocked", "running")), "created", [28, 29],
+    ),
     "blocked": (ALL._replace(statuses=("blocked",)), "-created", []),
     "a workflow": (ALL._replace(workflow="report", statuses=("pending",)), "-created", [29, 28]),
     "a time": (ALL._replace(since=NOW + 3 * SECOND, until=NOW + 6 * SECOND), "-created", [5, 4, 3]),
@@ -151,6 +156,14 @@ def test_order_that_is_none_is_refused(filled: Database) -> None:
         filled.read(lambda c: search_runs(c, ALL, sort="ended", cursor=None, limit=4))
 
 
+@pytest.mark.parametrize("most", [1, 2, 1_000])
+def test_open_runs_are_counted_once_with_their_first_and_last_uid(filled: Database, most: int) -> None:
+    found = count_runs(filled, ALL._replace(statuses=(*OPEN, "blocked")), sort="-created", most=most)
+    (_, newest), (_, oldest) = fill_runs(filled, ALL._replace(statuses=OPEN), limit=5, cursor=None).items
+    assert found == (2, (oldest.uid, newest.uid))
+
+
+FIRST = derived_uid(NOW - timedelta(hours=1), "any")
 LATER = derived_uid(NOW + timedelta(hours=1), "any")
 PLANS: dict[str, tuple[Ask, str]] = {
     "all runs": (lambda c: ask(c, ALL, "-created", LATER), "pk_rqsched_runs"),
@@ -181,3 +194,17 @@ def test_an_index_serves_a_page_in_its_order_of(filled: Database, ask: Callable[
     found = plan(filled, ask)
     assert not re.search("sort|temp b-tree", found, re.IGNORECASE), found
     assert not re.search(r"SCAN rqsched_(runs|schedules)\b(?! USING)", found), found
+
+
+@pytest.mark.parametrize("statuses", [OPEN, ("pending", "running"), ("buffered",)], ids=",".join)
+@pytest.mark.parametrize("sort", ["created", "-created"])
+def test_search_and_count_of_open_runs_read_only_indexes_of_open_runs(
+    filled: Database, statuses: tuple[str, ...], sort: str
+) -> None:
+    filters = ALL._replace(statuses=statuses, as_of=NOW + timedelta(hours=1), uids=(FIRST, LATER))
+    for asked in (lambda c: ask(c, filters, sort), lambda c: _count_some(c, filters, sort, None)):
+        found = plan(filled, asked)
+        assert len(re.findall("ix_rqsched_runs_(?:unfinished|open)", found)) >= 2 * len(statuses), found
+        walked = r"(SCAN rqsched_runs|autoindex_rqsched_runs_1 \(uid[<>]|pk_rqsched_runs on rqsched_runs .*\n *Filter)"
+        others = [line for line in found.splitlines() if re.search(walked, line) and "runs_open" not in line]
+        assert not others, found
