@@ -93,6 +93,17 @@ def test_what_was_asked_of_an_id_is_that_of_all_who_had_it(any_pages: Pages) -> 
     assert {row[0] for row in of_id} == {"again"}
 
 
+@pytest.mark.every_database
+def test_arguments_that_an_event_repeats_are_not_taken_for_who_asked(any_pages: Pages) -> None:
+    handle = any_pages.env.create("nightly", kwargs={"command_context": {"principal": "ada"}})
+    handle.update(kwargs={"command_context": {"principal": "eve"}})
+    recorded = [event for event in handle.history() if "command_context" in str(event.payload)]
+    assert recorded, "an edit repeats the arguments"
+    assert rows(any_pages.get("/audit")) == []
+    assert rows(any_pages.get("/audit?who=eve")) == []
+    assert rows(any_pages.get("/audit?schedule=nightly")) == []
+
+
 def test_where_nobody_asked_for_anything_it_says_so(pages: Pages) -> None:
     env = pages.env
     env.run_next(env.create("nightly"))

@@ -501,8 +501,8 @@ audit_events = sa.Table(
 )
 sa.Index("ix_rqsched_audit_events_recorded_at", audit_events.c.recorded_at)
 IS_ASKED = audit_events.c.payload.like(sa.literal_column("'%\"command_context\":%'"))
-"""Whether an event records who requested it, or why. The event of a fire has neither. Canonical JSON always writes the
-key in this way."""
+"""Whether an event may record who requested it, or why. The event of a fire has neither. Canonical JSON always writes
+the key in this way, but arguments that an event repeats may have the key, too."""
 PartialIndex(
     "ix_rqsched_audit_events_asked", audit_events.c.recorded_at, audit_events.c.schedule_uid, audit_events.c.sequence,
     where=IS_ASKED,

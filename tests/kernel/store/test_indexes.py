@@ -152,6 +152,10 @@ PAGES: dict[str, tuple[Ask, str]] = {
 }
 
 LOOKUPS: dict[str, tuple[Ask, str]] = {
+    "retries that were requested since an instant": (
+        lambda c: event_queries.retried_since(c, [run_of(created().after, 1)], NOW),
+        "ix_rqsched_audit_events_recorded_at",
+    ),
     "a schedule by its id": (lambda c: changes.find_named(c, "default", "s-1"), "uq_rqsched_schedules_incarnation"),
     "a schedule by its id, locked": (
         lambda c: changes.lock_named(c, "default", ["s-1"]),
