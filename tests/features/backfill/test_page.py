@@ -194,3 +194,10 @@ def test_a_backfill_counts_and_retries_what_failed_only_if_that_is_chosen(pages:
     done = pages.do(act, action="backfill", rerun="failed", **span)
     assert "1 started, 1 wait, 1 already had a run, 0 skipped" in done
     assert [run.attempt for run in all_runs(handle)] == [2, 1, 2]
+    (backfill,) = env.scheduler.backfills.list().items
+    for path in ("/schedules/daily/confirm?action=backfill", f"/backfills/{backfill.uid}/cancel"):
+        shown = pages.get(path)
+        assert "A stop of the backfill does not cancel the runs that it retries" in shown
+        assert {f"/runs?schedule=daily&amp;status={status}" for status in ("buffered", "pending")} <= {
+            *re.findall(r'href="([^"]*)"', shown)
+        }
