@@ -36,6 +36,7 @@ from rqsched.http.errors import (
     MalformedError,
     Problem,
     RateLimitedError,
+    TooLargeError,
     TooManyHeavyReadsError,
     TooManyStreamsError,
     UnauthorizedError,
@@ -63,10 +64,12 @@ def page(
     method: str = "GET",
     *,
     is_heavy: bool = False,
+    counts: bool = False,
     again: Handler | None = None,
 ) -> Route:
     """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission.
 
+    With `counts`, the page counts when the form has no field `cursor`, and is heavy then.
     `again` shows a form as it was filled in, after a login has interrupted it. Without `again`, a list of the fields
     asks whether to send them.
     """
@@ -79,7 +82,7 @@ def page(
         names, act = {name for name, _ in fields}, handler
         if session.AGAIN in names:
             act = again or _ask_again
-        if not is_heavy and "dry_run" not in names:
+        if not (is_heavy or "dry_run" in names or (counts and "cursor" not in names)):
             return await run_in_threadpool(_serve, request, fields, act, role)
         # Find the viewer in a thread first. Then wait for the admission without a thread.
         visit = await run_in_threadpool(_serve, request, fields, _same, role)
@@ -90,7 +93,8 @@ def page(
                 return await run_in_threadpool(_show, request, visit, act)
         except TooManyHeavyReadsError as error:
             response = _error(request, visit, error)
-            response.headers["Refresh"] = response.headers["Retry-After"]  # the browser reloads the page by itself
+            if method == "GET":
+                response.headers["Refresh"] = response.headers["Retry-After"]  # the browser reloads the page by itself
             return response
 
     return Route(path, serve, methods=[method], include_in_schema=False)
@@ -119,10 +123,11 @@ def form(
     handler: Handler,
     role: Role = Role.OPERATE,
     *,
+    counts: bool = False,
     again: Handler | None = None,
     equivalent: Callable[[Visit], Equivalent] | None = None,
 ) -> Form:
-    """Return the route to which a form is sent. `again` shows the form after a login, as `page` says.
+    """Return the route to which a form is sent. `counts` and `again` are as in `page`.
 
     If the form's button `as_text` was pressed, only show what the form does as a command and in Python.
     """
@@ -132,7 +137,8 @@ def form(
             return visit.page("as_text.html", same=equivalent(visit))
         return handler(visit)
 
-    route = Form(path, page(path, do, role, "POST", again=again).endpoint, methods=["POST"], include_in_schema=False)
+    endpoint = page(path, do, role, "POST", counts=counts, again=again).endpoint
+    route = Form(path, endpoint, methods=["POST"], include_in_schema=False)
     route.equivalent = equivalent
     return route
 
@@ -263,6 +269,13 @@ _UNROUTED = {
     404: "no page has this address.",
     405: "this address takes a form, and shows no page. Nothing was done.",
 }
+
+
+def show_too_large(request: Request, error: Exception) -> Response:
+    """Render the page for a form that is too large to be read. A sender without a session may send less."""
+    if isinstance(error, TooLargeError) and error.limit < wiring_of(request).feed.limits.body_bytes:
+        return session.show_too_long(request)
+    return _problem_page(request, None, problem_of(error))
 
 
 def show_unrouted(request: Request, error: Exception) -> Response:

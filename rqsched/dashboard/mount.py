@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection
 
 from rqsched.api.scheduler import Scheduler
-from rqsched.dashboard.frame import show_unrouted
+from rqsched.dashboard.frame import show_too_large, show_unrouted
 from rqsched.dashboard.routes import routes
 from rqsched.dashboard.session import sessions
 from rqsched.errors import ConfigError, install
@@ -118,6 +118,7 @@ class _Mounted:
             authenticator=authenticator,
             knows=sessions(scheduler, authenticator, wiring.ended_sessions),
             proxies=TrustedProxies(scheduler.settings.trusted_proxies),
+            render_too_large=show_too_large,
         )
         pages = Starlette(
             routes=[route for route in routes() if self._operator is None or route.path not in {"/login", "/logout"}],

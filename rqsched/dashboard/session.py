@@ -227,6 +227,11 @@ def ask_for_token(request: Request, fields: Sequence[tuple[str, str]]) -> Respon
     return RedirectResponse(f"{root}/login?to={quote(path, safe='')}", 303)
 
 
+def show_too_long(request: Request) -> Response:
+    """Show the login form to a sender without a session whose form was too long to be read."""
+    return _render(request, 413, _TOO_LONG, to=f"{request.scope.get('root_path', '')}/")
+
+
 def log_in(request: Request, form: Mapping[str, str]) -> Response:
     """Begin a session, and redirect to the requested page. A kept form is sent there, to be shown again."""
     require_csrf(request, form.get("csrf", ""))

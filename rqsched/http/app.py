@@ -72,14 +72,15 @@ def create_app(
     tokens, proxies = Tokens.of(used), TrustedProxies(used.trusted_proxies)
     authenticator = Authenticator(tokens, authenticate, TokenBuckets(limits.failure_rate, limits.failures))
     wiring = app.state.rqsched = Wiring.of(scheduler, authenticator, limits)
-    pages, knows, render_unrouted = _dashboard(wiring)
+    pages, knows, render_unrouted, render_too_large = _dashboard(wiring)
     app.router.routes += [*_surface_routes(), openapi.docs_route(app), *pages]
     models = [refused.model for refused in _REFUSED]
     openapi.complete(app, requests=ojs.REQUESTS, responses=models, is_open=not tokens and authenticate is None)
     app.add_middleware(Conditional)
     app.add_middleware(
-        Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows, proxies=proxies
-    )
+        Guard, surfaces=_SURFACES, limits=limits, authenticator=authenticator, knows=knows, proxies=proxies,
+        render_too_large=render_too_large,
+    )  # fmt: skip
     for kind in EXPECTED:
         app.add_exception_handler(kind, render_error)
     for status in (404, 405):
@@ -108,22 +109,24 @@ def _render_unrouted(page: _Render, request: Request, error: Exception) -> Respo
     return response
 
 
-def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows, _Render]:
-    """Return the dashboard's routes, its session check, and the handler of paths and methods without a route.
+def _dashboard(wiring: Wiring) -> tuple[list[BaseRoute], Knows, _Render, _Render]:
+    """Return the dashboard's routes, its session check, and two handlers.
+
+    The first handler is for paths and methods without a route, the second is for too large bodies.
 
     If the dashboard's extra is not installed, the only route is a page with a hint.
     """
     try:
-        from rqsched.dashboard.frame import show_unrouted  # noqa: PLC0415 - an optional extra
+        from rqsched.dashboard.frame import show_too_large, show_unrouted  # noqa: PLC0415 - an optional extra
         from rqsched.dashboard.routes import routes  # noqa: PLC0415 - as above
         from rqsched.dashboard.session import sessions  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if error.name not in {"jinja2", "markupsafe"}:
             raise
         hint = Route("/", _no_dashboard, include_in_schema=False)
-        return [hint], knows_nobody, partial(_render_unrouted, render_error)
+        return [hint], knows_nobody, partial(_render_unrouted, render_error), render_error
     knows = sessions(wiring.scheduler, wiring.authenticator, wiring.ended_sessions)
-    return [*routes()], knows, partial(_render_unrouted, show_unrouted)
+    return [*routes()], knows, partial(_render_unrouted, show_unrouted), show_too_large
 
 
 def _no_dashboard(request: Request) -> Response:

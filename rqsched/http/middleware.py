@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from urllib.parse import quote
@@ -25,11 +25,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rqsched.errors import WorkCancelledError
 from rqsched.http.auth import PRINCIPAL, REFUSED_PREFIX, Authenticator, Principal, TrustedProxies
-from rqsched.http.errors import HttpError, MalformedError, problem_of
+from rqsched.http.errors import HttpError, MalformedError, TooLargeError, problem_of
 from rqsched.http.limits import Limits
 from rqsched.http.request_bodies import Bodies, Knows
 from rqsched.http.root_path import SERVE_ELSEWHERE, is_below, without_repeat
-from rqsched.http.surface import Surface, surface_of
+from rqsched.http.surface import DEFAULT, Surface, surface_of
 
 _log = logging.getLogger(__name__)
 _access = logging.getLogger("rqsched.http.access")
@@ -101,8 +101,10 @@ class Guard:
         authenticator: Authenticator,
         knows: Knows,
         proxies: TrustedProxies,
+        render_too_large: Callable[[Request, Exception], Response],
     ) -> None:
         self._app = app
+        self._render_too_large = render_too_large
         self._proxies = proxies
         self._surfaces = surfaces
         self._bodies = Bodies(limits, authenticator, knows)
@@ -132,7 +134,9 @@ class Guard:
         except Exception as error:  # the last boundary: logged, and the caller gets no details
             if sender.has_started:
                 raise
-            await render_error(Request(scope), error)(scope, receive, sender)
+            is_large_form = isinstance(error, TooLargeError) and surface is DEFAULT
+            render = self._render_too_large if is_large_form else render_error  # a browser shows no JSON
+            await render(Request(scope), error)(scope, receive, sender)
         finally:
             sender.log(monotonic() - begun)
 

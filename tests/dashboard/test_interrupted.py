@@ -121,6 +121,21 @@ def test_form_that_is_too_long_to_be_kept_says_so(make_web: MakeWeb) -> None:
     assert "kept" not in fields_of(longer.text, "/login")
 
 
+def test_form_that_is_too_long_to_be_read_leads_to_the_login(guarded: Pages) -> None:
+    admin = guarded.log_in("tenant")
+    typed = {**fields_of(admin.get("/schedules/new"), "/schedules"), **TYPED, "args": "x" * 20_000}
+    assert admin.send("/schedules", **typed).status_code == 422
+    admin.env.clock.advance(12 * HOUR)
+    refused = admin.send("/schedules", **typed)
+    assert (refused.status_code, refused.headers["content-type"]) == (413, "text/html; charset=utf-8")
+    assert "too long to be kept here" in refused.text
+    assert send_on(admin, refused.text, "/login", token="tenant-secret-0123456789") == ""
+
+    immense = admin.send("/schedules", **{**typed, "args": "x" * 2**20})
+    assert (immense.status_code, immense.headers["content-type"]) == (413, "text/html; charset=utf-8")
+    assert "exceeds 1048576 bytes" in immense.text
+
+
 def test_unknown_path_and_method_are_pages_with_the_menu_for_a_viewer_who_is_known(guarded: Pages) -> None:
     stranger, reader = guarded, Pages(guarded.web).log_in("reader")
     for path, status, told in (("/nope", 404, "No page has this address"), ("/bulk", 405, "shows no page")):

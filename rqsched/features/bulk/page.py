@@ -342,6 +342,6 @@ def _runs_in_words(visit: Visit, asked: BulkRuns, kept: Mapping[str, str]) -> st
 
 ROUTES = (
     form("/bulk", ask, equivalent=equivalent),
-    form("/bulk/runs", ask_about_runs, equivalent=equivalent_on_runs),
+    form("/bulk/runs", ask_about_runs, counts=True, equivalent=equivalent_on_runs),
 )
 """The addresses of these pages in the dashboard."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
+import httpx
 import pytest
+from anyio import to_thread
 
 from rqsched.api.schedule_handle import ScheduleHandle
+from rqsched.dashboard import frame
 from rqsched.dashboard import runs as run_list
 from rqsched.features.bulk import page as bulk_page
 from rqsched.features.bulk import runs as bulk_runs
 from tests.features.bulk.test_page import hidden
+from tests.http.test_heavy_reads import Disconnectable
 from tests.support.env import DAY, HOUR, ONCE, SECOND, Env, last, statuses
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
@@ -80,6 +85,22 @@ def test_runs_that_match_the_page_are_cancelled_part_by_part_after_a_question(
     assert (told["reason"], told["command_context"]["source"]) == ("the bank is away", "dashboard")
     (back,) = re.findall(r'<a class="button" href="(/runs\?[^"]*)">Runs</a>', done)
     assert "since=2026-01-15T11" in back
+
+
+def test_count_of_the_runs_that_match_is_a_heavy_read_and_a_chunk_is_not(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "_PATIENCE", 0.0)
+    waiting(pages.env)
+    fields = ask(pages, "cancel")
+
+    async def while_another_is_read(fields: dict[str, str]) -> httpx.Response:
+        async with pages.web.app.state.rqsched.heavy_reads.admit(Disconnectable().request, "local"):
+            return await to_thread.run_sync(lambda: pages.send(BULK, **fields))
+
+    refused = asyncio.run(while_another_is_read({"action": "cancel"}))
+    assert (refused.status_code, "refresh" in refused.headers) == (503, False), refused.text
+    assert "5 cancelled" in asyncio.run(while_another_is_read(fields)).text
 
 
 def test_what_could_not_be_done_is_named_by_reason(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
