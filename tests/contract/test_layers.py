@@ -63,6 +63,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     ("rqsched.dev.run", "uvicorn"): "the http extra is optional",
     ("rqsched.dashboard.mount", "a2wsgi.ASGIMiddleware"): "the wsgi extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.frame.show_unrouted"): "the dashboard extra is optional",
+    ("rqsched.http.app", "rqsched.dashboard.frame.show_too_large"): "the dashboard extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.routes.routes"): "the dashboard extra is optional",
     ("rqsched.http.app", "rqsched.dashboard.session.sessions"): "the dashboard extra is optional",
     ("rqsched.client.requests", "rqsched.when.spec.Spec"): "a client that sends no spec need not load croniter",
