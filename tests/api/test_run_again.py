@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -327,6 +328,91 @@ def test_a_copy_says_nothing_about_whether_the_schedule_works_now(env: Env) -> N
     env.work()
     assert copy.refresh().status == "succeeded"
     assert schedule.refresh().state.last_success_at == succeeded_at
+
+
+def _says_of_now(schedule: ScheduleHandle) -> list[object]:
+    """What a schedule says of how it does now."""
+    state = schedule.refresh().state
+    return [state.status, state.consecutive_failures, state.last_outcome, state.success_count]
+
+
+def test_the_success_of_a_copy_ends_no_failure_of_its_schedule(any_env: Env) -> None:
+    told: list[Any] = []
+    any_env.register("calm", told.append)
+    schedule = any_env.create(spec=HOUR, retry=ONCE, on_recovery="calm")
+    old = any_env.run_next(schedule, HOUR)
+    any_env.fail_next(schedule, HOUR)
+    before = _says_of_now(schedule)
+    assert before == ["active", 1, "failed", 1]
+
+    copies = [old.run_again()]
+    any_env.work()
+    schedule.update(retry=RetryPolicy(max_retries=1, base=MINUTE))
+    copies.append(old.run_again())
+    any_env.failing = True
+    any_env.work()
+    any_env.failing = False
+    any_env.advance(HOUR // 4)
+    any_env.dispatch()
+    any_env.work()
+
+    assert [(copy.refresh().status, copy.attempt) for copy in copies] == [("succeeded", 1), ("succeeded", 2)]
+    assert _says_of_now(schedule) == before
+    (event,) = events(schedule, audit.RUN_SUCCEEDED)
+    assert (event.workflow_run_id, event.payload.get("consecutive_failures")) == (copies[1].uid, None)
+    any_env.work()
+    assert told == []
+    recovered = any_env.run_next(schedule, HOUR)
+    assert _says_of_now(schedule) == ["active", 0, "succeeded", 2]
+    any_env.work()
+    assert [message["data"]["workflow_run_id"] for message in told] == [recovered.uid]
+
+
+def test_the_failure_of_a_copy_does_not_say_that_its_schedule_fails(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOUR, retry=ONCE)
+    old = any_env.run_next(schedule, HOUR)
+    before = _says_of_now(schedule)
+    assert before == ["active", 0, "succeeded", 1]
+    any_env.failing = True
+    copy = old.run_again()
+    any_env.work()
+    assert copy.refresh().status == "failed"
+    assert _says_of_now(schedule) == before
+    assert copy.retry().attempt == 2
+    any_env.work()
+    assert (copy.refresh().status, _says_of_now(schedule)) == ("failed", before)
+    any_env.failing = False
+    any_env.run_next(schedule, HOUR)
+    assert [event.workflow_run_id for event in events(schedule, audit.RUN_SUCCEEDED)] == []
+
+
+def test_a_copy_that_expires_does_not_say_that_its_schedule_fails(any_env: Env) -> None:
+    schedule = any_env.create(spec=HOUR, start_within="1m")
+    old = any_env.run_next(schedule, HOUR)
+    before = _says_of_now(schedule)
+    copy = old.run_again()
+    any_env.advance(2 * MINUTE)
+    any_env.recover()
+    assert present(copy.refresh().state.expired_at) > copy.state.created_at
+    assert _says_of_now(schedule) == before
+
+
+def test_a_blank_reason_is_none(env: Env) -> None:
+    run = env.run_next(env.create(kwargs={"part": 1}))
+    with pytest.raises(InvalidInputError, match="reason"):
+        run.run_again("  ", kwargs={"part": 2}, context=CommandContext(reason="\t"))
+    assert run.run_again("  ", kwargs={"part": 2}, context=CommandContext(reason="lost")).kwargs == {"part": 2}
+
+
+def test_long_arguments_are_not_recorded_because_both_runs_have_them(env: Env) -> None:
+    schedule = env.create(kwargs={"text": "a" * 2_000})
+    run = env.run_next(schedule)
+    run.run_again("shorter", kwargs={"text": "a" * 1_900})
+    copy = run.run_again("longer", kwargs={"text": "a" * 2_100})
+    short, long = (event.payload for event in events(schedule, audit.RUN_COPIED))
+    assert short["arguments"]["kwargs"] == {"text": "a" * 1_900}
+    assert long.keys() & {"arguments", "copied_arguments"} == set()
+    assert (copy.kwargs, run.refresh().kwargs) == ({"text": "a" * 2_100}, {"text": "a" * 2_000})
 
 
 def test_a_run_is_run_again_without_blocking_the_event_loop(env: Env) -> None:

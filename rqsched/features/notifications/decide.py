@@ -173,10 +173,16 @@ def _receivers(change: Change, event: Event, configured: Configured) -> Iterator
 
 
 def _was_told(change: Change, run_uid: str | None) -> bool:
-    """Return whether a success ends a reported failure. A failed attempt of the same run is not such a failure."""
+    """Return whether a success ends a reported failure. A failed attempt of the same run is not such a failure.
+
+    The success of a copy ends no failure of the schedule.
+    """
     before = change.before
-    is_long = any(run.uid == run_uid and run.long_at is not None for run, _ in change.changed_runs)
-    return before is not None and (is_long or has_failed_last(before) or before.overdue_since is not None)
+    run = next((run for run, _ in change.changed_runs if run.uid == run_uid), None)
+    if before is None or run is None:
+        return False
+    was_failing = has_failed_last(before) or before.overdue_since is not None
+    return run.long_at is not None or (was_failing and run.copied_from is None)
 
 
 def _message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -14,10 +15,12 @@ from rqsched.dashboard.equivalent import Equivalent, call, command, in_namespace
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.rendering import pretty
 from rqsched.dashboard.visit import Visit
-from rqsched.errors import InvalidInputError, RqschedError, RunStateError
+from rqsched.errors import IdempotencyConflictError, InvalidInputError, RqschedError, RunStateError
 from rqsched.http.auth import Role
 from rqsched.kernel.decide.model import Run, Schedule
+from rqsched.kernel.decide.payload import dumps
 from rqsched.kernel.decide.runs_on_request import require_copyable
+from rqsched.kernel.store import changes
 
 _MOST_DOWNSTREAM = 20
 """The maximum number of schedules that the page names."""
@@ -29,8 +32,13 @@ def confirm_run_again(visit: Visit) -> Response:
     return _question(visit, schedule, run)
 
 
-def _question(visit: Visit, schedule: Schedule, run: Run, said: str = "", status: int = 200) -> Response:
-    """Ask, with a message and the form as it was filled in. A run that cannot be run again has no button."""
+def _question(
+    visit: Visit, schedule: Schedule, run: Run, said: str = "", *, status: int = 200, made: Run | None = None
+) -> Response:
+    """Ask, with a message and the form as it was filled in. A run that cannot be run again has no button.
+
+    `made` is the run that the form has started before. Then the form gets a new key.
+    """
     refused, same = "", Equivalent()
     try:
         same = _equivalent(visit, run)
@@ -45,7 +53,7 @@ def _question(visit: Visit, schedule: Schedule, run: Run, said: str = "", status
         "run_again/run_again.html", status, schedule=schedule, run=run, same=same, said=said, refused=refused,
         downstream=visit.read(lambda connection: downstream_of(connection, schedule, _MOST_DOWNSTREAM)),
         arguments=visit.form.get("arguments", pretty(json.loads(run.action))),
-        key=visit.form.get("key") or uuid.uuid4().hex,
+        key=(made is None and visit.form.get("key")) or uuid.uuid4().hex, made=made,
     )  # fmt: skip
 
 
@@ -74,7 +82,10 @@ def run_again(visit: Visit) -> Response:
             context=visit.context,
         )
     except RqschedError as error:
-        return _question(visit, schedule, run, f"Not done: {error}", error.http_status)
+        made = None
+        if isinstance(error, IdempotencyConflictError):  # the viewer went back to a form that was sent, and changed it
+            made = visit.read(partial(changes.find_run_by_key, schedule_uid=schedule.uid, idempotency_key=error.key))
+        return _question(visit, schedule, run, f"Not done: {error}", status=error.http_status, made=made)
     told = "waits for the run ahead of it" if copy.status == "buffered" else f"is {copy.status}"
     return visit.done(f"Run #{copy.number} of {schedule.schedule_id} {told}.", f"/runs/{copy.uid}")
 
@@ -89,9 +100,10 @@ def _arguments(visit: Visit, run: Run) -> dict[str, Any]:
         return {}
     try:
         typed = json.loads(text)
+        is_same = dumps(typed) == dumps(json.loads(run.action))  # as JSON, because Python's 1 equals True and 1.0
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("arguments", f"is not JSON ({error}); correct it") from None
-    if typed == json.loads(run.action):
+    if is_same:
         return {}
     visit.require(Role.ADMIN)
     if not isinstance(typed, dict) or typed.keys() != {"args", "kwargs"}:

@@ -18,6 +18,7 @@ from rqsched.kernel.decide import audit
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.change_builder import ChangeBuilder
 from rqsched.kernel.decide.define import action_with
+from rqsched.kernel.decide.edits import MAX_RECORDED
 from rqsched.kernel.decide.ids import backfill_instance_id, iso_utc
 from rqsched.kernel.decide.model import (
     BLOCKED,
@@ -310,8 +311,10 @@ def decide_copy(
     require_copyable(schedule, run)
     action = action_of_copy(run, request)
     is_edited = action != run.action
-    if is_edited and not (request.reason or (context and context.reason)):
+    reasons = (request.reason, context and context.reason)
+    if is_edited and not any(reason and reason.strip() for reason in reasons):
         raise InvalidInputError("reason", "is missing; say why the arguments are changed")
+    is_recorded = is_edited and len(action) + len(run.action) <= MAX_RECORDED  # else only both runs have them
     builder = ChangeBuilder(schedule, runs, now=now, context=context)
     policy = schedule.policies.overlap
     blocking = [] if policy is OverlapPolicy.ALLOW_ALL else builder.unfinished()
@@ -344,8 +347,8 @@ def decide_copy(
         outcome="buffered" if blocking else "started",
         copied_from=run.uid,
         downstream=request.downstream,
-        arguments=json.loads(action) if is_edited else None,
-        copied_arguments=json.loads(run.action) if is_edited else None,
+        arguments=json.loads(action) if is_recorded else None,
+        copied_arguments=json.loads(run.action) if is_recorded else None,
         blocking_run_id=blocking[0].uid if blocking else None,
         reason=request.reason,
     )

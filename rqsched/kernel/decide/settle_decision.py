@@ -205,11 +205,14 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
     """
     builder.end_run(run.uid, RunStatus.SUCCEEDED, result=attempt_result.result, error=None)
     schedule = builder.schedule
-    is_copy = run.asked_attempt is not None and run.copied_from is not None
-    # If an earlier attempt succeeded, this attempt only repeated failed targets. Do not count the success again. A copy
-    # repeats a run that may have succeeded, too.
+    if run.asked_attempt is not None and run.copied_from is not None:
+        # A copy repeats a past occurrence. Its success ends no failure of the schedule.
+        if run.attempt > 1 or run.long_at is not None:
+            _record_end(builder, run, audit.RUN_SUCCEEDED)
+        return
+    # If an earlier attempt succeeded, this attempt only repeated failed targets. Do not count the success again.
     has_succeeded = any(entry["outcome"] == AttemptOutcome.SUCCEEDED for entry in json.loads(run.attempts))
-    successes = schedule.success_count + (not has_succeeded and not is_copy)
+    successes = schedule.success_count + (not has_succeeded)
     was_told = has_failed_last(schedule) or schedule.overdue_since is not None or run.long_at is not None
     if run.attempt > 1 or was_told:
         failures, since = schedule.consecutive_failures, schedule.overdue_since
@@ -220,8 +223,7 @@ def _succeed(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) ->
         last_outcome=RunStatus.SUCCEEDED.value,
     )
     span = schedule.expect_success_within
-    is_of_past = run.kind is RunKind.BACKFILL or is_copy
-    if span is not None and not is_of_past:  # a past occurrence says nothing about the present
+    if span is not None and run.kind is not RunKind.BACKFILL:  # a past occurrence says nothing about the present
         overdue_at = builder.now + span + schedule.skips_over(builder.now) if schedule.status in EXPECTING else None
         builder.set(last_success_at=builder.now, overdue_since=None, overdue_at=overdue_at)
     enough = builder.schedule.policies.max_successes
@@ -252,10 +254,12 @@ def _fail(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult) -> No
     failed = builder.end_run(run.uid, status, error=error)
     if policies.dead_letter if attempt_result.dead_letter is None else attempt_result.dead_letter:
         builder.dead_letters.append(run.uid)
-    # Neither a retry on request nor a copy makes the schedule dead.
-    counts = not run.is_asked and run.copied_from is None
+    # Neither a retry on request nor a copy makes the schedule dead. A copy does not even say how the schedule does now.
+    is_copy = run.copied_from is not None
+    counts = not run.is_asked and not is_copy
     failures = schedule.consecutive_failures + counts
-    builder.set(consecutive_failures=failures, last_outcome=status.value)
+    if not is_copy:
+        builder.set(consecutive_failures=failures, last_outcome=status.value)
     event_type = audit.RUN_LOST if status is RunStatus.LOST else audit.RUN_FAILED
     reason = ended_by if may_repeat else None
     _record_end(builder, run, event_type, error=error, consecutive_failures=failures, reason=reason)
@@ -270,7 +274,8 @@ def _expire(builder: ChangeBuilder, run: Run) -> None:
     """
     error = f"it was not started by {iso_utc(run.start_by or builder.now)}"
     builder.end_run(run.uid, RunStatus.CANCELLED, started_at=None, expired_at=builder.now, error=error)
-    builder.set(last_outcome=EXPIRED, last_error=error)
+    last_outcome = EXPIRED if run.copied_from is None else builder.schedule.last_outcome
+    builder.set(last_outcome=last_outcome, last_error=error)
     builder.record(audit.RUN_EXPIRED, run, error=error, queued_at=run.queued_at, start_by=run.start_by)
 
 
@@ -294,7 +299,10 @@ def _record_stop(builder: ChangeBuilder, run: Run, attempt_result: AttemptResult
 
 
 def has_failed_last(schedule: Schedule) -> bool:
-    """Return whether the newest ended run failed, was lost or expired. Restarting the schedule does not reset this."""
+    """Return whether the newest ended run failed, was lost or expired. Copies do not count.
+
+    Restarting the schedule does not reset this.
+    """
     return schedule.consecutive_failures > 0 or schedule.last_outcome in _IN_VAIN
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from rqsched.kernel.decide import audit
 from rqsched.when.spec import After
-from tests.support.env import DAY, HOUR, ONCE, all_runs, events, newest
+from tests.support.env import DAY, HOUR, ONCE, all_runs, events, newest, statuses
 from tests.support.pages import TOKENS, Pages
 from tests.support.web import MakeWeb
 
@@ -75,7 +76,73 @@ def test_an_admin_changes_the_arguments_with_a_reason(pages: Pages) -> None:
         assert text.replace('"', "&#34;") in answer.text
     assert len(all_runs(schedule)) == 1
     pages.do(path, arguments=typed, reason="part 2")
+    copy = newest(schedule)
+    assert copy.kwargs == {"part": 2}
+    shown = pages.get(f"/runs/{copy.uid}")
+    assert f'They were changed. <a href="/runs/{run.uid}">Run #1</a> had:' in shown
+    assert "&#34;part&#34;: 2" in shown.partition("They were changed.")[0]
+    assert "&#34;part&#34;: &#34;&lt;1&gt;&#34;" in shown.partition("They were changed.")[2]
+    pages.do(path)
+    assert "They were changed." not in pages.get(f"/runs/{newest(schedule).uid}")
+
+
+@pytest.mark.parametrize(("old", "typed"), [(1, "true"), (1, "1.0"), (True, "1"), (0, "false")])
+def test_arguments_that_only_python_calls_equal_are_changed_arguments(pages: Pages, old: object, typed: str) -> None:
+    schedule = pages.env.create("nightly", kwargs={"part": old})
+    run = pages.env.run_next(schedule)
+    text = '{"args": [], "kwargs": {"part": ' + typed + "}}"
+    pages.do(f"/runs/{run.uid}/again", arguments=text, reason="another part")
+    assert json.dumps(newest(schedule).kwargs["part"]) == typed
+
+
+def test_a_number_that_json_does_not_have_is_refused(pages: Pages) -> None:
+    run = pages.env.run_next(pages.env.create("nightly"))
+    answer = pages.send(f"/runs/{run.uid}/again", arguments='{"args": [NaN], "kwargs": {}}', reason="x")
+    assert (answer.status_code, "is not JSON" in answer.text) == (422, True)
+
+
+def test_a_form_that_is_changed_and_sent_after_it_started_a_run_names_that_run_and_gets_a_new_key(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("nightly", kwargs={"part": 1})
+    run = env.run_next(schedule)
+    path = f"/runs/{run.uid}/again"
+    key = key_in(pages.get(path))
+    pages.do(path, key=key)
+    first = newest(schedule)
+    changed = {"arguments": '{"args": [], "kwargs": {"part": 2}}', "reason": "part 2"}
+
+    answer = pages.send(path, key=key, **changed)
+
+    assert (answer.status_code, len(all_runs(schedule))) == (409, 2)
+    assert f'has already started <a href="/runs/{first.uid}">run #2</a>' in answer.text
+    assert "&#34;part&#34;: 2" in answer.text
+    pages.do(path, key=key_in(answer.text), **changed)
     assert newest(schedule).kwargs == {"part": 2}
+
+
+_MEANWHILE = {
+    "skip": ("the schedule skips its fires", "pending", ["succeeded", "pending"]),
+    "buffer_one": ("it takes the only place", "buffered", ["succeeded", "pending", "buffered"]),
+    "buffer_all": ("the fires of the schedule wait", "pending", ["succeeded", "pending", "buffered"]),
+    "cancel_other": ("while it runs, it is cancelled", "pending", ["succeeded", "cancelled", "pending"]),
+    "terminate_other": ("while it runs, it is terminated", "pending", ["succeeded", "terminated", "pending"]),
+}
+"""By overlap policy: what the page says, the status of the copy, and the runs after a fire beside the copy."""
+
+
+@pytest.mark.parametrize("overlap", _MEANWHILE)
+def test_the_page_says_what_the_copy_does_to_the_next_fire_and_that_is_so(pages: Pages, overlap: str) -> None:
+    said, status, after = _MEANWHILE[overlap]
+    schedule = pages.env.create("nightly", HOUR, overlap=overlap)
+    run = pages.env.run_next(schedule, HOUR)
+    if status == "buffered":
+        pages.env.fire_next(schedule, HOUR)
+    path = f"/runs/{run.uid}/again"
+    assert said in pages.get(path)
+    pages.do(path)
+    assert newest(schedule).status == status
+    pages.env.fire_next(schedule, HOUR)
+    assert statuses(schedule) == after
 
 
 @pytest.fixture

@@ -1590,6 +1590,13 @@ RETRIES_ON_REQUEST = (
         "blocking: list[Run] = []",
         _AGAIN + "retry_waits_for_the_unfinished_run[sqlite-skip]",
     ),
+    _edit(
+        "the failure of a copy is a failure of its schedule",
+        "kernel/decide/settle_decision.py",
+        "    if not is_copy:\n",
+        "    if True:\n",
+        "tests/api/test_run_again.py::test_the_failure_of_a_copy_does_not_say_that_its_schedule_fails[sqlite]",
+    ),
 )
 """A run that ended is run again only when somebody asks, and then once."""
 
