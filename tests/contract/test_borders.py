@@ -20,6 +20,7 @@ OF_OTHERS = {
     ("fan_out", "limits"): "targets take places of their run's group",
     ("freeze", "after"): "a thaw lets downstream schedules follow the ends that the freeze kept back",
     ("limits", "fan_out"): "a place that is given to a target is the target's row",
+    ("namespaces", "bulk"): "the text of a stop cancels as many runs as the page for many runs takes",
     ("namespaces", "quotas"): "the operations on a namespace show its usage and its quota",
     ("pruning", "hours"): "runs are counted in their hours before they are deleted",
     ("retry_on_request", "fan_out"): "a retry of a fan-out may run its failed targets only",

@@ -292,7 +292,8 @@ class BulkOperations(Group):
 
     `cancel_runs` and `retry_runs` work in the same way on runs. Their count fixes the set of runs: a run that is
     created, ends or is retried later is left out. A run that no longer matches when its turn comes is left as it is.
-    So fewer runs than `matched` may be done, and a chunk may be empty.
+    So fewer runs than `matched` may be done, and a chunk may be empty. With a cursor, `since` and `until` are those of
+    the count, so they may be given as other instants.
     """
 
     def pause(
