@@ -15,7 +15,7 @@ from rqsched.kernel.decide.payload import dumps as dumps
 from rqsched.kernel.decide.payload import json_text as json_text
 from rqsched.kernel.decide.payload import loads as loads
 from rqsched.kernel.decide.results import MAX_PAGE as MAX_PAGE
+from rqsched.kernel.decide.results import MOST_COUNTED as MOST_COUNTED
+from rqsched.kernel.decide.results import counted as counted
 from rqsched.kernel.decide.results import pages as pages
 from rqsched.kernel.decide.traceparent import parse_traceparent as parse_traceparent
-from rqsched.kernel.queries.pages import MOST_COUNTED as MOST_COUNTED
-from rqsched.kernel.queries.pages import counted as counted

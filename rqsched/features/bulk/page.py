@@ -30,8 +30,7 @@ from rqsched.features.bulk.runs import do_chunk as do_chunk_of_runs
 from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
-from rqsched.kernel.decide.results import BulkProgress, BulkRow
-from rqsched.kernel.queries.pages import MOST_COUNTED, counted
+from rqsched.kernel.decide.results import MOST_COUNTED, BulkProgress, BulkRow, counted
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500

@@ -38,9 +38,9 @@ from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.ids import BatchJobId
 from rqsched.kernel.decide.model import Run, TargetStatus
 from rqsched.kernel.decide.payload import ARGUMENT_BYTES, json_text
-from rqsched.kernel.decide.results import MAX_PAGE, Page
+from rqsched.kernel.decide.results import MAX_PAGE, MOST_COUNTED, Page
 from rqsched.kernel.fork_guard import ForkGuard
-from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, unbind_number
+from rqsched.kernel.queries.pages import bind_cursor, unbind_number
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 from rqsched.workflows import FannedOut, Workflow, surroundings

@@ -37,8 +37,7 @@ from rqsched.kernel.decide.ids import RunJobId, iso_utc
 from rqsched.kernel.decide.limit_options import split_key
 from rqsched.kernel.decide.model import ENDED_IN_VAIN, Change, Run, RunStatus
 from rqsched.kernel.decide.policy import Policies
-from rqsched.kernel.decide.results import LimitDescription, Recovered
-from rqsched.kernel.queries.pages import MOST_COUNTED, counted
+from rqsched.kernel.decide.results import MOST_COUNTED, LimitDescription, Recovered, counted
 from rqsched.kernel.queries.runs import MOST_AHEAD, with_places
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.changes import NOTHING, Seen, Sees

@@ -16,8 +16,8 @@ from rqsched.errors import LimitNotFoundError, RqschedError
 from rqsched.features.limits import store
 from rqsched.features.limits.decide import Bounds
 from rqsched.kernel.decide.limit_options import key_of
-from rqsched.kernel.decide.results import LimitDescription
-from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, unbind_cursor
+from rqsched.kernel.decide.results import MOST_COUNTED, LimitDescription
+from rqsched.kernel.queries.pages import bind_cursor, unbind_cursor
 from rqsched.kernel.store.database import Connection
 
 _PAGE = 100

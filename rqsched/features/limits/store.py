@@ -48,8 +48,8 @@ from rqsched.features.limits.decide import (
 from rqsched.kernel.decide.ids import RetryLinkId
 from rqsched.kernel.decide.limit_options import MAX_NUMBER, Rate, key_of, split_key
 from rqsched.kernel.decide.model import Run, RunStatus, TargetStatus, dumps
-from rqsched.kernel.decide.results import LimitDescription, Page
-from rqsched.kernel.queries.pages import MOST_COUNTED, bind_cursor, counting, unbind_cursor
+from rqsched.kernel.decide.results import MOST_COUNTED, LimitDescription, Page
+from rqsched.kernel.queries.pages import bind_cursor, counting, unbind_cursor
 from rqsched.kernel.queries.runs import with_places
 from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.rows import RUN_COLUMNS, to_run

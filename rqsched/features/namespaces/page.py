@@ -17,7 +17,7 @@ from rqsched.features.namespaces.chain import MOST_EXECUTING, count_open, end_so
 from rqsched.features.namespaces.store import RUNNING, WAITING
 from rqsched.http.auth import Role
 from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.queries.pages import MOST_COUNTED
+from rqsched.kernel.decide.results import MOST_COUNTED
 
 _STOP = "/namespace/stop"
 _NAMED = 50

@@ -14,6 +14,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 MAX_PAGE = 500
 """The maximum number of items of one page."""
+MOST_COUNTED = 1_000
+"""Totals that a page shows are counted up to this number, because counting 100 000 rows takes longer than the page."""
+
+
+def counted(total: int) -> str:
+    """Return a total that was counted up to `MOST_COUNTED` as text: `12`, or `1000+` if there may be more."""
+    return str(total) if total < MOST_COUNTED else f"{MOST_COUNTED}+"
 
 
 @dataclass(frozen=True, slots=True)

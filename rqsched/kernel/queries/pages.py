@@ -24,18 +24,10 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 PAGE_CHARACTERS = 2_000_000
 """The maximum number of characters of stored text in one page over HTTP. A larger row is the only row of its page."""
 
-MOST_COUNTED = 1_000
-"""Totals that a page shows are counted up to this number, because counting 100 000 rows takes longer than the page."""
-
 
 def counting(rows: sa.Select[Any], most: int | sa.ColumnElement[int] | None) -> sa.Select[int]:
     """Return a query that counts the rows of a query, up to `most`; None counts all."""
     return sa.select(sa.func.count()).select_from(rows.limit(most).subquery())
-
-
-def counted(total: int) -> str:
-    """Return a total that was counted up to `MOST_COUNTED` as text: `12`, or `1000+` if there may be more."""
-    return str(total) if total < MOST_COUNTED else f"{MOST_COUNTED}+"
 
 
 def measuring(statement: sa.Select[Row], dialect: Dialect) -> sa.Select[Any]:
