@@ -1,7 +1,7 @@
 """Forms whose values somebody else changed while they were filled in: find what changed, and keep what was typed.
 
-A form carries a digest of each value with which it was first shown. So a viewer's edits are told from the edits of
-others without the earlier values.
+A form carries a digest of each value with which it was first shown. So the viewer's edits can be distinguished from the
+edits of others, although the earlier values are not stored.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _can_unset(name: str) -> bool:
 
 
 def _has_blank(value: Any) -> bool:
-    """Return whether a field of an option is made blank, which no flag can say."""
+    """Return whether the value of an option sets one of its fields to None. No flag of the command can do that."""
     return isinstance(value, Mapping) and None in value.values()
 
 

@@ -69,9 +69,8 @@ def page(
 ) -> Route:
     """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission.
 
-    With `counts`, the page counts when the form has no field `cursor`, and is heavy then.
-    `again` shows a form as it was filled in, after a login has interrupted it. Without `again`, a list of the fields
-    asks whether to send them.
+    With `counts`, if the form has no field `cursor`, the page counts rows and is heavy. `again` shows a form as it was
+    filled in, after a login has interrupted it. Without `again`, a page lists the fields and asks whether to send them.
     """
 
     async def serve(request: Request) -> Response:

@@ -44,9 +44,9 @@ _SKEW = timedelta(minutes=1)
 """A cookie lives for `LIFETIME` minus this length. So a process whose clock is slow by this length accepts it."""
 _PURPOSE = b"rqsched dashboard session"
 AGAIN = "again"
-"""The field of a form that a login has interrupted. The form is then shown again, and nothing is done."""
+"""The name of a field that marks a form that a login has interrupted. Such a form is shown again, and not executed."""
 _LOGIN_BYTES = 2_048
-"""The bytes of a login form that are left for its token and its target."""
+"""How many bytes of a login form are reserved for its token and its target."""
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 _YEAR = 31_536_000
 _ENDED = "Your session has ended, so nothing was done. "

@@ -110,7 +110,7 @@ def ended_runs(change: Change) -> list[Run]:
 def may_be_followed(run: Run) -> bool:
     """Return whether the end of a run may start downstream runs.
 
-    Backfilled runs and runs that never began do not. A copy does only on request.
+    The end of a backfilled run, or of a run that never began, starts none. The end of a copy starts them on request.
     """
     if run.copied_from is not None:
         return run.starts_downstream and run.queued_at is not None

@@ -37,7 +37,7 @@ def confirm_stop(visit: Visit) -> Response:
 
 
 def stop(visit: Visit) -> Response:
-    """Stop a backfill, then cancel its runs in chunks: the waiting ones, and as the form says, the running ones.
+    """Stop a backfill. Then cancel its waiting runs in chunks, and its running runs too if the form asks for it.
 
     The set of runs is fixed when the backfill has stopped, so that it contains all runs that the backfill has created.
     """

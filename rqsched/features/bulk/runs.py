@@ -16,9 +16,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+from redis.exceptions import RedisError
+
 from rqsched.api.list_filters import to_run_filters
 from rqsched.errors import (
     BackendUnavailableError,
+    ConfigError,
+    DatabaseLimitError,
     FrozenError,
     InvalidInputError,
     InvalidLimitError,
@@ -35,7 +39,7 @@ from rqsched.kernel.decide.limit_options import key_of
 from rqsched.kernel.decide.model import BLOCKED, ENDED_IN_VAIN, EXPIRED, FAILURES, OPEN, Run, RunStatus
 from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, BulkRow
-from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, cut_error
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, read_instant, read_number, unbind_cursor
 from rqsched.kernel.queries.run_pages import OLDEST_END, RunFilters, count_runs, cursor_after, search_runs
@@ -45,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 CHUNK = 100
 """The maximum number of runs that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
+_REASON = 200
+"""The maximum length of the reason of a skipped run, in characters."""
 CHUNK_TIME = timedelta(seconds=2)
 """A chunk that takes longer ends after its current run."""
 POSSIBLE: Mapping[str, tuple[str, ...]] = {
@@ -54,8 +60,8 @@ POSSIBLE: Mapping[str, tuple[str, ...]] = {
 """The operations on runs, each with the statuses to which it applies."""
 DEFAULTS: Mapping[str, tuple[str, ...]] = {"cancel": tuple(sorted(OPEN)), "retry": tuple(sorted(FAILURES))}
 """The statuses of an operation whose filters name no status."""
-_OF_ALL = (BackendUnavailableError, FrozenError, SchemaError)
-"""The errors that are not of one run: the next run would raise them, too."""
+_OF_ALL = (BackendUnavailableError, ConfigError, FrozenError, RedisError, SchemaError)
+"""The errors that do not concern a single run. The next run would raise the same error."""
 _OTHER = (
     "is of another bulk operation; send the operation, namespace, filters and dry_run that were counted, or leave the "
     "cursor out to count again"
@@ -253,8 +259,8 @@ def _do(runtime: Runtime, asked: BulkRuns, filters: RunFilters, schedule_id: str
                 return row("cancelled")
         except _OF_ALL:
             raise
-        except RqschedError as error:
-            return row("skipped", str(error))
+        except Exception as error:  # noqa: BLE001 - one unreadable row must not keep the other runs from their turn
+            return row("skipped", reason_of(error, run.uid))
         now = runtime.database.read(lambda connection: changes.find_run(connection, run.uid))
         return row("skipped", "it was deleted meanwhile" if now is None else f"it is {now.shown_status} meanwhile")
     try:
@@ -263,9 +269,19 @@ def _do(runtime: Runtime, asked: BulkRuns, filters: RunFilters, schedule_id: str
         raise
     except RunStateError as error:
         return row("skipped", f"it is {error.status}: {error.hint}" if error.hint else f"it is {error.status}")
-    except RqschedError as error:
-        return row("skipped", str(error))
+    except Exception as error:  # noqa: BLE001 - as above
+        return row("skipped", reason_of(error, run.uid))
     return row("buffered" if again.status is RunStatus.BUFFERED else "started")
+
+
+def reason_of(error: Exception, run_uid: str) -> str:
+    """Return why one run was skipped. Log an error of the database or of the code, and show none of its details."""
+    if isinstance(error, RqschedError) and not isinstance(error, DatabaseLimitError):
+        return cut_error(str(error), _REASON)
+    _log.error("run %s is skipped", run_uid, exc_info=error, extra={"action": "bulk_run_skipped"})
+    if isinstance(error, DatabaseLimitError):
+        return "the database stopped it because it took too long"
+    return f"an unexpected error ({type(error).__name__}), which the log has"
 
 
 def _is_meant(filters: RunFilters, run: Run) -> bool:

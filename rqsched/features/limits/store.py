@@ -806,7 +806,7 @@ def _first_waiting(dialect: Dialect) -> sa.CompoundSelect[Any]:
 
 
 def _waits_since(kind: _Kind) -> sa.ScalarSelect[Any]:
-    """Select since when the first in a group's line waits, by the index of lines."""
+    """Select since when the first run or target in a group's line has waited. The index of lines gives it."""
     line = _of_this_group(kind, kind.is_in_line, kind.table.c.limit_at)
     return line.order_by(*kind.order).limit(sa.literal_column("1", sa.Integer)).scalar_subquery()
 
@@ -864,7 +864,7 @@ def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str
 
 
 def _of_namespace(namespace: str | None, table: sa.Table = limits) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that the rows of a table are of groups of a namespace; none for all namespaces.
+    """Return the conditions that select the rows of groups of the namespace. Without a namespace, return no conditions.
 
     They use the index of groups, because there may be many more schedules than groups.
     """

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from rqsched.errors import BackendUnavailableError, ConflictError, RunNotFoundError, SchemaError
+from rqsched.features.bulk.runs import reason_of
 from rqsched.features.namespaces import store as namespaces
 from rqsched.features.namespaces.store import OpenRuns
 from rqsched.kernel.chain.runtime import Runtime
@@ -73,9 +74,11 @@ def end_some(
     """Cancel the next waiting runs of a frozen namespace, or terminate the next running ones (`terminates`).
 
     One call ends at most `AT_ONCE` runs in about `PART_TIME`. The newest runs end first, because the end of an older
-    run would queue the buffered run behind it. A run whose status has changed meanwhile is left as it is. If the end of
-    a run raises, the run is in `failed`, and the older runs end. With `below`, only runs with a lower uid end: name the
-    uid of the last failed run, so that the next part does not try it again.
+    run would queue the buffered run behind it. A run whose status has changed meanwhile is left as it is.
+
+    If a run cannot be ended because of an error, `failed` names it, and the call continues with the older runs. With
+    `below`, only runs with a lower uid are ended. Pass the uid of the last failed run as `below`, so that the next part
+    does not try that run again.
 
     Raises ConflictError if the namespace is not frozen, because other runs would begin in the places of the ended ones.
     Raises BackendUnavailableError or RedisError if SQL or Redis does not answer.
@@ -94,8 +97,7 @@ def end_some(
         except (BackendUnavailableError, SchemaError, RedisError):
             raise
         except Exception as error:  # noqa: BLE001 - one unreadable row must not keep the older runs from their end
-            _log.exception("run %s cannot be ended", uid, extra={"action": "stop_failed"})
-            failed.append((uid, str(error) or type(error).__name__))
+            failed.append((uid, reason_of(error, uid)))
             below = uid
         if runtime.now() >= until:
             break

@@ -145,8 +145,8 @@ def events_of_run(connection: Connection, schedule_uid: str, run_uid: str, limit
 def retried_since(connection: Connection, found: Sequence[Run], start: datetime) -> set[str]:
     """Return the uids of those runs for which somebody requested a retry at `start` or later.
 
-    The events are read along the index of times from `start` on. Along the index of uids, a database would read the
-    whole history of the schedules; the concatenation keeps it from doing so.
+    The events are read along the index of times from `start` on. A database that uses the index of schedule uids would
+    read the whole history of the schedules. The concatenation prevents the use of this index.
     """
     columns = audit_events.c
     statement = sa.select(columns.workflow_run_id).where(

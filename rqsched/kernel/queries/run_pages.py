@@ -279,7 +279,8 @@ class _Walk(NamedTuple):
     following: str | None = None
     """The cursor after the end of this walk; None if nothing follows, or if another walk follows."""
     parts: Sequence[sa.Select[Any]] = ()
-    """Selects of the places, in order, if no index has the places of all runs in order; empty if an index has them."""
+    """If no index has the places of all runs in order, one select for each status, each in the order of the places.
+    Otherwise empty."""
 
     @property
     def direction(self) -> list[sa.ColumnElement[Any]]:

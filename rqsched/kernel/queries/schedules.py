@@ -568,7 +568,8 @@ def _count_active(connection: Connection, namespace: str, most: int) -> int:
     looked_at, found = connection.execute(sa.select(sa.func.count(), of_it).select_from(some)).one()
     if found >= most or looked_at < _LOOKED_AT * most:
         return min(int(found), most)
-    # Most active schedules are of other namespaces. Subtract the others of this namespace, by their indexes.
+    # Most active schedules belong to other namespaces. So count the schedules of this namespace, and subtract those
+    # that are not active.
     others = count_schedules(connection, Filters(namespace=namespace, statuses=tuple(_EXCEPTIONS)))
     return max(0, _count_up_to(connection, others + most, schedules.c.namespace == namespace) - others)
 

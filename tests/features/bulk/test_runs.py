@@ -238,19 +238,29 @@ def test_a_failure_of_the_database_keeps_the_outcomes_before_it_and_the_next_chu
     check_invariants(any_env.runtime)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DatabaseLimitError("statement timeout at db1"), "the database stopped it because it took too long"),
+        (ValueError("the secret of a row"), "an unexpected error (ValueError), which the log has"),
+    ],
+    ids=["stopped", "unreadable"],
+)
 @pytest.mark.parametrize("operation", ["cancel", "retry"])
-def test_an_error_of_one_run_is_a_skip_with_its_reason(any_env: Env, operation: str) -> None:
+def test_an_error_of_one_run_is_a_skip_with_its_reason(
+    any_env: Env, operation: str, error: Exception, reason: str
+) -> None:
     if operation == "cancel":
         triggered(any_env, any_env.create("a", HOUR), 3)
     else:
         failed(any_env, "a", 3)
     broken = any_env.scheduler.get("a").runs().items[1]
-    with failing(DatabaseLimitError("statement timeout"), broken):
+    with failing(error, broken):
         rows = do(any_env, operation)
     assert len(rows) == 3
     (skipped,) = (row for row in rows if row.outcome == "skipped")
     assert skipped.run_uid == broken.uid
-    assert "statement timeout" in str(skipped.reason)
+    assert skipped.reason == reason
 
 
 @pytest.mark.usefixtures("small")

@@ -129,7 +129,7 @@ def test_run_whose_end_raises_is_named_and_the_older_ones_end(
     assert "<strong>Done.</strong> 4 runs cancelled." in shown
     assert "3 runs could not be cancelled." in shown
     for run in broken:
-        assert re.search(rf'/runs/{run.uid}">.*statement timeout', shown)
+        assert re.search(rf'/runs/{run.uid}">.*the database stopped it', shown)
     assert [status_of(run) for run in broken] == ["pending"] * 3
     assert {status_of(run) for run in (*old, newest)} == {"cancelled"}
 
