@@ -83,10 +83,12 @@ def _found(visit: Visit) -> tuple[ScheduleHandle, AuditRecord]:
     is_number = text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0
     found = handle.history(1, int(text) - 1) if is_number else []
     if not found or found[0].sequence != int(text) or not edits.can_undo(found[0]):
-        raise InvalidInputError("event", f"{text[:16]} is no edit of this schedule whose values are kept")
+        raise InvalidInputError("event", f"{text[:16]} is no edit of this schedule; take one with Undo in its history")
     of = visit.form.get("of") or visit.query("of")
     if of and of != handle.uid:
-        raise InvalidInputError("event", "is of a deleted schedule with the same id; a deleted schedule stays as it is")
+        raise InvalidInputError(
+            "event", "is of a deleted schedule with the same id; only edits of the present are undone"
+        )
     return handle, found[0]
 
 
@@ -95,7 +97,7 @@ def _planned(visit: Visit, handle: ScheduleHandle, event: AuditRecord) -> Undo:
     planned = edits.undo(handle.state, event)
     if planned.conflicts:
         named = ", ".join(_label(one.name) for one in planned.conflicts)
-        raise InvalidInputError("undo", f"would overwrite a later edit of {named}; edit the schedule instead")
+        raise InvalidInputError("undo", f"would overwrite a later edit of {named}; write the values you want with Edit")
     if not planned.is_possible:
         raise InvalidInputError("undo", "has nothing to set back")
     if planned.workflow is not None:

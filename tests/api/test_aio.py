@@ -453,6 +453,7 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
         schedule = await schedules.create("nightly", "note", cron)
         triggered = await schedule.trigger()
         run = await schedule.run("1")
+        ended = await _ended(schedules)
         return {
             AsyncScheduler: {
                 "create": [schedule],
@@ -485,7 +486,8 @@ def test_no_async_method_returns_a_blocking_handle(env: Env) -> None:
                 "cancel": [await run.cancel()],
                 "terminate": [await run.terminate()],
                 "wait": [await run.wait(30)],
-                "retry": [await (await schedules.runs.get((await _ended(schedules)).uid)).retry()],
+                "run_again": [await ended.run_again()],
+                "retry": [await (await schedules.runs.get(ended.uid)).retry()],
             },
         }
 

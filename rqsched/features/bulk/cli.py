@@ -24,7 +24,7 @@ from rqsched.kernel.decide.results import BulkProgress, BulkRow
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Change every schedule that matches, or cancel or retry every run.",
+    help="Change all schedules, or cancel or retry all runs, that match.",
     epilog="It does a hundred at a time. Ctrl-C stops it in between (exit code 130), and it says how to go "
     "on. Exit code 4 when one was skipped.",
 )

@@ -22,24 +22,22 @@ from rqsched.api.list_filters import to_run_filters
 from rqsched.errors import (
     BackendUnavailableError,
     ConfigError,
-    DatabaseLimitError,
     FrozenError,
     InvalidInputError,
     InvalidLimitError,
-    RqschedError,
     RunStateError,
     SchemaError,
 )
 from rqsched.features.retry_on_request.chain import retry_run
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.chain.settle import settle_run
+from rqsched.kernel.chain.settle import reason_of, settle_run
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import is_uid
 from rqsched.kernel.decide.limit_options import key_of
 from rqsched.kernel.decide.model import BLOCKED, ENDED_IN_VAIN, EXPIRED, FAILURES, OPEN, Run, RunStatus
 from rqsched.kernel.decide.options import require_note
 from rqsched.kernel.decide.results import MAX_PAGE, BulkProgress, BulkRow
-from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult, cut_error
+from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries.pages import bind_cursor, malformed_cursor, read_instant, read_number, unbind_cursor
 from rqsched.kernel.queries.run_pages import OLDEST_END, RunFilters, count_runs, cursor_after, search_runs
@@ -49,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 CHUNK = 100
 """The maximum number of runs that one chunk changes. A dry run changes none, and examines `MAX_PAGE` at once."""
-_REASON = 200
-"""The maximum length of the reason of a skipped run, in characters."""
 CHUNK_TIME = timedelta(seconds=2)
 """A chunk that takes longer ends after its current run."""
 POSSIBLE: Mapping[str, tuple[str, ...]] = {
@@ -272,16 +268,6 @@ def _do(runtime: Runtime, asked: BulkRuns, filters: RunFilters, schedule_id: str
     except Exception as error:  # noqa: BLE001 - as above
         return row("skipped", reason_of(error, run.uid))
     return row("buffered" if again.status is RunStatus.BUFFERED else "started")
-
-
-def reason_of(error: Exception, run_uid: str) -> str:
-    """Return why one run was skipped. Log an error of the database or of the code, and show none of its details."""
-    if isinstance(error, RqschedError) and not isinstance(error, DatabaseLimitError):
-        return cut_error(str(error), _REASON)
-    _log.error("run %s is skipped", run_uid, exc_info=error, extra={"action": "bulk_run_skipped"})
-    if isinstance(error, DatabaseLimitError):
-        return "the database stopped it because it took too long"
-    return f"an unexpected error ({type(error).__name__}), which the log has"
 
 
 def _is_meant(filters: RunFilters, run: Run) -> bool:

@@ -20,11 +20,10 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from rqsched.errors import BackendUnavailableError, ConflictError, RunNotFoundError, SchemaError
-from rqsched.features.bulk.runs import reason_of
 from rqsched.features.namespaces import store as namespaces
 from rqsched.features.namespaces.store import OpenRuns
 from rqsched.kernel.chain.runtime import Runtime
-from rqsched.kernel.chain.settle import end_run, settle_run
+from rqsched.kernel.chain.settle import end_run, reason_of, settle_run
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.results import NamespaceData
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult

@@ -5,13 +5,14 @@ Any process may report the end of an attempt.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TypeAlias
 
-from rqsched.errors import RunNotFoundError
+from rqsched.errors import DatabaseLimitError, RqschedError, RunNotFoundError
 from rqsched.kernel.chain.attempt import Claim, End
 from rqsched.kernel.chain.commit import Attempts, Decided, publish
 from rqsched.kernel.chain.fire import restate
@@ -22,12 +23,17 @@ from rqsched.kernel.decide.model import FAILURES, OPEN, Change, Run, RunStatus, 
 from rqsched.kernel.decide.settle_decision import (
     AttemptOutcome,
     AttemptResult,
+    cut_error,
     decide_settle,
     ends_alone,
     is_of_one_run,
 )
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection, Patience
+
+_log = logging.getLogger(__name__)
+_SHOWN_REASON = 200
+"""The maximum length of a reason that a list of skipped runs shows, in characters."""
 
 DecideRun: TypeAlias = Callable[[Schedule, list[Run], Run, datetime], Change]
 """Decides about a run. The arguments are the schedule, its open runs, the run (one of them) and the time."""
@@ -219,3 +225,13 @@ def lose_run(
 
     outcome = AttemptOutcome.TERMINATED if is_stopped else AttemptOutcome.LOST
     return settle_run(runtime, job.uid, AttemptResult(outcome, error=reason), fence=is_that_one)
+
+
+def reason_of(error: Exception, run_uid: str) -> str:
+    """Return why one run was skipped. Log an error of the database or of the code, and show none of its details."""
+    if isinstance(error, RqschedError) and not isinstance(error, DatabaseLimitError):
+        return cut_error(str(error), _SHOWN_REASON)
+    _log.error("run %s is skipped", run_uid, exc_info=error, extra={"action": "bulk_run_skipped"})
+    if isinstance(error, DatabaseLimitError):
+        return "the database stopped it because it took too long"
+    return f"an unexpected error ({type(error).__name__}), which the log has"
