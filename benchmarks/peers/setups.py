@@ -65,15 +65,6 @@ SETUPS = (
         is_ours=True,
     ),
     Setup(
-        name="rqsched with a dispatcher",
-        variant="plain",
-        schedulers=[("rqsched", "dispatcher")],
-        workers=[RQ_WORKER],
-        register=[("rqsched", "db", "upgrade"), DECLARE],
-        makes_up="one",
-        is_ours=True,
-    ),
-    Setup(
         name="rqsched",
         variant="hardened",
         schedulers=[("rqsched", "worker", "default")] * 2,

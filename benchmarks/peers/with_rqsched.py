@@ -1,8 +1,6 @@
 """rqsched, as its own documentation recommends.
 
 plain: the README and docs/rq.md: one `rq worker` with the preload; SQLite, and the defaults of a schedule.
-with a dispatcher: docs/deployment.md, "Processes": `rqsched dispatcher` fires, and an `rq worker` without the preload
-executes. As with the peers, the process that is killed executes nothing.
 hardened: docs/deployment.md ("always have two workers") and docs/retries.md (`missed="all"` with a policy of overlap
 that lets every missed occurrence run), on PostgreSQL.
 """
