@@ -705,7 +705,7 @@ def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Brow
         number.click()
         expect(page.locator("tbody tr")).to_have_count(2)
         for schedule_id in late:
-            expect(page.get_by_role("row", name=schedule_id)).to_be_visible()
+            expect(page.get_by_role("row").get_by_role("link", name=schedule_id, exact=True)).to_be_visible()
         page.goto("/")
         page.locator("a.number-card", has_text="paused").click()  # who paused this
         expect(page.get_by_role("row", name="vendor")).to_contain_text("by ada")
