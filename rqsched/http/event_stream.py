@@ -35,6 +35,8 @@ RECONNECT_MS = 3_000
 """How long a browser waits before it reconnects."""
 _STALLED = 30.0
 """Seconds after which a reader that receives nothing is disconnected."""
+_ENDING = 1.0
+"""Seconds in which a reader must take the end of the stream."""
 _HEARTBEAT = b":\n\n"
 Fields = Callable[[FoundEvent, str], dict[str, Any]]
 """Builds the fields that a reader gets, from an event and its id for `Last-Event-ID`."""
@@ -203,18 +205,21 @@ class EventStream(Response):
 
             group.start_soon(gone)
             group.start_soon(behind)
-            await self._send_all(send, is_head=bool(scope.get(IS_HEAD)))
+            if not scope.get(IS_HEAD):
+                await self._send_all(send)
             group.cancel_scope.cancel()
+        # Complete the response, also of a reader that is behind: a browser shows a cut response as an error. A reader
+        # that takes nothing any more is disconnected.
+        with anyio.move_on_after(_ENDING):
+            await send({"type": "http.response.body", "body": b""})
 
-    async def _send_all(self, send: Send, *, is_head: bool) -> None:
-        if not is_head:
-            async with aclosing(self._chunks()) as chunks:
-                async for chunk in chunks:
-                    with anyio.move_on_after(_STALLED) as scope:
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    if scope.cancelled_caught:
-                        return
-        await send({"type": "http.response.body", "body": b""})
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._chunks()) as chunks:
+            async for chunk in chunks:
+                with anyio.move_on_after(_STALLED) as scope:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if scope.cancelled_caught:
+                    return
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         yield f"retry: {RECONNECT_MS}\n\n".encode()

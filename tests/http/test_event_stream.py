@@ -13,10 +13,11 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
-from rqsched.http import Limits
+from rqsched.http import Limits, event_feed
 from rqsched.http.event_feed import EventFeed, Reader
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.queries import events as event_queries
@@ -318,6 +319,22 @@ def test_a_reader_that_does_not_read_is_let_go_and_costs_the_others_nothing(make
                 assert answer.status_code == 200
                 expected.append(number)
                 lines.wait_for(lambda those: len(those.data) == len(expected), "the other has them all")
+
+
+def test_the_response_of_a_reader_with_a_full_buffer_is_complete(
+    quick: Web, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An action on many runs records more events at once than a buffer holds. The reader then comes again."""
+    monkeypatch.setattr(event_feed, "_MOST_EVENTS", 0)
+    feed = quick.app.state.rqsched.feed
+    with httpx.stream("GET", url + STREAM, timeout=PATIENCE) as response:
+        lines = response.iter_lines()
+        assert next(lines) == "retry: 3000"
+        wait_until(lambda: feed.readers == 1, timeout=PATIENCE, what="it reads")
+        quick.create("a")
+        last = list(lines)[-1:]  # httpx raises if the response is not complete
+    assert last in ([], [""]), "no event is cut"
+    assert feed.readers == 0
 
 
 def test_more_streams_than_allowed_are_refused_for_now(make_web: MakeWeb) -> None:
