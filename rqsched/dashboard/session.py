@@ -44,7 +44,7 @@ _SKEW = timedelta(minutes=1)
 """A cookie lives for `LIFETIME` minus this length. So a process whose clock is slow by this length accepts it."""
 _PURPOSE = b"rqsched dashboard session"
 AGAIN = "again"
-"""The name of a field that marks a form that a login has interrupted. Such a form is shown again, and not executed."""
+"""The name of a hidden field of a form that a login interrupted. The form is shown, and its action is not done."""
 _LOGIN_BYTES = 2_048
 """How many bytes of a login form are reserved for its token and its target."""
 _CSRF_FORM, _MASKED_FORM = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")

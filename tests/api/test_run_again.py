@@ -331,7 +331,7 @@ def test_a_copy_says_nothing_about_whether_the_schedule_works_now(env: Env) -> N
 
 
 def _says_of_now(schedule: ScheduleHandle) -> list[object]:
-    """What a schedule says of how it does now."""
+    """The fields of a schedule that tell whether it succeeds at present."""
     state = schedule.refresh().state
     return [state.status, state.consecutive_failures, state.last_outcome, state.success_count]
 

@@ -1,4 +1,4 @@
-"""What a form does as a command and in Python: each text is executed, and does what the button of the form does."""
+"""Each form shows a command and Python code. Executed, each of them has the same effect as the button of the form."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class Case:
     """Returns what the form changed."""
     ways: tuple[str, ...] = WAYS
     more: tuple[str, ...] = ()
-    """What a person adds to the command, or would answer to its question."""
+    """Words that are added to the command, because it would ask a question otherwise."""
 
 
 def act(action: str, prepare: Callable[[Scheduler, str], None] = plain, **fields: Any) -> Case:

@@ -1,4 +1,4 @@
-"""The undo of an edit: what it would set back, what it refuses, and its own line in the history."""
+"""The undo of an edit: the fields that it sets back, its refusals, and the event that it records."""
 
 from __future__ import annotations
 

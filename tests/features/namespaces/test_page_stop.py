@@ -32,7 +32,7 @@ def started(env: Env, schedule_id: str, *, executes: bool = False, **options: ob
 
 
 def counted(page: str) -> list[str]:
-    """What the page says about its runs: what waits, what has begun, and what of this has no retries."""
+    """The counts on the page: waiting runs, then running runs and how many of these have no retries."""
     return re.findall(r"<p><strong>(\d[^<]*)</strong>", page)
 
 
