@@ -59,7 +59,8 @@ _UPCOMING = 5
 _SEARCHED = 2_000
 _REASONS = 6
 _BACKFILLS = 3
-MOST_COUNTED = 20_000
+MOST_OF_BACKFILL = 20_000
+"""Runs of one backfill are counted up to this number."""
 _ENOUGH = 10
 """How many runs must have ended before a rate is computed."""
 _RUN_EVENTS = 100
@@ -196,9 +197,9 @@ class BackfillRuns(NamedTuple):
 
     @property
     def stop(self) -> str:
-        """What a stop does now, as the text of its button; empty if all runs have ended."""
+        """The text of the button that stops the backfill, for its present state; empty if all runs have ended."""
         stops = self.row.status == "running"
-        if self.ended + self.running + self.waiting >= MOST_COUNTED:
+        if self.ended + self.running + self.waiting >= MOST_OF_BACKFILL:
             return "Stop and cancel what waits" if stops else "Cancel what waits"
         if self.waiting:
             waiting = "1 run that waits" if self.waiting == 1 else f"{self.waiting} runs that wait"
@@ -218,7 +219,7 @@ def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: 
     axis = charts.Axis(backfill.start_at, max(backfill.end_at, backfill.start_at + timedelta(seconds=1)))
     step = ceil(axis.span.total_seconds() / _BACKFILL_COLUMNS)
     columns = Columns(int(axis.start.timestamp()), step, _BACKFILL_COLUMNS)
-    lots = run_hours.of_backfill(connection, backfill.uid, columns, now, MOST_COUNTED) if counts else []
+    lots = run_hours.of_backfill(connection, backfill.uid, columns, now, MOST_OF_BACKFILL) if counts else []
     stacks = charts.Grid(axis, columns.start, step, visit.zone).stacks(lots, 1)
     return BackfillRuns(backfill, ended, failed, running, waiting, left, stacks, charts.in_words(lots))
 
@@ -251,7 +252,7 @@ def _read(connection: Connection, visit: Visit, schedule: Schedule) -> _Found:
     of, statuses = ("runs", uid), (status,) if status else ()
     cursor = unbind_cursor(visit.query("cursor") or None, *of)
     newest = backfills.page(connection, schedule.namespace, schedule_id=id_, status=None, limit=_BACKFILLS, cursor=None)
-    counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], MOST_COUNTED)
+    counted = run_queries.count_backfilled(connection, [one.uid for one in newest.items], MOST_OF_BACKFILL)
     backfill = text if is_uid(text := visit.query("backfill")) else None
     skips = event_queries.newest_skips(connection, uid, _SEARCHED, _REASONS)
     gaps = [gap for event in skips if (gap := gap_of(event)) is not None]

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from rqsched.dashboard.equivalent import Equivalent, call, in_namespace, loop
+from rqsched.dashboard.equivalent import Equivalent, call, in_namespace
 from rqsched.dashboard.frame import form, page
-from rqsched.dashboard.schedule import MOST_COUNTED, WAITING
+from rqsched.dashboard.schedule import MOST_OF_BACKFILL, WAITING
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError
 from rqsched.features.backfill import chain
 from rqsched.features.backfill.store import Backfill
-from rqsched.features.bulk.page import runs_in_words, runs_so_far, show_chunk_of_runs
+from rqsched.features.bulk.page import progress_loop, runs_in_words, runs_so_far, show_chunk_of_runs
 from rqsched.features.bulk.runs import BulkRuns, count_matching, do_chunk
 from rqsched.http.auth import Role
 from rqsched.kernel.decide.model import Schedule
@@ -31,7 +31,7 @@ def confirm_stop(visit: Visit) -> Response:
     return visit.page(
         "backfill/stop.html", backfill=found, schedule_id=schedule.schedule_id, creates=not found.is_done,
         waiting=sum(counts.get(status, 0) for status in WAITING), running=counts.get(_RUNNING, 0),
-        is_cut=sum(counts.values()) >= MOST_COUNTED,
+        is_cut=sum(counts.values()) >= MOST_OF_BACKFILL,
         same=equivalent(visit),
     )  # fmt: skip
 
@@ -70,8 +70,8 @@ def equivalent(visit: Visit) -> Equivalent:
     named = {"reason": visit.context.reason, **in_namespace(visit)}
     status = [*WAITING, *([_RUNNING] if "running" in visit.form else [])]
     chunks = call("scheduler.bulk.cancel_runs", status=status, backfill_uid=found.uid, bound=found.bound, **named)
-    cancels = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
-    return Equivalent("", "\n".join([call("scheduler.backfills.cancel", found.uid, **named), cancels]))
+    stops = call("scheduler.backfills.cancel", found.uid, **named)
+    return Equivalent("", f"{stops}\n{progress_loop(chunks)}")
 
 
 def _find(visit: Visit) -> tuple[Backfill, Schedule]:
@@ -85,7 +85,7 @@ def _find(visit: Visit) -> tuple[Backfill, Schedule]:
 
 
 def _counts(visit: Visit, found: Backfill) -> Mapping[str, int]:
-    counted = visit.read(lambda connection: run_queries.count_backfilled(connection, [found.uid], MOST_COUNTED))
+    counted = visit.read(lambda connection: run_queries.count_backfilled(connection, [found.uid], MOST_OF_BACKFILL))
     return counted.get(found.uid, {})
 
 

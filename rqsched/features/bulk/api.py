@@ -237,9 +237,11 @@ def count_matching(runtime: Runtime, filters: Filters, of: object, most: int | N
     """
     now = runtime.now()
     end_at = now + timedelta(microseconds=1)
-    count = partial(schedule_queries.count_schedules, filters=_counted(filters, end_at))
-    if most is not None:
-        count = partial(schedule_queries.count_up_to, filters=_counted(filters, end_at), most=most)
+    meant = _counted(filters, end_at)
+    if most is None:
+        count = partial(schedule_queries.count_schedules, filters=meant)
+    else:
+        count = partial(schedule_queries.count_up_to, filters=meant, most=most)
     matched = runtime.database.read(count)
     return BulkProgress([], 0, matched, _Place(new_uid(now), end_at, matched).write(of) if matched else None)
 

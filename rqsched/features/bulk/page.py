@@ -31,6 +31,7 @@ from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
 from rqsched.kernel.decide.results import MOST_COUNTED, BulkProgress, BulkRow, counted
+from rqsched.kernel.queries.run_pages import RunFilters
 from rqsched.kernel.queries.schedules import Filters
 
 MOST_CHOSEN = 500
@@ -53,8 +54,6 @@ _RUN_EFFECTS = {
     "also applies to schedules that allow no retries, whose runs may have done a part of their work.",
 }
 """The actions on runs, each with its effect."""
-_SHOW = "print(progress.done, progress.matched)"
-"""The body of a loop over the chunks of an action, in Python."""
 _CHOICES = ("on_resume", "overlap", "until", "count", "reason")
 """The fields with the viewer's choices, which each chunk needs again."""
 
@@ -157,8 +156,13 @@ def equivalent(visit: Visit) -> Equivalent:
     flags = {name: value for name, value in wanted.items() if name not in {"labels", "namespace"}}
     return Equivalent(
         command(visit, "bulk", said.command, *labels, **said.flags, count=said.number, **flags),
-        with_imports(loop(f"for progress in {chunks}", _SHOW)),
+        with_imports(progress_loop(chunks)),
     )
+
+
+def progress_loop(chunks: str) -> str:
+    """Return a loop of Python over the chunks that a call yields."""
+    return loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
 
 
 def _do_next(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
@@ -217,11 +221,7 @@ def _in_words(filters: Filters, kept: Mapping[str, str]) -> str:
 
 def ask_about_runs(visit: Visit) -> Response:
     """Ask the viewer to confirm an action on all runs that match. Then do it, chunk by chunk."""
-    name, read = visit.form.get("action", ""), visit.form.get
-    if name not in _RUN_EFFECTS:
-        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(_RUN_EFFECTS)}")
-    kept = run_list.kept_of(visit, lambda field: (read(field) or "").strip())
-    filters = run_list.filters_of(visit, lambda field: kept.get(field, ""))
+    name, kept, filters = _wanted_on_runs(visit)
     asked = BulkRuns.among(name, filters, reason=visit.context.reason, context=visit.context)
     label, back = f"{name.capitalize()} all that match", visit.url("/runs", **kept)
     about = _runs_in_words(visit, asked, kept)
@@ -252,11 +252,7 @@ def ask_about_runs(visit: Visit) -> Response:
 
 def equivalent_on_runs(visit: Visit) -> Equivalent:
     """Return the action on all runs that match as a command and in Python."""
-    name, read = visit.form.get("action", ""), visit.form.get
-    if name not in _RUN_EFFECTS:
-        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(_RUN_EFFECTS)}")
-    kept = run_list.kept_of(visit, lambda field: (read(field) or "").strip())
-    filters = run_list.filters_of(visit, lambda field: kept.get(field, ""))
+    name, kept, filters = _wanted_on_runs(visit)
     given: dict[str, Any] = {
         "status": list(filters.statuses) or None, "workflow": filters.workflow, "limit": kept.get("limit") or None,
         "since": filters.since, "until": filters.until, "error": filters.error,
@@ -267,7 +263,16 @@ def equivalent_on_runs(visit: Visit) -> Equivalent:
         bound=MOST_RUNS, **in_namespace(visit), options=line_up,
     )  # fmt: skip
     text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given, bound=MOST_RUNS)
-    return Equivalent(text, with_imports(loop(f"for progress in {chunks}", _SHOW)))
+    return Equivalent(text, with_imports(progress_loop(chunks)))
+
+
+def _wanted_on_runs(visit: Visit) -> tuple[str, dict[str, str], RunFilters]:
+    """Return the action of the form, and its filters as fields and as read; raises InvalidInputError."""
+    name, read = visit.form.get("action", ""), visit.form.get
+    if name not in _RUN_EFFECTS:
+        raise InvalidInputError("action", f"{name[:32]!r} is not one of {', '.join(_RUN_EFFECTS)}")
+    kept = run_list.kept_of(visit, lambda field: (read(field) or "").strip())
+    return name, kept, run_list.filters_of(visit, lambda field: kept.get(field, ""))
 
 
 class RunsSoFar(NamedTuple):

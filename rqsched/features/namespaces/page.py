@@ -11,7 +11,7 @@ from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_nam
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
-from rqsched.features.bulk.page import MOST_RUNS
+from rqsched.features.bulk.page import MOST_RUNS, progress_loop
 from rqsched.features.namespaces.api import delete_some
 from rqsched.features.namespaces.chain import MOST_EXECUTING, count_open, end_some, preview
 from rqsched.features.namespaces.store import RUNNING, WAITING
@@ -47,8 +47,8 @@ def _equivalent_of(visit: Visit, step: str) -> Equivalent:
         return Equivalent(command(visit, "freeze"), call("scheduler.freeze", **named))
     if step == "cancel":
         chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), bound=MOST_RUNS, **named)
-        code = loop(f"for progress in {chunks}", "print(progress.done, progress.matched)")
-        return Equivalent(command(visit, "bulk", "cancel", status=sorted(WAITING), bound=MOST_RUNS), code)
+        text = command(visit, "bulk", "cancel", status=sorted(WAITING), bound=MOST_RUNS)
+        return Equivalent(text, progress_loop(chunks))
     runs = call("scheduler.runs.iter", status=sorted(RUNNING), **in_namespace(visit))
     return Equivalent("", loop(f"for _, run in {runs}", call("run.terminate", reason=visit.context.reason)))
 
@@ -81,7 +81,7 @@ def stop(visit: Visit) -> Response:
 
 
 class _SoFar(NamedTuple):
-    """What the parts of a step have done, which the form of the next part contains."""
+    """The outcome of the parts of a step that are done. The form of the next part contains it."""
 
     done: int
     """How many runs have ended."""
