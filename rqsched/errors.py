@@ -139,7 +139,7 @@ class InvalidSpecError(InvalidInputError):
     """A spec that cannot be evaluated. `field` names the part that is wrong."""
 
     code = "invalid_spec"
-    remedy = "Correct that part: the message says what to write, docs/concepts.md what a spec is."
+    remedy = "Correct that part: the message says what to write, docs/times.md what a spec is."
 
 
 class UpstreamError(InvalidSpecError):
@@ -633,6 +633,22 @@ class DatabaseReadOnlyError(DatabaseUnavailableError):
     remedy = (
         "Send the call to a process whose RQSCHED_DATABASE_URL names the primary, or repeat it after the promotion."
     )
+
+
+class DatabaseInheritedError(DatabaseUnavailableError):
+    """The SQLite file was open when this process was forked, so its commits could be lost. Nothing was written."""
+
+    code = "database_inherited"
+    remedy = (
+        "Start this process again. Do not fork inside a transaction, or while one lasts longer than 20 s. Under uWSGI, "
+        "set lazy-apps = true, so that each process loads the application after the fork."
+    )
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the SQLite file {path} was open when this process was forked, so commits could be lost. {self.remedy}"
+        )
 
 
 class DatabasePrivilegeError(DatabaseUnavailableError):

@@ -44,7 +44,9 @@ class Recovering:
     def __init__(self, runtime_of: Callable[[], Runtime]) -> None:
         """`runtime_of` is called in the thread, and again after an error. It may connect to servers and may raise."""
         self._runtime_of = runtime_of
+        self._is_begun = False
         self._reset()
+        _instances.add(self)
 
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
@@ -60,19 +62,20 @@ class Recovering:
                 self._ending = threading.Event()
                 given = (self._ending, after)
                 self._thread = threading.Thread(target=self._run, args=given, name="rqsched-recover", daemon=True)
-                _begun.add(self)
+                self._is_begun = True
                 self._thread.start()
 
     def begin_anew(self) -> None:
-        """Begin again in a forked process, which lacks the thread and may have inherited a held lock."""
+        """Forget the thread and the lock of the parent in a forked process; begin again if the parent had begun."""
         self._reset()
-        self.begin(after=_LOOK_SECONDS)  # by then, most forks that are no servers have become another program
+        if self._is_begun:
+            self.begin(after=_LOOK_SECONDS)  # by then, most forks that are no servers have become another program
 
     def end(self) -> None:
         """Make no more passes. Wait at most 5 s for the current pass; a longer one ends with the process."""
         with self._turn:
             thread, self._thread = self._thread, None
-            _begun.discard(self)
+            self._is_begun = False
             self._ending.set()
         if thread is not None:
             thread.join(_LONGEST_END)
@@ -124,11 +127,11 @@ def _tell(error: Exception) -> None:
     )  # fmt: skip
 
 
-_begun: weakref.WeakSet[Recovering] = weakref.WeakSet()
+_instances: weakref.WeakSet[Recovering] = weakref.WeakSet()
 
 
 def _begin_anew() -> None:
-    for recovering in list(_begun):
+    for recovering in list(_instances):
         recovering.begin_anew()
 
 

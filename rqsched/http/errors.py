@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from rqsched.api.outages import UNREACHABLE, briefly, is_refusal
 from rqsched.errors import (
+    DatabaseInheritedError,
     DatabaseLimitError,
     DatabasePrivilegeError,
     DatabaseReadOnlyError,
@@ -195,6 +196,8 @@ _UNREACHABLE = (*UNREACHABLE, RedisError)
 _TOLD: Mapping[type[RqschedError], str] = {
     DatabaseReadOnlyError: "this server's database takes no writes, it is a standby or read-only; send what writes to "
     "a server of the primary, or try again after the promotion.",
+    DatabaseInheritedError: "this process of the server cannot use its database and must be started again; its log has "
+    "the reason.",
     DatabaseUnavailableError: "the database does not answer; try again later.",
     DatabaseLimitError: "the database stopped this request because it took too long; ask for less, or try again later.",
 }

@@ -144,6 +144,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.broad
 @pytest.mark.postgres
 @pytest.mark.parametrize("silent", ["sql", "redis"])
 def test_servers_that_fall_silent_do_not_hold_up_the_end_of_a_process(

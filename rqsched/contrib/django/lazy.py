@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -20,9 +21,14 @@ class LazyScheduler(Scheduler):
     """
 
     def __init__(self) -> None:
-        self._opening = threading.RLock()
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
         self.declarations = of_process
         self._recovering = Recovering(lambda: self.runtime)
+
+    def _renew_lock(self) -> None:
+        """Take a new lock. In a fork, a thread that does not exist there may hold the old lock for ever."""
+        self._opening = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
         """Open the scheduler when an attribute is used that only an open scheduler has."""

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from rqsched.errors import (
 from rqsched.kernel.patience import call_patiently
 from rqsched.kernel.store.dialect import READ_ONLY, Dialect, dialect_of
 from rqsched.kernel.store.server_identity import IdentityReader, ServerIdentity, to_identity
+from rqsched.kernel.store.sqlite_file import SqliteFile
 
 T = TypeVar("T")
 DatabaseError = SQLAlchemyError
@@ -362,6 +363,7 @@ class Database:
         self._engine = (open_engine or opened)()
         self.dialect: Dialect = dialect_of(self._engine)
         """The differences between SQLite and PostgreSQL."""
+        self._file = None if self.dialect.has_server else SqliteFile(self._engine)
         self.takes_single_statements = open_engine is None and pooler is None and self.dialect.joins_writes
         """Whether a statement without BEGIN and COMMIT is faster than a transaction. It is not faster on SQLite, or if
         each transaction must first set the limits of our sessions."""
@@ -527,9 +529,15 @@ class Database:
         if kept is not None:
             kept.close()
 
-    def read(self, work: Callable[[Connection], T], *, patience: Patience | None = None) -> T:
-        """Run `work` on one consistent snapshot; `work` must not write."""
-        return self._patiently(partial(self._once, work, is_read_only=True), patience, is_read_only=True)
+    def read(self, work: Callable[[Connection], T], *, is_alone: bool = False, patience: Patience | None = None) -> T:
+        """Run `work`, which must not write, on one consistent snapshot, unless `is_alone` is set.
+
+        With `is_alone`, each statement may have its own snapshot. If the server `takes_single_statements`, it then gets
+        no BEGIN and no COMMIT, which take as long as a short query.
+        """
+        alone = is_alone and self.takes_single_statements
+        attempt = partial(self._once, work, is_read_only=True, is_alone=alone)
+        return self._patiently(attempt, patience, is_read_only=True)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -541,7 +549,8 @@ class Database:
         depth = getattr(self._open, "depth", 0)
         self._open.depth = depth + 1
         try:
-            yield
+            with nullcontext() if self._file is None else self._file.used():
+                yield
         finally:
             self._open.depth = depth
 
@@ -549,10 +558,10 @@ class Database:
         if self._is_keeper:
             self._give_back()
         with self._counted(), self.engine.connect() as connection:
-            if is_read_only:
-                connection.execution_options(**self.dialect.snapshot)
-            elif is_alone:
+            if is_alone:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
+            elif is_read_only:
+                connection.execution_options(**self.dialect.snapshot)
             try:
                 with connection.begin():
                     return work(connection)
@@ -624,10 +633,9 @@ class Database:
 
         try:
             with self.engine.connect() as connection:
-                return Lacking(
-                    tuple(privileges.find_missing(connection, is_read_only=is_read_only)),
-                    privileges.find_user(connection),
-                )
+                if self.takes_single_statements:
+                    connection.execution_options(isolation_level="AUTOCOMMIT")
+                return Lacking(*privileges.find_missing(connection, is_read_only=is_read_only))
         except SQLAlchemyError:
             return Lacking((), "its user")
 
@@ -638,7 +646,8 @@ class Database:
         because host names may not resolve during a failover.
         """
         try:
-            self.engine.connect().close()  # the engine's first connection also sends a few queries
+            with self._counted():
+                self.engine.connect().close()  # the engine's first connection also sends a few queries
         except DBAPIError as error:
             reason = reason_of(error)
             if any(words in reason for words in _REFUSALS):
@@ -653,7 +662,7 @@ class Database:
         if not self.dialect.has_server:
             return host
         query = sa.select(sa.func.clock_timestamp(type_=sa.DateTime(timezone=True)))
-        value: datetime = self.read(lambda connection: connection.execute(query).scalar_one())
+        value: datetime = self.read(lambda connection: connection.execute(query).scalar_one(), is_alone=True)
         return value.astimezone(UTC)
 
     def takes_writes(self, *, patience: Patience | None = None) -> bool:
@@ -666,7 +675,7 @@ class Database:
         try:
             if self.dialect.has_server:
                 query = sa.text(_TAKES_WRITES)
-                found = self.read(lambda connection: connection.execute(query).scalar_one(), patience=patience)
+                found = self.read(lambda c: c.execute(query).scalar_one(), is_alone=True, patience=patience)
                 lacks = any(not one.startswith("DELETE ") for one in self.lacking.privileges)
                 takes_writes = bool(found) and not lacks  # without DELETE only pruning and deletions fail
             else:
@@ -707,33 +716,18 @@ class Database:
         self._raw.clear()
 
     def close(self) -> None:
-        """Close every connection of this process."""
+        """Close the connections that no thread uses. On PostgreSQL, those in use are closed after their use."""
         if self._is_keeper:
             self._give_back()
-        if self._pid == os.getpid():
+        if self._pid != os.getpid():
+            return
+        if self._file is None:
             self._engine.dispose()
+        else:
+            self._file.close_idle()
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
-_LARGE_BLOCK = 1 << 16
-"""The allocation of a block of this size makes malloc sort the memory that the closed connections freed. If a child did
-the sorting, the child would copy this memory: a quarter of all that a work horse (RQ's process for one job) copies."""
-
-
-def _close_sqlite_before_fork() -> None:
-    """Close idle connections before a fork.
-
-    A child that inherits an open file of SQLite believes that it holds SQLite's locks, but does not. Its commits would
-    vanish with the write-ahead log when the last connection outside the child closes.
-    """
-    databases = [database for database in list(_databases) if not database.dialect.has_server]
-    for database in databases:
-        database.close()
-    if databases:
-        bytes(_LARGE_BLOCK)
-
-
-os.register_at_fork(before=_close_sqlite_before_fork)
 
 
 def close_all() -> None:
