@@ -59,6 +59,7 @@ def describe_plainly(schedule: Schedule, latest: Run | LastRun | None = None) ->
 def describe_run(run: Run, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the fields of a RunDescription by name, except `without`, as HTTP and the commands show a run."""
     found = {name: getattr(run, name) for name in RunDescription.__dataclass_fields__ if name not in without}
+    found["upstream_run_uid"] = run.came_after
     return found | {name: loads(found[name]) for name in _JSON_OF_RUN if found.get(name)}
 
 

@@ -133,7 +133,7 @@ class Description:
     blocked_reason: str | None = None
     """While the newest run is blocked: the last worker that could not find the run's code, and the missing code."""
     warnings: list[str] = field(default_factory=list)
-    """Warnings about clock changes and excluded days within a year of its last change; usually none."""
+    """Warnings about clock changes and excluded days in the 53 weeks after its last change; usually none."""
     timing_in_words: str = ""
     """The spec as a phrase for people: `at 02:00, Monday to Friday, New York time`."""
     last_outcome: str | None = None
@@ -302,9 +302,9 @@ class RunDescription:
     blocked_reason: str | None = None
     """The last worker that could not find its workflow, and the missing code; None unless it is blocked."""
     upstream_run_uid: str | None = None
-    """The upstream run whose end started this run; None unless its kind is `after`."""
+    """The upstream run whose end started this run or, in a copy, the copied run; None without such a run."""
     upstream_schedule_id: str | None = None
-    """The id of the upstream schedule; None if the kind is not `after`, or if the upstream run was pruned."""
+    """The id of the upstream schedule; None without an upstream run, or if that run was pruned."""
     moved_from: list[datetime] = field(default_factory=list)
     """The excluded instants that were moved to its occurrence; usually none."""
     limit: str | None = None
@@ -406,7 +406,7 @@ class RunFields:
         "The last worker that could not find its workflow, and the missing code; None unless it is blocked."
     )
     upstream_run_uid = Shown[str | None](
-        "The upstream run whose end started this run; None unless its kind is `after`."
+        "The upstream run whose end started this run or, in a copy, the copied run; None without such a run."
     )
     upstream_schedule_id = Shown[str | None]("The upstream schedule's id; None also if that run was pruned.")
     limit = Shown[str | None]("The group whose limit applies to it; None without a limit.")

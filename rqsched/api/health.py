@@ -16,11 +16,12 @@ import shlex
 import stat
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum, auto
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -30,7 +31,7 @@ from rq.registry import FailedJobRegistry
 
 from rqsched.clock import SystemClock
 from rqsched.config import Settings
-from rqsched.errors import ConfigError, RqschedError, WorkCancelledError, in_words
+from rqsched.errors import ConfigError, RqschedError, SchemaError, WorkCancelledError, in_words
 from rqsched.features.after import store as upstream_ends
 from rqsched.features.calendars import store as calendars
 from rqsched.features.limits import store as limits
@@ -43,12 +44,13 @@ from rqsched.kernel.chain import option_checks, rollback_marks
 from rqsched.kernel.chain.error_text import explain
 from rqsched.kernel.chain.ownership import MAY_GO_ON, REFUSALS
 from rqsched.kernel.chain.reconcile.repair import SOON
+from rqsched.kernel.chain.rollback_marks import Told
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.decide.ids import iso_utc
 from rqsched.kernel.decide.model import REPEATEDLY, Schedule, ScheduleStatus
 from rqsched.kernel.decide.policy import OverlapPolicy
-from rqsched.kernel.decide.quota_options import EVERY
-from rqsched.kernel.decide.results import LimitDescription
+from rqsched.kernel.decide.quota_options import EVERY, RESOURCES
+from rqsched.kernel.decide.results import LimitDescription, number_of
 from rqsched.kernel.decide.rollback_marks import WentBack
 from rqsched.kernel.queries import reconcile as reconcile_queries
 from rqsched.kernel.queries import runs as run_queries
@@ -60,6 +62,7 @@ from rqsched.kernel.store.database import Connection, DatabaseError, Patience, s
 from rqsched.kernel.store.migrations import HEAD
 from rqsched.kernel.transport import refusal, telemetry
 from rqsched.kernel.transport.client import require_no_cluster
+from rqsched.kernel.transport.telemetry import LiveDispatcher, LiveRqWorker
 from rqsched.kernel.transport.transport import Arm
 from rqsched.when.steps import MOST_STEPS, Steps, answered, bounded
 
@@ -109,13 +112,11 @@ class Finding:
     level: Level
     """How bad it is."""
     detail: str
-    """The finding in words."""
+    """The finding in words: one sentence if something is wrong."""
+    listed: str = ""
+    """The first things that it concerns, in one line; empty if `detail` names them."""
     schedules: Sequence[Schedule] = ()
     """The first schedules that it concerns. If there are more than a surface lists, this holds one more."""
-    names: Sequence[str] = ()
-    """The workers, reasons or databases it concerns."""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """The counts or measures, by name: jobs by queue, seconds by clock."""
     advice: str | None = None
     """What to do; None if there is nothing to do."""
     error: Exception | None = None
@@ -125,20 +126,40 @@ class Finding:
     count: int | None = None
     """The number of schedules that it concerns, counted up to 1 000; None if it concerns no schedules."""
 
+    @property
+    def told(self) -> str:
+        """The detail with the things that it concerns."""
+        end = "." if self.detail.endswith(".") and not self.listed.endswith(".") else ""
+        return f"{self.detail.removesuffix('.')}: {self.listed}{end}" if self.listed else self.detail
 
-class _Scope(NamedTuple):
-    """The scope of checks."""
+
+@dataclass(frozen=True)
+class _Scope:
+    """The scope of checks, and answers of Redis that several checks need."""
 
     runtime: Runtime
     """The processes and servers."""
     namespace: str | None = None
     """The namespace whose schedules, runs and notifications count; None for all namespaces."""
     connection: Connection | None = None
-    """The transaction of the caller; None gives each question its own transaction."""
+    """The transaction of the caller; None gives each statement its own transaction."""
 
     def read(self, query: Callable[[Connection], T]) -> T:
         """Read from SQL, in the caller's transaction if there is one."""
-        return self.runtime.database.read(query) if self.connection is None else query(self.connection)
+        if self.connection is None:
+            return self.runtime.database.read(query, is_alone=True)
+        return query(self.connection)
+
+    @cached_property
+    def dispatchers(self) -> list[LiveDispatcher]:
+        """The live dispatchers of the control queue."""
+        transport = self.runtime.transport
+        return telemetry.live_dispatchers(transport.redis, transport.control.name)
+
+    @cached_property
+    def workers(self) -> list[LiveRqWorker]:
+        """The RQ workers that are registered."""
+        return telemetry.registered_workers(self.runtime.transport.redis)
 
 
 class _Shown(Enum):
@@ -213,7 +234,8 @@ def asked(name: str, question: Callable[[], Finding], advice: str) -> Finding:
 def _named(name: str, found: Finding, advice: str) -> Finding:
     if found.level is Level.OK:
         return replace(found, check=name, advice=None)
-    return replace(found, check=name, detail=in_words(found.detail), advice=in_words(found.advice or advice))
+    detail, listed, todo = map(in_words, (found.detail, found.listed, found.advice or advice))
+    return replace(found, check=name, detail=detail, listed=listed, advice=todo)
 
 
 def examine_processes(runtime: Runtime, namespace: str | None) -> list[Finding]:
@@ -233,8 +255,14 @@ def examine_work(
     return _wrong(_Shown.WORK, _Scope(runtime, namespace, connection), sound)
 
 
+_ASK_OPERATOR = "Ask an operator: `rqsched doctor` says what to do."
+
+
 def _wrong(shown: _Shown, scope: _Scope, sound: set[str]) -> list[Finding]:
-    """Make the checks of a part, except checks that need a failed check; return the warnings and problems."""
+    """Make the checks of a part, except checks that need a failed check; return the warnings and problems.
+
+    Viewers of one namespace are not told the names of workers, servers, users and tables.
+    """
     wrong = []
     for check in _CHECKS:
         if check.shown is shown and check.needs <= sound:
@@ -244,6 +272,10 @@ def _wrong(shown: _Shown, scope: _Scope, sound: set[str]) -> list[Finding]:
             if finding.level is not Level.PROBLEM:
                 sound.add(check.name)
             if finding.level is not Level.OK:
+                if shown is _Shown.PROCESSES and scope.namespace is not None:
+                    usual = in_words(check.advice)
+                    advice = usual if finding.advice == usual else in_words(_ASK_OPERATOR)
+                    finding = replace(finding, listed="", advice=advice)
                 wrong.append(finding)
     return wrong
 
@@ -279,7 +311,8 @@ def waiting_by_queue(runtime: Runtime, connection: Connection, namespace: str | 
 
 @_check("database", "", "Start it, or set RQSCHED_DATABASE_URL to where it is.")
 def _database(scope: _Scope) -> Finding:
-    where, version = scope.runtime.database.engine.url, scope.runtime.database.server_version()
+    # Read first: in a forked process, `engine` forgets the connections that the process has inherited.
+    version, where = scope.runtime.database.server_version(), scope.runtime.database.engine.url
     told, path = f"{version} at {where.host or ''}{where.database}", sqlite_path(scope.runtime.database.url)
     files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] if path is not None else []
     readable = [str(one) for one in files if one.is_file() and one.stat().st_mode & stat.S_IROTH]
@@ -293,28 +326,28 @@ def _database(scope: _Scope) -> Finding:
 @_check(
     "writes",
     "database",
-    "Workers with this RQSCHED_DATABASE_URL wait until it takes writes: set it to the primary, or promote this "
-    "server. `rqsched web` may serve what is read from it.",
+    "Use the pages of the primary, or set RQSCHED_DATABASE_URL to it. If the primary is lost, promote this server. "
+    "Until then workers wait, and these pages change nothing.",
     _Shown.PROCESSES,
 )
 def _writes(scope: _Scope) -> Finding:
     """Ask whether the database takes writes, and whether its user has every privilege that rqsched needs."""
     database = scope.runtime.database
     if database.takes_writes():
-        secured = database.read(privileges.find_secured)
+        secured = scope.read(privileges.find_secured)
         if not secured:
             return Finding(Level.OK, "the database takes writes")
-        told = f"row level security hides rows of {', '.join(secured)} from the user of the database"
-        advice = "ALTER ROLE ... BYPASSRLS, or disable it for these tables: rqsched has to see every row."
-        return Finding(Level.WARNING, told, names=secured, advice=advice)
+        told = "Row level security hides rows of tables from the user of the database."
+        advice = "Run `ALTER ROLE ... BYPASSRLS`, or disable it for these tables: rqsched has to see every row."
+        return Finding(Level.WARNING, told, ", ".join(secured), advice=advice)
     if lacking := database.lacking.privileges:
         advice = f"Run as the owner of the tables: {database.lacking.text} Workers wait until then."
-        told = f"the user of the database lacks {'; '.join(lacking)}"
-        return Finding(Level.PROBLEM, told, names=lacking, advice=advice)
+        return Finding(Level.PROBLEM, "The user of the database lacks privileges.", "; ".join(lacking), advice=advice)
     if not database.dialect.has_server:
         advice = "Let the user of this process write to the database's file, and to the folder that it is in."
-        return Finding(Level.PROBLEM, "read only: the database's file cannot be written", advice=advice)
-    return Finding(Level.WARNING, "read only: the database is a standby, or its transactions are read-only")
+        return Finding(Level.PROBLEM, "The database's file cannot be written.", advice=advice)
+    told = "The database takes no writes, because it is a standby or its transactions are read-only."
+    return Finding(Level.WARNING, told)
 
 
 @_check("redis", "", "Start it, or set RQSCHED_REDIS_URL to where it is.", _Shown.PROCESSES)
@@ -355,21 +388,25 @@ def _lifetime(settings: Settings, pid: int) -> str:
     return f"; it is the embedded one of {settings.data_dir}, and runs until `kill {pid}`, which keeps its data"
 
 
-@_check("ownership", "database redis", "A worker's start or `rqsched recover` arms every link.", _Shown.PROCESSES)
+@_check(
+    "ownership", "database redis", "Start a worker, or run `rqsched recover`: both arm every link.", _Shown.PROCESSES
+)
 def _ownership(scope: _Scope) -> Finding:
     """Compare the database's id with the id in Redis, even if the database has no tables."""
     runtime, transport = scope.runtime, scope.runtime.transport
-    has_tables = schema_version.status(runtime.database).current is not None
-    owner, mine = transport.database_id(), runtime.ownership.database_id() if has_tables else None
+    owner, mine = transport.database_id(), None
+    with suppress(SchemaError):  # the database has no tables
+        mine = runtime.ownership.database_id()
     if owner is None:
-        return Finding(Level.WARNING, "Redis does not know this database: it was flushed, or no worker has run yet")
+        told = "Redis does not know this database, because it was flushed or no worker has run yet."
+        return Finding(Level.WARNING, told)
     if owner == mine:
         return _server(runtime)
     what = f"is {mine}" if mine else "is empty"
     return Finding(
         Level.PROBLEM,
-        f"control queue {transport.control.name!r} belongs to another database: {owner}, this one {what}",
-        names=(owner, mine or "none"),
+        f"The control queue {transport.control.name!r} belongs to another database ({owner}; this one {what}), so "
+        "nothing that changes here has an effect.",
         advice="Set RQSCHED_DATABASE_URL to that database, or give this one a Redis database or a "
         f"RQSCHED_CONTROL_QUEUE of its own; if the other one is gone, delete the key {transport.database_id_key!r}.",
     )
@@ -382,9 +419,8 @@ def _server(runtime: Runtime) -> Finding:
         return Finding(Level.OK, "the control queue belongs to this database")
     return Finding(
         Level.PROBLEM,
-        f"control queue {runtime.transport.control.name!r} {REFUSALS[standing.outcome].format(mine=mine)}",
-        names=(standing.recorded or "none", mine),
-        advice="If this server is the right one: `rqsched db adopt` lets it go on at once.",
+        f"The control queue {runtime.transport.control.name!r} {REFUSALS[standing.outcome].format(mine=mine)}.",
+        advice="If this server is the right one, `rqsched db adopt` lets it go on at once.",
     )
 
 
@@ -406,47 +442,46 @@ def _schema(scope: _Scope) -> Finding:
     return Finding(Level.OK, f"at {HEAD}")
 
 
-@_check("publishing", "schema redis", "Mend what it says; then everything continues by itself.", _Shown.PROCESSES)
+@_check("publishing", "schema redis", "Correct what Redis says; then everything continues by itself.", _Shown.PROCESSES)
 def _publishing(scope: _Scope) -> Finding:
     """Look for queues on which no job executes, because Redis has permanently refused a process's writes."""
     found = scope.read(partial(scope.runtime.refusals.find, now=scope.runtime.now()))
     if not found:
         return Finding(Level.OK, "Redis takes what is published")
-    names = [one.what for one in found]
+    told = f"Redis refuses new jobs in {_number_of(len(found), 'place')}, so nothing is executed there."
     if scope.namespace is not None:
-        return Finding(
-            Level.PROBLEM,
-            f"Redis refuses what is published, in {_number_of(len(found), 'place')}",
-            advice=found[0].advice,
-        )
-    told = _listed(f"{one.what}: {one.text}, since {_when(one.since)}" for one in found)
-    return Finding(Level.PROBLEM, told, names=names, advice=" ".join(dict.fromkeys(one.advice for one in found)))
+        return Finding(Level.PROBLEM, told, advice=found[0].advice)
+    listed = _listed(f"{one.what}: {one.text}, since {_when(one.since)}" for one in found)
+    return Finding(Level.PROBLEM, told, listed, advice=" ".join(dict.fromkeys(one.advice for one in found)))
 
 
 @_check(
     "went back",
     "schema",
-    "Look what was lost: `rqsched history ID` ends there, and runs of the time since may be executed again. `rqsched "
-    "db adopt` says that this database is right, and ends this.",
+    "See what was lost (`rqsched history ID` ends there); runs of the time since may be executed again. "
+    "`rqsched db adopt` says that this database is right, and ends this.",
     _Shown.PROCESSES,
 )
 def _went_back(scope: _Scope) -> Finding:
     """Report if passes found that SQL or Redis went back to older data, or that two databases write to one Redis."""
     now = scope.runtime.now()
-    found = scope.read(partial(rollback_marks.find_told, scope.runtime, now))
-    taken = scope.read(lambda connection: metadata.find_value(connection, metadata.TAKEN_OVER))
+
+    def read(connection: Connection) -> tuple[list[Told], str | None]:
+        found = rollback_marks.find_told(scope.runtime, now, connection)
+        return found, metadata.find_value(connection, metadata.TAKEN_OVER)
+
+    found, taken = scope.read(read)
     texts = [f"{one.text} (noticed {_when(one.noticed_at)})" for one in found]
     if taken is not None and datetime.fromisoformat((parts := taken.partition(" "))[0]) > now - rollback_marks.STANDS:
-        texts.append(f"this database took over from that of another server, {parts[2]}, at {parts[0]}")
+        texts.append(f"This database took over from that of another server, {parts[2]}, at {parts[0]}")
     if not texts:
         return Finding(Level.OK, "neither SQL nor Redis, within a day")
-    told = "; ".join(texts)
-    names = [one.which.value for one in found]
+    told = ". ".join(texts) + "."
     if two := [one for one in found if one.which is WentBack.TWO_DATABASES]:
         goes_on = two[0].noticed_at > now - _GOES_ON
         advice = "Stop the processes of one of the two, and give a copy that shall live a Redis of its own."
-        return Finding(Level.PROBLEM if goes_on else Level.WARNING, told, names=names, advice=advice)
-    return Finding(Level.WARNING, told, names=names)
+        return Finding(Level.PROBLEM if goes_on else Level.WARNING, told, advice=advice)
+    return Finding(Level.WARNING, told)
 
 
 @_check(
@@ -460,7 +495,7 @@ def _all_frozen(scope: _Scope) -> Finding:
     found = scope.runtime.freezes.known
     if found is None:
         return Finding(Level.OK, "everything may begin")
-    return Finding(Level.WARNING, f"everything is {found}: nothing begins")
+    return Finding(Level.WARNING, f"Everything is {found}, so nothing begins.")
 
 
 @_check(
@@ -474,13 +509,15 @@ def _frozen(scope: _Scope) -> Finding:
     found = [one for name, one in sorted(frozen.items()) if scope.namespace in {None, name}]
     if not found:
         return Finding(Level.OK, "no namespace is frozen")
-    names = [str(one.namespace) for one in found]
-    told = _listed(f"namespace {name!r} is {one}" for name, one in zip(names, found, strict=True))
-    return Finding(Level.WARNING, f"{told}: nothing begins there", names=names)
+    told = _listed(f"namespace {one.namespace!r} is {one}" for one in found)
+    return Finding(Level.WARNING, f"{told[:1].upper()}{told[1:]}, so nothing begins there.")
 
 
 @_check(
-    "clock", "database redis", "Run NTP on every machine; fires are timed by SQL's clock meanwhile.", _Shown.PROCESSES
+    "clock",
+    "database redis",
+    "Run NTP on every machine. Meanwhile fires follow the clock of SQL, heartbeats and leases that of Redis.",
+    _Shown.PROCESSES,
 )
 def _clock(scope: _Scope) -> Finding:
     """Compare this host's clock with the clocks of Redis and SQL; SQLite has no other clock."""
@@ -490,9 +527,14 @@ def _clock(scope: _Scope) -> Finding:
     if database.dialect.has_server:
         theirs["SQL"] = database.now(host)
     skews = {name: (at - host).total_seconds() for name, at in theirs.items()}
-    wrong = {name: skew for name, skew in skews.items() if abs(skew) > _SKEW}
-    detail = ", ".join(f"{name} {skew:+.3f} s" for name, skew in skews.items())
-    return Finding(Level.WARNING if wrong else Level.OK, detail, numbers=wrong)
+    wrong = [
+        f"{name}'s clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+        for name, skew in skews.items()
+        if abs(skew) > _SKEW
+    ]
+    if wrong:
+        return Finding(Level.WARNING, f"{' and '.join(wrong)}.")
+    return Finding(Level.OK, ", ".join(f"{name} {skew:+.3f} s" for name, skew in skews.items()))
 
 
 @_check("eviction", "redis", "Set maxmemory-policy to noeviction: evicted links fire late.")
@@ -507,7 +549,7 @@ def _eviction(scope: _Scope) -> Finding:
 @_check(
     "memory",
     "redis",
-    "Give it more memory (maxmemory), or delete what others keep there: it refuses writes when it is full.",
+    "Give it more memory (`maxmemory`), or delete what others keep there.",
     _Shown.PROCESSES,
 )
 @_where_permitted
@@ -517,7 +559,8 @@ def _memory(scope: _Scope) -> Finding:
     told = f"{used / _MIB:.0f} MiB used" + (f" of {limit / _MIB:.0f}" if limit else ", no limit")
     if not limit or policy != "noeviction" or used < _NEARLY_FULL * limit:
         return Finding(Level.OK, told)
-    return Finding(Level.WARNING, f"nearly full: {told}")
+    share = f"{used / _MIB:.0f} of {limit / _MIB:.0f} MiB"
+    return Finding(Level.WARNING, f"Redis uses {share}. If it is full, it refuses writes, and nothing fires.")
 
 
 @_check("persistence", "redis", "Set appendonly to yes, or a Redis restart delays everything armed.")
@@ -557,33 +600,34 @@ def _connections(scope: _Scope) -> Finding:
     _Shown.PROCESSES,
 )
 def _dispatchers(scope: _Scope) -> Finding:
-    transport = scope.runtime.transport
-    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
-    if alive:
-        return Finding(Level.OK, ", ".join(one.name for one in alive))
-    plain = sum(transport.control.name in one.queues for one in telemetry.live_workers(transport.redis))
+    if scope.dispatchers:
+        return Finding(Level.OK, ", ".join(one.name for one in scope.dispatchers))
+    control = scope.runtime.transport.control.name
+    plain = sum(control in one.queues for one in scope.workers if not one.is_silent)
     if plain:
         return Finding(Level.OK, f"none; {_number_of(plain, 'plain RQ worker')} fire the links, one at a time")
     active = scope.read(partial(schedule_queries.count_active, namespace=scope.namespace, most=_MOST))
-    return Finding(Level.PROBLEM if active else Level.WARNING, f"none, and {_number_of(active, 'active schedule')}")
+    if not active:
+        return Finding(Level.WARNING, "No dispatcher is alive, and no schedule is active.")
+    return Finding(Level.PROBLEM, f"No dispatcher is alive to fire {_number_of(active, 'active schedule')}.")
 
 
 @_check(
     "waits",
     "schema redis publishing",
-    "Mend what it says, such as a full disk of the database; they continue by themselves then.",
+    "Correct what the database says to `rqsched doctor`, such as a full disk; then they continue by themselves.",
     _Shown.PROCESSES,
 )
 def _waits(scope: _Scope) -> Finding:
     """Look for dispatchers that can read SQL but cannot write to it. A check that only reads would not notice this."""
-    transport = scope.runtime.transport
-    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    alive = scope.dispatchers
     waiting = [one for one in alive if one.waits_for]
     if not waiting:
         return Finding(Level.OK, "no dispatcher waits for SQL")
     told = _listed(f"{one.name} ({one.waits_for.rstrip('.')})" for one in waiting)
     level = Level.PROBLEM if len(waiting) == len(alive) else Level.WARNING
-    return Finding(level, f"dispatchers wait for SQL: {told}", names=[one.name for one in waiting])
+    some = "All" if level is Level.PROBLEM else "Some"
+    return Finding(level, f"{some} dispatchers cannot write to the database, and fire nothing.", told)
 
 
 @_check(
@@ -598,8 +642,7 @@ def _environments(scope: _Scope) -> Finding:
     Each dispatcher may take any schedule. If every dispatcher has an RQSCHED_ENVIRONMENT, a schedule that names none of
     them is no problem. For example, schedules of production are not meant to fire in staging.
     """
-    transport = scope.runtime.transport
-    alive = telemetry.live_dispatchers(transport.redis, transport.control.name)
+    alive = scope.dispatchers
     limited = scope.read(
         lambda connection: schedule_queries.limited_to_environments(connection, scope.namespace, _MOST)
     )
@@ -615,29 +658,30 @@ def _environments(scope: _Scope) -> Finding:
     where = ", ".join(repr(name) if name else "none" for name in sorted(here))
     is_meant = "" not in here and all(here.isdisjoint(one.policies.environments) for one in skipped)
     told = f"{'do not fire here' if is_meant else 'are skipped by dispatchers'} (RQSCHED_ENVIRONMENT: {where}): {named}"
-    return Finding(Level.OK if is_meant else Level.WARNING, told, skipped[:_TOLD])
+    return Finding(Level.OK if is_meant else Level.WARNING, told, schedules=skipped[:_TOLD])
 
 
 @_check("workers", "schema redis publishing", "Start `rqsched worker QUEUE` for that queue.", _Shown.PROCESSES)
 def _workers(scope: _Scope) -> Finding:
-    registered = telemetry.registered_workers(scope.runtime.transport.redis)
+    registered = scope.workers
     workers = [one for one in registered if not one.is_silent]
     silent = f"; silent and not counted: {len(registered) - len(workers)}" if len(workers) < len(registered) else ""
     listening = Counter(name for one in workers for name in one.queues)
     waiting = scope.read(lambda connection: waiting_by_queue(scope.runtime, connection, scope.namespace))
     deserted = {name: one.number for name, one in waiting.items() if name not in listening}
     if deserted:
-        told = _listed(f"{count} run{'s' * (count != 1)} on {name!r}" for name, count in deserted.items())
+        told = _listed(f"{number_of(count, 'run')} on {name!r}" for name, count in deserted.items())
         advice = f"Start `rqsched worker {shlex.join(deserted)}`, or cancel the runs that wait there."
-        return Finding(Level.PROBLEM, f"no worker listens for {told}", numbers=deserted, advice=advice)
+        return Finding(Level.PROBLEM, f"No worker listens for {told}.", advice=advice)
     slow = [one for one in waiting.values() if waits_too_long(scope.runtime, str(one.queue), one.since)]
     if slow and not scope.runtime.freezes.is_all_frozen:
-        told = _listed(f"{one.number} on {one.queue!r}, the first since {_when(one.since)}" for one in slow)
+        told = _listed(
+            f"{number_of(one.number, 'run')} on {one.queue!r}, the first since {_when(one.since)}" for one in slow
+        )
         advice = "Start more workers for these queues, or set RQSCHED_LONGEST_WAIT if they may wait so long."
-        numbers = {str(one.queue): one.number for one in slow}
-        return Finding(Level.PROBLEM, f"runs wait too long for a worker: {told}", numbers=numbers, advice=advice)
+        return Finding(Level.PROBLEM, f"Runs wait too long for a worker: {told}.", advice=advice)
     if not listening:
-        return Finding(Level.WARNING, f"no RQ worker{silent}")
+        return Finding(Level.WARNING, f"No RQ worker is alive, so no run is executed{silent}.")
     versions = Counter(f"rqsched {one.version}" if one.version else "RQ alone" for one in workers)
     names, kinds = (", ".join(f"{name} ({n})" for name, n in counts.items()) for counts in (listening, versions))
     return Finding(Level.OK, f"{names}; {kinds}{silent}")
@@ -660,7 +704,7 @@ def _runners(scope: _Scope) -> Finding:
     found = telemetry.damaged_runners(scope.runtime.transport.redis, now=scope.runtime.now())
     if not found:
         return Finding(Level.OK, "no runner was damaged within the last hour")
-    return Finding(Level.WARNING, f"runners were damaged and replaced: {'; '.join(found)}", names=found)
+    return Finding(Level.WARNING, f"runners were damaged and replaced: {'; '.join(found)}")
 
 
 @_check(
@@ -674,12 +718,12 @@ def _foreign_workers(scope: _Scope) -> Finding:
     """Look, on every Redis, for workers of another database that received jobs of this database."""
     runtime = scope.runtime
     redises = [runtime.transport.redis, *runtime.transport.connections.values()]
-    mine, now = runtime.ownership.database_id(), runtime.now()
+    mine, now = runtime.ownership.known_database_id(), runtime.now()
     found = sorted({name for redis in redises for name in telemetry.foreign_workers(redis, mine, now=now)})
     if not found:
         return Finding(Level.OK, "no worker with another database was given a job")
-    told = f"workers with another database were given jobs of this one: {', '.join(found)}"
-    return Finding(Level.PROBLEM, told, names=found)
+    told = "Workers of another database take jobs of this one, and cannot execute them."
+    return Finding(Level.PROBLEM, told, ", ".join(found))
 
 
 @_check(
@@ -701,14 +745,14 @@ def _blocked(scope: _Scope) -> Finding:
     reasons = sorted(f"{_listed(sorted(workers))}: {lacks}" for lacks, workers in lacking.items())
     told = "; ".join(reasons[:NAMED]) + ("; ..." if len(reasons) > NAMED else "")
     schedules = {schedule.uid: schedule for schedule, _ in found}
-    what = f"{_number_of(len(found), 'run')} whose code no worker had yet: {told}"
-    return Finding(Level.PROBLEM, what, [*schedules.values()], reasons, count=len(schedules))
+    what = f"No worker has the code of {_number_of(len(found), 'run')} yet ({told})."
+    return Finding(Level.PROBLEM, what, schedules=[*schedules.values()], count=len(schedules))
 
 
 @_check(
     "limits",
     "schema redis publishing",
-    "See who runs there: `rqsched limits list`. Let more begin (`rqsched limits set`), or fire less.",
+    "See who runs there (`rqsched limits list`), then let more begin (`rqsched limits set`), or fire less.",
     _Shown.WORK,
 )
 def _limits(scope: _Scope) -> Finding:
@@ -723,8 +767,7 @@ def _limits(scope: _Scope) -> Finding:
             for queue, count in queues.items()
         )
         advice = f"Start `rqsched worker {shlex.join(queues)}`, or more of them, or cancel the runs that wait there."
-        return Finding(Level.WARNING, f"had a place of their group, and no worker came: {told}", numbers=queues,
-                       advice=advice)  # fmt: skip
+        return Finding(Level.WARNING, "Runs had a place in their group, and no worker took them.", told, advice=advice)
     now, frozen = runtime.now(), [*runtime.freezes.frozen]
 
     def slow(connection: Connection) -> list[LimitDescription]:
@@ -739,7 +782,7 @@ def _limits(scope: _Scope) -> Finding:
         f"{_when(one.waiting_since)}"
         for one in found
     )
-    return Finding(Level.WARNING, f"wait long for a place of their group: {told}")
+    return Finding(Level.WARNING, "Runs wait too long for a place in their group.", told)
 
 
 @_check("excluded", "schema", "`rqsched update ID --exclude ...` leaves it some, `--unset exclude` all.")
@@ -764,7 +807,7 @@ def _excluded(scope: _Scope) -> Finding:
     told += f": {_listed(map(_path, heavy))}"
     if excluded:
         told += f"; {wrong}: {_listed(map(_path, excluded))}"
-    return Finding(Level.WARNING, told, [*heavy, *excluded], count=len(heavy) + len(excluded))
+    return Finding(Level.WARNING, told, schedules=[*heavy, *excluded], count=len(heavy) + len(excluded))
 
 
 @_check("calendars", "schema", "Run `rqsched calendar import` again for more years, or `rqsched calendar set`.")
@@ -775,13 +818,13 @@ def _calendars(scope: _Scope) -> Finding:
         named = [f"{name}, which {namespace}/{schedule_id} names" for namespace, schedule_id, name in gone]
         advice = "`rqsched calendar set` it again; or `rqsched update ID --exclude ...` without it."
         told = f"are gone, so that nothing fires: {_listed(named)}"
-        return Finding(Level.PROBLEM, told, names=named, advice=advice)
+        return Finding(Level.PROBLEM, told, advice=advice)
     today = scope.runtime.now().date()
     found = scope.read(lambda connection: calendars.ending(connection, scope.namespace, today + _ENDS_SOON, _MOST))
     if not found:
         return Finding(Level.OK, f"no calendar in use ends within {_ENDS_SOON.days} days")
     ends = [f"{one.name} {'ended' if (one.reaches or today) < today else 'ends'} {one.reaches}" for one in found]
-    return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}", names=ends)
+    return Finding(Level.WARNING, f"nothing is excluded any more after: {_listed(ends)}")
 
 
 @_check(
@@ -797,7 +840,10 @@ def _newer_release(scope: _Scope) -> Finding:
 
 
 @_check(
-    "late", "schema redis publishing", "Start `rqsched worker`; `rqsched recover` arms what is missing.", _Shown.WORK
+    "late",
+    "schema redis publishing",
+    "Start `rqsched worker`. If one runs, `rqsched recover` restores what is missing in Redis.",
+    _Shown.WORK,
 )
 def _late(scope: _Scope) -> Finding:
     if scope.runtime.freezes.is_all_frozen:
@@ -807,8 +853,9 @@ def _late(scope: _Scope) -> Finding:
     if not found:
         return Finding(Level.OK, "no schedule is late")
     count = scope.read(lambda connection: schedule_queries.count_late(connection, namespace, until, _MOST, frozen))
-    told = f"{_counted(count)} late, the oldest since {_when(found[0].due_at)}"
-    return Finding(Level.PROBLEM, told, found, count=count)
+    listed = _listed(f"{_path(one)} (due {_when(one.due_at)})" for one in found)
+    told = f"{_number_of(count, 'schedule')} should have fired, and did not."
+    return Finding(Level.PROBLEM, told, listed, found, count=count)
 
 
 def _counted(count: int) -> str:
@@ -816,7 +863,7 @@ def _counted(count: int) -> str:
 
 
 def _number_of(count: int, noun: str) -> str:
-    return f"{_counted(count)} {noun}{'' if count == 1 else 's'}"
+    return number_of(count, noun, "+" if count == _MOST else "")
 
 
 def _when(at: datetime | None) -> str:
@@ -833,7 +880,7 @@ def _after(scope: _Scope) -> Finding:
         errors = [f"{_path(one)} ({error or 'no process has tried'})" for one, error in late.items()]
         told = f"what they come after has ended, and they have not started: {_listed(errors)}"
         advice = "It is tried again for ever; correct what the error says. `rqsched why ID` says when."
-        return Finding(Level.PROBLEM, told, [*late], advice=advice, count=len(late))
+        return Finding(Level.PROBLEM, told, schedules=[*late], advice=advice, count=len(late))
     found = scope.read(lambda connection: upstream_ends.gone(connection, scope.namespace, _MOST))
     return _of(found, len(found), "what schedules come after is there", "what they come after is gone")
 
@@ -841,7 +888,8 @@ def _after(scope: _Scope) -> Finding:
 @_check(
     "long",
     "schema",
-    "`rqsched runs ID --status running` shows the run: terminate it, or give the schedule a `timeout` or more time.",
+    "Look at the run (`rqsched runs ID --status running`). Terminate it if it hangs, or give its schedule a `timeout` "
+    "or more time.",
     _Shown.WORK,
 )
 def _long(scope: _Scope) -> Finding:
@@ -850,7 +898,8 @@ def _long(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: run_queries.running(connection, scope.namespace, _MOST))
     over = [schedule for schedule, began_at in found if _takes_too_long(schedule, began_at, now)]
     schedules = [*{one.uid: one for one in over}.values()]
-    return _of(schedules, len(schedules), "no run takes too long", "a run takes too long")
+    wrong = "Runs take longer than `expect_duration`, than `expect_success_within`, or than the time between two fires."
+    return _of(schedules, len(schedules), "no run takes too long", wrong)
 
 
 def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bool:
@@ -867,19 +916,32 @@ def _takes_too_long(schedule: Schedule, began_at: datetime, now: datetime) -> bo
 
 
 @_check(
-    "dead", "schema", "Fix the workflow and `rqsched restart ID`; `rqsched list --status dead` shows all.", _Shown.WORK
+    "dead",
+    "schema",
+    "Fix the workflow and deploy it, then restart the schedule (`rqsched restart ID`).",
+    _Shown.WORK,
 )
 def _dead(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.dead(connection, scope.namespace, _TOLD))
     count = _count(scope, Filters(scope.namespace, statuses=(ScheduleStatus.DEAD.value,)), found)
-    return _of(found, count, "no schedule is dead", "no longer fire because their runs failed")
+    return _of(
+        found,
+        count,
+        "no schedule is dead",
+        "Runs failed as often as the retry policy allows, so no further run starts.",
+    )
 
 
-@_check("failing", "schema", "`rqsched runs ID` shows their errors; fix what they say.", _Shown.WORK)
+@_check(
+    "failing",
+    "schema",
+    "Fix the cause, which the newest run shows (`rqsched runs ID`), then trigger the schedule.",
+    _Shown.WORK,
+)
 def _failing(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.failing(connection, scope.namespace, _TOLD))
     count = _count(scope, Filters(scope.namespace, failing=True), found)
-    return _of(found, count, "no schedule fails repeatedly", f"{REPEATEDLY} runs in a row failed, or more")
+    return _of(found, count, "no schedule fails repeatedly", f"At least {REPEATEDLY} runs in a row failed.")
 
 
 def _count(scope: _Scope, filters: Filters, found: Sequence[Schedule]) -> int:
@@ -894,7 +956,7 @@ def _of(
 ) -> Finding:
     if not found:
         return Finding(Level.OK, fine)
-    return Finding(Level.WARNING, f"{wrong}: {_listed(map(told or _path, found))}", found, count=count)
+    return Finding(Level.WARNING, wrong, _listed(map(told or _path, found)), found, count=count)
 
 
 def _path(schedule: Schedule) -> str:
@@ -924,13 +986,13 @@ def _events(scope: _Scope) -> Finding:
     names = scope.read(unused)
     if not names:
         return Finding(Level.OK, f"{len(events)} declared, each registered" if events else "no machine declares any")
-    return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}", names=names)
+    return Finding(Level.WARNING, f"declared and never registered: {', '.join(names)}")
 
 
 @_check(
     "quotas",
     "schema",
-    "Delete what is not needed, or raise RQSCHED_QUOTAS; `rqsched namespace usage -n NAME`.",
+    "Delete schedules that are not needed, or raise RQSCHED_QUOTAS.",
     _Shown.WORK,
 )
 def _quotas(scope: _Scope) -> Finding:
@@ -940,16 +1002,17 @@ def _quotas(scope: _Scope) -> Finding:
     full = sorted((one for one in known if one.share >= _NEARLY_FULL), key=lambda one: -one.share)
     if not full:
         return Finding(Level.OK, f"{len(known)} namespaces within theirs")
-    return Finding(Level.WARNING, f"nearly used up or exceeded: {_listed(map(_held, full))}")
+    return Finding(Level.WARNING, "Quotas are nearly used up or exceeded.", _listed(map(_held, full)))
 
 
 def _held(usage: Usage) -> str:
-    """Say how many schedules a namespace has, and how many bytes they have if the bytes were counted."""
-    size = f", {usage.bytes} bytes" if usage.bytes else ""
-    return f"{usage.namespace} ({usage.schedules} schedules{size})"
+    """Say what a namespace has of each limited resource."""
+    pairs = ((name, getattr(usage, name), getattr(usage.limits, name)) for name in RESOURCES)
+    told = [f"{used} of {most} {name}" for name, used, most in pairs if most is not None]
+    return f"{usage.namespace} has {' and '.join(told)}"
 
 
-@_check("successes", "schema", "`rqsched history ID` says what became of its runs; then fix what it runs.", _Shown.WORK)
+@_check("successes", "schema", "See what became of the runs (`rqsched history ID`), then fix the cause.", _Shown.WORK)
 def _successes(scope: _Scope) -> Finding:
     frozen = [*scope.runtime.freezes.frozen]
     if scope.namespace in frozen:
@@ -957,7 +1020,7 @@ def _successes(scope: _Scope) -> Finding:
     found = scope.read(lambda connection: schedule_queries.unsuccessful(connection, scope.namespace, _TOLD, frozen))
     count = _count(scope, Filters(scope.namespace, overdue=True), found)
     return _of(
-        found, count, "no schedule lacks the success it expects", "no success in time",
+        found, count, "no schedule lacks the success it expects", "No run succeeded within `expect_success_within`.",
         lambda one: f"{_path(one)} (since {_when(one.overdue_since)})",
     )  # fmt: skip
 
@@ -970,21 +1033,21 @@ def _successes(scope: _Scope) -> Finding:
 )
 def _notifications(scope: _Scope) -> Finding:
     if not scope.runtime.settings.notify:
-        advice = "Leave it off in a copy; set RQSCHED_NOTIFY=1, or nothing, where somebody is to be told."
-        return Finding(Level.WARNING, "nobody is told anything: RQSCHED_NOTIFY is off here", advice=advice)
+        advice = "Leave it off in a copy; elsewhere set it to 1, or remove it."
+        return Finding(Level.WARNING, "Nobody is notified, because RQSCHED_NOTIFY is off here.", advice=advice)
     if unknown := option_checks.unknown_told(scope.runtime):
         told = ", ".join(f"RQSCHED_{option.upper()} names {name!r}" for option, name in unknown.items())
         advice = "Name a workflow that is registered, or start a worker that has it; until then nothing can be created."
-        return Finding(Level.WARNING, f"{told}, which no process has registered", advice=advice)
+        return Finding(Level.WARNING, f"{told}, which no process has registered.", advice=advice)
     now, namespace = scope.runtime.now(), scope.namespace
     failed = scope.read(lambda connection: deliveries.failed_since(connection, namespace, now - GIVEN_UP_WITHIN, NAMED))
     if failed:
         told = "; ".join(f"{one.kind.value} {shown_destination(one)}: {one.error}" for one in failed)
-        return Finding(Level.WARNING, f"given up within a day: {told}")
+        return Finding(Level.WARNING, "Notifications were given up within the last day.", told)
     waiting, late = scope.read(lambda connection: deliveries.count_open(connection, namespace, now - _LATE, _MOST))
     if late:
-        told = f"{_counted(late)} of {_counted(waiting)} have waited for more than {_LATE.seconds // 60} minutes"
-        return Finding(Level.WARNING, told)
+        told = f"Notifications have waited for more than {_LATE.seconds // 60} minutes."
+        return Finding(Level.WARNING, told, f"{_counted(late)} of {_counted(waiting)}")
     return Finding(Level.OK, f"{_counted(waiting)} wait")
 
 

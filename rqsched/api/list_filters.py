@@ -49,7 +49,7 @@ class ListFilters(TypedDict, total=False):
     owner: str | None
     """Who owns it."""
     managed_by: str | None
-    """`sync`: the schedules that a sync made."""
+    """`sync`, `import`: the schedules that a sync, or an import, made."""
     text: str | None
     """A part of the id, in any case."""
     overdue: bool | None

@@ -54,6 +54,7 @@ class RunView(RunFields, ABC):
 
     status = RunFields.status.of("status.value")
     kind = RunFields.kind.of("kind.value")
+    upstream_run_uid = RunFields.upstream_run_uid.of("came_after")
     target_counts = RunFields.target_counts.of("target_counts", _parsed)
     result = RunFields.result.of("result", _parsed)
     attempts = RunFields.attempts.of("attempts", _parsed)

@@ -17,5 +17,6 @@ from rqsched.kernel.decide.payload import loads as loads
 from rqsched.kernel.decide.results import MAX_PAGE as MAX_PAGE
 from rqsched.kernel.decide.results import MOST_COUNTED as MOST_COUNTED
 from rqsched.kernel.decide.results import counted as counted
+from rqsched.kernel.decide.results import number_of as number_of
 from rqsched.kernel.decide.results import pages as pages
 from rqsched.kernel.decide.traceparent import parse_traceparent as parse_traceparent

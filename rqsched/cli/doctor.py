@@ -17,6 +17,7 @@ from rqsched.api.database import Database, Patience, with_connect_timeout
 from rqsched.api.health import Finding, Level
 from rqsched.api.outages import explain
 from rqsched.api.runtime import Runtime, import_workflows, make_runtime
+from rqsched.api.values import number_of
 from rqsched.cli.command import FAILED, Session, command
 from rqsched.config import Settings
 from rqsched.embedded import resolve_urls
@@ -43,7 +44,8 @@ def doctor(session: Session) -> None:
     else:
         writer.table(COLUMNS, [tuple(finding.values()) for finding in findings])
         is_fine = not problems and not warnings
-        writer.say("Everything is fine." if is_fine else f"{problems} problem(s), {warnings} warning(s).")
+        wrong = f"{number_of(problems, 'problem')}, {number_of(warnings, 'warning')}."
+        writer.say("Everything is fine." if is_fine else wrong)
     if problems:
         raise typer.Exit(FAILED)
 
@@ -52,7 +54,7 @@ def _shown(finding: Finding) -> dict[str, Any]:
     return {
         "check": finding.check,
         "level": finding.level.value,
-        "detail": finding.detail,
+        "detail": finding.told,
         "advice": finding.advice,
     }
 

@@ -13,7 +13,7 @@ from rqsched.api.background_reconcile import count_to_compare
 from rqsched.api.database import Database
 from rqsched.api.identity import renew_identity
 from rqsched.api.schema_version import HEAD
-from rqsched.api.values import new_uid
+from rqsched.api.values import new_uid, number_of
 from rqsched.cli.arguments import Yes
 from rqsched.cli.command import FAILED, Session, command, confirm
 from rqsched.cli.output import Output, progress_bar
@@ -46,7 +46,7 @@ def tick(
         for row in rows:
             session.writer.say(f"[{row['schedule_id']}] → {_outcome(row)}")
         count = len({row["schedule_id"] for row in rows})
-        session.writer.say(f"Processed {count} schedule(s)." if rows else "No schedules due.")
+        session.writer.say(f"Processed {number_of(count, 'schedule')}." if rows else "No schedules due.")
     if any("error" in row for row in rows):
         raise typer.Exit(FAILED)
 
@@ -126,7 +126,7 @@ def new_identity(session: Session, yes: Yes = False) -> None:
         drawn = new_uid(SystemClock().now())
         before, dropped = renew_identity(database, drawn)
     needs = "give its processes a Redis, or a RQSCHED_CONTROL_QUEUE, of their own"
-    told = f"; {dropped} notification(s) that waited are deleted" if dropped else ""
+    told = f"; deleted: {number_of(dropped, 'waiting notification')}" if dropped else ""
     text = f"The database's id is {drawn} now; {needs}{told}."
     session.writer.record({"database_id": drawn, "before": before, "notifications_deleted": dropped}, text)
 

@@ -19,6 +19,7 @@ from rqsched.api.backfills import DEFAULT_BOUND, PRUNED, RERUN
 from rqsched.api.run_handle import RunHandle
 from rqsched.api.schedule_handle import ScheduleHandle
 from rqsched.api.states import skip_in_words
+from rqsched.api.values import number_of
 from rqsched.dashboard.equivalent import (
     Equivalent,
     call,
@@ -143,7 +144,7 @@ def _backfill(visit: Visit, handle: ScheduleHandle) -> str:
         told += f", {counts['already_run'] - reasons[PRUNED]} already have a run"
         told += f", {reasons[PRUNED]} have no history any more and are left out" * bool(reasons[PRUNED])
         told += f", {counts['skipped']} would be skipped" * bool(counts["skipped"])
-        return f"Of {len(rows)} occurrences in that range {told}. Nothing was started."
+        return f"Of {number_of(len(rows), 'occurrence')} in that range {told}. Nothing was started."
     done = next(iter(handle.backfill_in_chunks(wanted)))
     if done.uid is not None and not done.is_done:
         backfills.continue_later(visit.scheduler.runtime, done.uid)
@@ -210,6 +211,8 @@ def equivalent_of(visit: Visit, action: Action, ids: Sequence[str], *, may_be_pa
     return Equivalent("\n".join(commands), with_imports(code))
 
 
+_LABELS = {"start": "From", "end": "Until", "until": "Until", "count": "How many"}
+"""The labels of the fields of the form, by their names in operations."""
 _LIVE = frozenset({"active", "paused", "done", "dead"})
 ACTIONS: dict[str, Action] = {
     action.name: action
@@ -334,11 +337,17 @@ def act_on_schedule(visit: Visit) -> Response:
     try:
         message = action.do(visit, handle)
     except RqschedError as error:
-        message, status = f"Not done: {error}", error.http_status
+        message, status = f"Not done: {_refusal(error)}", error.http_status
     if action.name == "backfill" and (status != 200 or "dry_run" in visit.form):
         return _question(visit, action, handle, message, status)
     path = "/schedules" if handle.status == "deleted" else f"/schedules/{handle.schedule_id}"
     return visit.done(message, path)
+
+
+def _refusal(error: RqschedError) -> str:
+    """Return why an operation was refused. A refused field has the label of the form."""
+    label = _LABELS.get(error.field) if isinstance(error, InvalidInputError) else None
+    return f"{label}: {error.reason}" if label and isinstance(error, InvalidInputError) else str(error)
 
 
 ON_RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from rqsched.api.hours import A_DAY, HourKey, Lot, Tally, instant_of_hour, quantile
 from rqsched.api.runs import RunOutline
 from rqsched.api.states import tone_of
-from rqsched.api.values import iso_utc
+from rqsched.api.values import iso_utc, number_of
 from rqsched.dashboard.rendering import duration
 
 WIDTH = 1000
@@ -366,7 +366,7 @@ def spread(found: Mapping[HourKey, Tally], first: int, count: int, width: int, z
     for place, (half, most) in both.items():
         label = f"{_time_of(first + place * width, width, zone)}: {_spread_in_words(half, most)}"
         runs = known[place].durations.total()
-        label += f", of {runs} run{'s' if runs != 1 else ''}"
+        label += f", of {number_of(runs, 'run')}"
         bars.append((place * step, step * 0.8, half / greatest, most / greatest, label))
     total = Tally()
     for one in known.values():

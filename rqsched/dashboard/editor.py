@@ -281,7 +281,9 @@ def _typed(visit: Visit, schedule: Schedule | None) -> Typed:
         schedule_id = read(lambda: require_id(form.get("schedule_id", "").strip(), "schedule_id"))
     workflow = read(lambda: registered_workflow(visit, form.get("workflow", "")))
     spec = None
-    if schedule is None or form.get("kind") != "keep":
+    if schedule is not None and form.get("kind") == "keep":
+        read(lambda: _require_kept(form, schedule))
+    else:
         timezone = form.get("timezone", "").strip()
         is_after = form.get("kind", "").startswith("after-")
         if timezone and not is_after and read(lambda: require_timezone(timezone)) is None:
@@ -409,6 +411,7 @@ def _planned(visit: Visit, given: Mapping[str, str], schedule: Schedule | None) 
     """Return the timing in a form as the schedule would store it; raises InvalidInputError."""
     exclude, moving = require_exclusions(lines(given.get("exclude", ""))), given.get("on_excluded") or ON_EXCLUDED[0]
     if schedule is not None and given.get("kind") == "keep":
+        _require_kept(given, schedule)
         said = replace(schedule.definition.parsed_spec, exclude=exclude, on_excluded=moving)
     else:
         said = replace(_spec(visit, given), exclude=exclude, on_excluded=moving)
@@ -585,6 +588,15 @@ def _timing(spec: Spec) -> dict[str, str]:
     if isinstance(member, After):
         return keep | {"kind": f"after-{member.on}", "timing": member.schedule_id}
     return keep
+
+
+def _require_kept(given: Mapping[str, str], schedule: Schedule) -> None:
+    """Refuse a timing that was typed although the kind keeps the stored one; it would be lost without a word."""
+    stored = _timing(schedule.spec)
+    for name in ("timing", "timezone"):
+        if given.get(name, "").strip() not in {"", stored[name]}:
+            reason = f"{KINDS['keep']!r} keeps the stored timing; choose the kind of what you typed in {LABELS[name]}"
+            raise InvalidInputError("kind", reason)
 
 
 def _spec(visit: Visit, given: Mapping[str, str]) -> Spec:

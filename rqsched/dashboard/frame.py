@@ -64,13 +64,14 @@ def page(
     method: str = "GET",
     *,
     is_heavy: bool = False,
-    counts: bool = False,
+    counts: str | None = None,
     again: Handler | None = None,
 ) -> Route:
     """Return the route of a page. A heavy page or a dry run computes for seconds, so it waits for admission.
 
-    With `counts`, if the form has no field `cursor`, the page counts rows and is heavy. `again` shows a form as it was
-    filled in, after a login has interrupted it. Without `again`, a page lists the fields and asks whether to send them.
+    If a form has the field `counts` and no field `cursor`, its page counts rows and is heavy. `again` shows a form as
+    it was filled in, after a login has interrupted it. Without `again`, a page lists the fields and asks whether to
+    send them.
     """
 
     async def serve(request: Request) -> Response:
@@ -81,7 +82,7 @@ def page(
         names, act = {name for name, _ in fields}, handler
         if session.AGAIN in names:
             act = again or _ask_again
-        if not (is_heavy or "dry_run" in names or (counts and "cursor" not in names)):
+        if not (is_heavy or "dry_run" in names or (counts in names and "cursor" not in names)):
             return await run_in_threadpool(_serve, request, fields, act, role)
         # Find the viewer in a thread first. Then wait for the admission without a thread.
         visit = await run_in_threadpool(_serve, request, fields, _same, role)
@@ -122,7 +123,7 @@ def form(
     handler: Handler,
     role: Role = Role.OPERATE,
     *,
-    counts: bool = False,
+    counts: str | None = None,
     again: Handler | None = None,
     equivalent: Callable[[Visit], Equivalent] | None = None,
 ) -> Form:

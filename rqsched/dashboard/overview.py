@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,9 +18,9 @@ from rqsched.api import runs as run_queries
 from rqsched.api import schedules as schedule_queries
 from rqsched.api.database import Connection
 from rqsched.api.health import NAMED, Finding, Level
-from rqsched.api.states import REPEATEDLY
 from rqsched.api.values import MOST_COUNTED, counted
 from rqsched.dashboard.recent import MOST, MOST_FAILED, read_failures, read_recent
+from rqsched.dashboard.rendering import exact
 from rqsched.dashboard.schedule import NEWEST
 from rqsched.dashboard.visit import Visit
 from rqsched.dashboard.waits import waits_of
@@ -27,7 +29,7 @@ from rqsched.types import Schedule
 
 _log = logging.getLogger(__name__)
 _SHOWN = 8
-_REASONS = 3
+_INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 class _List(NamedTuple):
@@ -60,106 +62,48 @@ class Problem:
 
 
 class _Words(NamedTuple):
-    """The texts of a finding. Names in braces are replaced by values from `_spoken`."""
+    """The title of a finding, and what the page offers. `{count}` in a title is how many schedules it concerns."""
 
     title: str
-    detail: str = "{detail}."
-    remedy: str = "{advice}"
+    list_of: _List | None = None
     action: str | None = None
     shows_error: bool = False
-    list_of: _List | None = None
 
 
+_SYSTEM = _List("/system")
 _WORDS: Mapping[str, _Words] = {
-    "late": _Words(
-        "{count} late",
-        "{they} should have fired and did not.",
-        "Check whether a dispatcher runs. `rqsched recover` restores what is missing in Redis.",
-        list_of=_List("/schedules", {"problem": "late", "sort": "next"}),
-    ),
-    "dead": _Words(
-        "{count} dead",
-        "Too many runs in a row failed, and no further one is started.",
-        "Fix the workflow and deploy it, then restart the schedule.",
-        action="restart",
-        shows_error=True,
-        list_of=_List("/schedules", {"status": "dead"}),
-    ),
-    "blocked": _Words(
-        "{count} blocked",
-        "No worker had the code of their runs yet: {reasons}",
-        "Start a worker that has it (RQSCHED_IMPORTS, PYTHONPATH), or stop those that lack it.",
-        list_of=_List("/runs", {"status": "blocked"}),
-    ),
-    "limits": _Words("Runs with a limit wait", list_of=_List("/limits")),
+    "late": _Words("{count} late", _List("/schedules", {"problem": "late", "sort": "next"})),
+    "dead": _Words("{count} dead", _List("/schedules", {"status": "dead"}), "restart", shows_error=True),
+    "blocked": _Words("{count} blocked", _List("/runs", {"status": "blocked"})),
+    "limits": _Words("Runs with a limit wait", _List("/limits")),
     "successes": _Words(
-        "{count} without a success in time",
-        "No run succeeded within `expect_success_within`.",
-        "See the runs and the history of each schedule.",
-        action="trigger",
-        shows_error=True,
-        list_of=_List("/schedules", {"problem": "overdue"}),
+        "{count} without a success in time", _List("/schedules", {"problem": "overdue"}), "trigger", shows_error=True
     ),
     "failing": _Words(
-        "{count} failing repeatedly",
-        f"At least {REPEATEDLY} runs in a row failed.",
-        "The newest run shows the traceback. Fix the cause, then run the schedule.",
-        action="trigger",
-        shows_error=True,
-        list_of=_List("/schedules", {"problem": "failing"}),
+        "{count} failing repeatedly", _List("/schedules", {"problem": "failing"}), "trigger", shows_error=True
     ),
-    "quotas": _Words("The namespace is nearly full"),
+    "quotas": _Words("The namespace is nearly full", _List("/schedules")),
     "notifications": _Words("Notifications do not arrive"),
-    "dispatchers": _Words(
-        "No dispatcher is alive",
-        "Schedules fire only where `rqsched worker` or a plain RQ worker runs.",
-        "Start `rqsched worker`.",
-        list_of=_List("/system"),
-    ),
-    "waits": _Words(
-        "Dispatchers wait for SQL",
-        "The database answers, but refuses writes: schedules do not fire.",
-        "`rqsched doctor` shows its answer. The most frequent cause is a full disk.",
-        list_of=_List("/system"),
-    ),
-    "publishing": _Words("Redis refuses new jobs", "No job executes there: {detail}.", list_of=_List("/system")),
-    "memory": _Words("Redis is nearly full", "When it is full, it refuses writes and schedules do not fire: {detail}."),
-    "runners": _Words("Runners were damaged and replaced", "{detail}."),
-    "foreign workers": _Words("Workers with another database take jobs of this one", "They cannot do them: {workers}."),
-    "clock": _Words(
-        "Clocks differ",
-        "{clocks}. Fires are timed by the clock of SQL, heartbeats and leases by Redis.",
-        "Run NTP on every machine.",
-    ),
-    "ownership": _Words(
-        "Redis belongs to another database",
-        "The control queue `{queue}` belongs to {owner}, but this page shows {mine}: changes made here have no effect.",
-    ),
-    "workers": _Words("Jobs wait for a worker", list_of=_List("/system")),
-    "all-frozen": _Words("Everything is frozen", "{detail}."),
-    "frozen": _Words("The namespace is frozen", "{detail}."),
-    "writes": _Words(
-        "The database takes no writes",
-        "It is a standby, or read-only. The pages may be some seconds old, and nothing can be changed here.",
-        "Use the pages of the primary.",
-    ),
-    "went back": _Words("Two databases write"),
-    "long": _Words(
-        "{count} running for too long",
-        "A run takes longer than `expect_duration`. If that is not set: longer than the time to the next fire, or than "
-        "`expect_success_within`.",
-        "Look at the run; terminate it if it hangs, or give it a `timeout` or more time.",
-        list_of=_List("/runs", {"status": "running"}),
-    ),
+    "dispatchers": _Words("No dispatcher is alive", _SYSTEM),
+    "waits": _Words("Dispatchers wait for SQL", _SYSTEM),
+    "publishing": _Words("Redis refuses new jobs", _SYSTEM),
+    "memory": _Words("Redis is nearly full", _SYSTEM),
+    "foreign workers": _Words("Workers with another database take jobs of this one", _SYSTEM),
+    "clock": _Words("Clocks differ", _SYSTEM),
+    "ownership": _Words("Redis belongs to another database", _SYSTEM),
+    "workers": _Words("Jobs wait for a worker", _SYSTEM),
+    "all-frozen": _Words("Everything is frozen"),
+    "frozen": _Words("The namespace is frozen"),
+    "writes": _Words("The database cannot be used fully", _SYSTEM),
+    "went back": _Words("Two databases write", _SYSTEM),
+    "long": _Words("{count} running for too long", _List("/runs", {"status": "running"})),
 }
 _MILDER: Mapping[str, _Words] = {
-    "went back": _Words("SQL or Redis went back to an older state, or was replaced"),
-    "ownership": _Words("Redis does not know this database", "It was flushed, or no worker has run yet."),
-    "workers": _Words(
-        "No worker is alive", "Runs are executed by workers.", "Start `rqsched worker`.", list_of=_List("/system")
-    ),
+    "went back": _Words("SQL or Redis went back to an older state, or was replaced", _SYSTEM),
+    "ownership": _Words("Redis does not know this database", _SYSTEM),
+    "workers": _Words("No worker is alive", _SYSTEM),
 }
-"""The texts of warnings, for the checks whose warning has another meaning than their problem."""
+"""The titles of warnings, for the checks whose warning has another meaning than their problem."""
 
 
 _BY_CONSEQUENCE = (
@@ -187,10 +131,12 @@ def show(visit: Visit) -> Response:
     around = health.examine_processes(visit.scheduler.runtime, None if visit.sees_all else namespace)
 
     def read(connection: Connection) -> dict[str, Any]:
-        late_until = health.late_until(visit.scheduler.runtime)
         counts = schedule_queries.count_by_status(connection, namespace, MOST_COUNTED)
-        late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED, frozen)
         found = health.examine_work(visit.scheduler.runtime, connection, namespace, around)
+        late = next((finding.count for finding in found if finding.check == "late"), None)
+        if late is None:  # no schedule is late, or the check was left out
+            late_until = health.late_until(visit.scheduler.runtime)
+            late = schedule_queries.count_late(connection, namespace, late_until, MOST_COUNTED, frozen)
         shown = {one.uid: one for finding in found for one in finding.schedules[:NAMED]}
         return {
             "problems": found,
@@ -204,7 +150,8 @@ def show(visit: Visit) -> Response:
 
     values = visit.read(read)
     values["waits"] = waits_of(visit, [run for _, run in values["recent"]])
-    findings = sorted((*around, *values["problems"]), key=_rank)
+    told = {"all-frozen": visit.all_frozen, "frozen": visit.freeze}  # by the notice above every page, which thaws
+    findings = sorted((one for one in (*around, *values["problems"]) if not told.get(one.check)), key=_rank)
     values["problems"] = [_problem(visit, finding) for finding in findings]
     return visit.page("overview.html", most_failed=MOST_FAILED, most_runs=MOST, **values)
 
@@ -233,31 +180,26 @@ def _unasked(visit: Visit, finding: Finding, error: Exception) -> Problem:
 def _problem(visit: Visit, finding: Finding) -> Problem:
     if finding.error is not None:
         return _unasked(visit, finding, finding.error)
-    is_bad, spoken = finding.level is Level.PROBLEM, _spoken(visit, finding)
+    is_bad, count = finding.level is Level.PROBLEM, counted(finding.count or 0)
     words = _WORDS[finding.check] if is_bad else _MILDER.get(finding.check, _WORDS[finding.check])
-    title, detail, remedy = (text.format_map(spoken) for text in words[:3])
-    tone, some = "bad" if is_bad else "warn", tuple(finding.schedules[:NAMED])
+    title = words.title.format(count=f"{count} schedule{'s are' if count != '1' else ' is'}")
+    some = tuple(finding.schedules[:NAMED])
+    detail = finding.detail if some else finding.told  # the page links to the schedules instead
+    detail, remedy = (_by_clock(visit, text) for text in (detail, finding.advice or ""))
+    tone = "bad" if is_bad else "warn"
     return Problem(tone, title, detail, remedy, some, words.action, words.shows_error, words.list_of)
 
 
-def _spoken(visit: Visit, finding: Finding) -> dict[str, str]:
-    """Return the values for the texts. Viewers of some namespaces see the number of workers, but not their names."""
-    count = counted(finding.count or 0)
-    names, numbers = finding.names, finding.numbers
-    queues = ", ".join(f"{depth:.0f} on `{name}`" for name, depth in sorted(numbers.items())[:NAMED])
-    return {
-        "detail": finding.detail,
-        "advice": finding.advice or "",
-        "count": f"{count} schedule{'s are' if count != '1' else ' is'}",
-        "they": "It" if count == "1" else "They",
-        "reasons": "; ".join(names[:_REASONS]) + ("; ..." if len(names) > _REASONS else ""),
-        "workers": ", ".join(names[:NAMED]) if visit.sees_all else str(len(names)),
-        "queues": queues + (f" and {len(numbers) - NAMED} more queues" if len(numbers) > NAMED else ""),
-        "clocks": " and ".join(
-            f"{name}'s is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-            for name, skew in numbers.items()
-        ),
-        "queue": visit.scheduler.runtime.transport.control.name,
-        "owner": next(iter(names), ""),
-        "mine": next(reversed(names), ""),
-    }
+def _by_clock(visit: Visit, text: str) -> str:
+    """Return the words of a finding with its instants by the viewer's clock.
+
+    A text that has the form of an instant and is none, such as a 30th of February, stays as it is.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            return str(exact(datetime.fromisoformat(found[0]), visit.zone).striptags())
+        except (ValueError, OverflowError):
+            return found[0]
+
+    return _INSTANT.sub(shown, text)

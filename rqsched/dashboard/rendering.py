@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -66,6 +67,13 @@ MENU = {
 NOTHING = "\N{EN DASH}"
 """The text that is shown if there is no value."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_KINDS = {
+    "scheduled": "scheduled",
+    "manual": "started by hand",
+    "backfill": "of a backfill",
+    "after": "after another schedule",
+}
+"""The origin of a run in words."""
 
 
 def html(request: Request, text: str, status: int) -> Response:
@@ -106,18 +114,19 @@ def _takes_gzip(request: Request) -> bool:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """Return the distance of an instant from now: `3 min ago`, `in 2 d`."""
+    """Return the distance of an instant from now: `3 min ago`, `in 2 d`, `in 47 h`."""
     if at is None:
         return "never"
     seconds = (at - now).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    text = next(f"{int(abs(seconds) // size)} {unit}" for size, unit in _UNITS if abs(seconds) >= size)
+    # `1 h ago` could be 119 minutes, so up to two of a unit the next smaller one is used.
+    text = next(f"{int(abs(seconds) // size)} {unit}" for size, unit in _UNITS if abs(seconds) >= 2 * size or size == 1)
     return f"in {text}" if seconds > 0 else f"{text} ago"
 
 
 def duration(value: timedelta | float | None) -> str:
-    """Return a length as short text: `850 ms`, `12.4 s`, `3 min 20 s`."""
+    """Return a length as short text: `850 ms`, `12.4 s`, `3 min 20 s`, `2 h`."""
     if value is None:
         return NOTHING
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -125,11 +134,9 @@ def duration(value: timedelta | float | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    if seconds < 86_400:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    return f"{int(seconds // 86_400)} d {int(seconds % 86_400 // 3600)} h"
+    large, small = next(pair for pair in pairwise(_UNITS) if seconds >= pair[0][0])
+    rest = int(seconds % large[0] // small[0])
+    return f"{int(seconds // large[0])} {large[1]}" + (f" {rest} {small[1]}" if rest else "")
 
 
 def instant(at: datetime | None, now: datetime, zone: ZoneInfo | None = None) -> Markup:
@@ -323,6 +330,7 @@ def _environment() -> Environment:
         "run_filters": RUN_FILTERS,
         "retryable": ENDED_IN_VAIN,
         "events_in_words": EVENTS,
+        "kinds_in_words": _KINDS,
         "version": rqsched.__version__,
     }
     return environment

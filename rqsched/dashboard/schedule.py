@@ -217,7 +217,10 @@ def _describe(connection: Connection, visit: Visit, backfill: Backfill, counts: 
         left = (now - backfill.created_at) / ended * (running + waiting)
     failed = counts.get("failed", 0) + counts.get("lost", 0)
     axis = charts.Axis(backfill.start_at, max(backfill.end_at, backfill.start_at + timedelta(seconds=1)))
-    step = ceil(axis.span.total_seconds() / _BACKFILL_COLUMNS)
+    width = axis.span.total_seconds() / _BACKFILL_COLUMNS
+    apart = (backfill.cursor - backfill.start_at).total_seconds() / max(backfill.attempted, 1)
+    # Columns that are a little narrower than the time between occurrences leave a gap as if a run were missing.
+    step = ceil(apart if width < apart < 2 * width else width)
     columns = Columns(int(axis.start.timestamp()), step, _BACKFILL_COLUMNS)
     lots = run_hours.of_backfill(connection, backfill.uid, columns, now, MOST_OF_BACKFILL) if counts else []
     stacks = charts.Grid(axis, columns.start, step, visit.zone).stacks(lots, 1)

@@ -283,7 +283,7 @@ def _read_paces(visit: Visit, namespace: str | None, start: datetime) -> tuple[d
 
 def _newest_outcomes(connection: Connection, namespace: str | None, start: datetime) -> tuple[list[Outcome], datetime]:
     is_among, since = run_queries.newest(connection, start, _MOST_RUNS)
-    return run_queries.outcomes(connection, namespace, is_among, run_queries.BY_QUEUE), since
+    return run_queries.outcomes(connection, namespace, is_among, run_queries.BY_QUEUE, with_took=True), since
 
 
 @dataclass

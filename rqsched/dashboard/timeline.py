@@ -23,6 +23,7 @@ from rqsched.api.hours import Columns, Lot, read_columns
 from rqsched.api.load import MOST_HOURS, Window, read_load
 from rqsched.api.schedules import Found
 from rqsched.api.states import NOTHING_FIRED
+from rqsched.api.values import number_of
 from rqsched.dashboard import charts
 from rqsched.dashboard.rendering import gap_of, under_freezes
 from rqsched.dashboard.schedules import around, filters_of, kept_of, read_page
@@ -236,7 +237,7 @@ def _ahead(visit: Visit, axis: charts.Axis) -> Ahead | None:
     bars = []
     for place, number in enumerate(fires):
         begin = start + place * step * _MINUTE
-        x, label = axis.x(begin), f"{number} fire{'s' * (number != 1)}, {begin.astimezone(visit.zone):%a %d %b %H:%M}"
+        x, label = axis.x(begin), f"{number_of(number, 'fire')}, {begin.astimezone(visit.zone):%a %d %b %H:%M}"
         if number:
             bars.append(charts.Bar(x, max(axis.x(begin + step * _MINUTE) - x, 1), number / most, "", label))
     return Ahead(bars, load.fires, most, step, load.peaks[:_NAMED_PEAKS], load.assumed[1:])

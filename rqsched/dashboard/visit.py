@@ -200,5 +200,7 @@ class Visit:
         """The namespaces among which the viewer can choose."""
         if self.principal.namespaces is not None:
             return sorted(self.principal.namespaces)
-        known = self.read(lambda connection: schedule_queries.namespaces(connection, _MOST_NAMESPACES))
+        known = self.scheduler.runtime.database.read(
+            lambda connection: schedule_queries.namespaces(connection, _MOST_NAMESPACES), is_alone=True
+        )
         return sorted({*known, self.namespace, self.scheduler.settings.namespace})

@@ -292,7 +292,8 @@ class EventLog:
         if before == state:
             return []
         self._known[run.uid] = state
-        fired = [] if before else [f"{_clock(run.created_at)} {name} fired, late by {_late(run)}"]
+        how = f", late by {_late(run)}" if run.kind is RunKind.SCHEDULED else f" ({run.kind.value})"
+        fired = [] if before else [f"{_clock(run.created_at)} {name} fired{how}"]
         is_attempted = run.status not in {RunStatus.PENDING, RunStatus.RUNNING}
         return fired + ([f"{_clock(run.ended_at or now)} {name} {_sentence(run)}"] if is_attempted else [])
 

@@ -31,6 +31,7 @@ from rqsched.importers.source import (
 from rqsched.importers.unpickle import NotReadableError, loaded, unpickle, what_is
 from rqsched.kernel.decide.chunks import chunks
 from rqsched.kernel.decide.policy import SKIP_FIRE_WITHIN
+from rqsched.kernel.decide.results import number_of
 from rqsched.kernel.transport import redis_keys
 from rqsched.kernel.transport.client import connect
 
@@ -102,7 +103,7 @@ class SqlJobs:
         """Pause the jobs. Raises ConflictError if a running scheduler writes them back again and again."""
         ids = [entry.source_id for entry in entries]
         count = until_quiet(lambda: self._database.pause_jobs(self._table, ids))
-        return f"Paused {count} jobs of {self._table}; APScheduler's resume_job() resumes a job."
+        return f"Paused {number_of(count, 'job')} of {self._table}; APScheduler's resume_job() resumes a job."
 
 
 class RedisJobs:

@@ -25,6 +25,7 @@ from rqsched.importers.rq_jobs import Call, call_in, described, entry_of, lost_t
 from rqsched.importers.source import Reading, SourceEntry, derived_id, move_scored, named_id, not_before
 from rqsched.importers.unpickle import NotReadableError, unpickle
 from rqsched.kernel.decide.ids import iso_utc
+from rqsched.kernel.decide.results import number_of
 from rqsched.kernel.transport import redis_keys
 from rqsched.kernel.transport.client import connect
 from rqsched.when.members import Cron
@@ -120,7 +121,7 @@ class RqScheduler:
                 f"the lock {LOCK} expired before the jobs were moved; nothing was moved, run this again."
             )
         back = f"ZUNIONSTORE {SCHEDULED} 2 {SCHEDULED} {self._backup}"
-        return f"{moved} jobs were moved from {SCHEDULED} to {self._backup}; {back} puts them back."
+        return f"Moved {number_of(moved, 'job')} from {SCHEDULED} to {self._backup}; {back} puts them back."
 
     def _take_lock(self, token: str) -> None:
         until = time.monotonic() + _WAIT_SECONDS

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rqsched.api.values import number_of
 from rqsched.cli.command import Session, command
 from rqsched.errors import ConfigError, RqschedError, install
 
@@ -40,6 +41,6 @@ def run(
         raise RqschedError(
             f"nothing was dispatched: the resolver raised {type(error).__name__}: {error}. Correct it, run this again."
         ) from error
-    text = f"Dispatched {event} to {done.targets} instance(s) of {machine_class}"
-    filtered = f"; {done.filtered} id(s) are not instances of it" if done.filtered else ""
+    text = f"Dispatched {event} to {number_of(done.targets, 'instance')} of {machine_class}"
+    filtered = f"; not instances of it: {number_of(done.filtered, 'id')}" if done.filtered else ""
     session.writer.record({"machine": machine_class, "event": event, **asdict(done)}, f"{text}{filtered}.")

@@ -17,7 +17,7 @@ from rqsched.kernel.decide.delays import base_of
 from rqsched.kernel.decide.limit_options import split_key
 from rqsched.kernel.decide.model import ScheduleStatus, changed
 from rqsched.kernel.decide.occurrences import TICK
-from rqsched.kernel.decide.results import Peak
+from rqsched.kernel.decide.results import Peak, number_of
 from rqsched.simulate.decide import Expected, Simulated, Spans, Told, Walk, begin, walk
 from rqsched.simulate.entries import MEASURED_DAYS, Entry
 from rqsched.simulate.lines import Line
@@ -202,7 +202,7 @@ class _Simulating:
             yield one
         if paused:
             self._assumed.append(
-                f"Not simulated, because paused without an end of the pause: {paused} {_plural('schedule', paused)}."
+                f"Not simulated, because paused without an end of the pause: {number_of(paused, 'schedule')}."
             )
 
     def _rooted(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -412,28 +412,26 @@ class _Simulating:
         ]
         if origins["measured"]:
             number = origins["measured"]
-            told.append(f"Durations of {number} {_plural('schedule', number)} are measured, from runs of the last "
+            told.append(f"Durations of {number_of(number, 'schedule')} are measured, from runs of the last "
                         f"{MEASURED_DAYS} days.")  # fmt: skip
         given = origins["schedule"] + origins["workflow"] + origins["all"]
         if given:
-            told.append(f"Durations of {given} {_plural('schedule', given)} are given.")
+            told.append(f"Durations of {number_of(given, 'schedule')} are given.")
         if origins["nothing"]:
             number = origins["nothing"]
-            told.append(f"Durations of {number} {_plural('schedule', number)} are unknown: their runs end at once, so "
+            told.append(f"Durations of {number_of(number, 'schedule')} are unknown: their runs end at once, so "
                         "they never overlap or occupy a worker. Give a duration.")  # fmt: skip
         rate = self._wanted.failure_rate
         if rate is not None:
             told.append(f"{rate:.2%} of the attempts fail, as given. Retry policies repeat every failed attempt.")
         else:
             number = sum(expected.failure_rate > 0 for expected, _ in rows)
-            of = f"{number} {_plural('schedule', number)}"
+            of = number_of(number, "schedule")
             fails = f"Attempts of {of} fail as often as they did so far. Retry policies repeat every failed attempt."
             told.append(fails if number else "No attempt fails, because no failure is on record.")
         late = sum(expected.timeout is not None and _half(expected) >= expected.timeout for expected, _ in rows)
         if late:
-            told.append(
-                f"At least half of the attempts of {late} {_plural('schedule', late)} reach their timeout and fail."
-            )
+            told.append(f"At least half of the attempts of {number_of(late, 'schedule')} reach their timeout and fail.")
         free = sorted({one.queue for one in self._entries} - set(self._wanted.workers))
         if free:
             told.append(f"There is always a free worker for {', '.join(free[:_MOST_NAMED])}"
@@ -443,7 +441,7 @@ class _Simulating:
         number = sum(one.schedule.upstream_id is not None for one in self._entries)
         if number:
             told.append(
-                f"{number} {_plural('schedule', number)} after another: each run begins at the end of the upstream run."
+                f"{number_of(number, 'schedule')} after another: each run begins at the end of the upstream run."
             )
         return told
 
@@ -548,7 +546,3 @@ def _left_out(entry: Entry) -> Iterator[str]:
 def _half(expected: Expected) -> timedelta:
     """Return the expected median duration of an attempt."""
     return expected.duration if isinstance(expected.duration, timedelta) else expected.duration.at(0.5)
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"

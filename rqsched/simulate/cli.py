@@ -19,6 +19,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.features.declarations import schedule_file
 from rqsched.features.list import make_runtime
 from rqsched.kernel.decide.options import require_id
+from rqsched.kernel.decide.results import number_of
 from rqsched.simulate import api as simulating
 from rqsched.simulate import load_cli, upcoming_cli
 from rqsched.simulate.api import Progress, Wanted, wanted_of
@@ -251,9 +252,8 @@ def _show(writer: Writer, found: Simulation) -> None:
     if writer.for_programs([plain], plain):
         return
     most = max((day.peak_fires for day in found.days), default=0)
-    writer.say(
-        f"{found.fires} fires of {len(found.schedules)} schedules from {from_to(found)}, at most {most} a minute."
-    )
+    fires = f"{number_of(found.fires, 'fire')} of {number_of(len(found.schedules), 'schedule')}"
+    writer.say(f"{fires} from {from_to(found)}, at most {most} a minute.")
     if found.fires:
         writer.say("")
         writer.table(("From", "Fires", "Most a minute", ""), _bars(found))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from heapq import nsmallest
-from itertools import chain, count, dropwhile, groupby, islice, takewhile
+from itertools import chain, count, dropwhile, islice
 from typing import NamedTuple
 
 from rqsched.api.build_description import iter_upcoming
@@ -74,6 +74,8 @@ class _Herd:
 
     one: Schedule
     """Any schedule of the herd."""
+    steps: tuple[timedelta, timedelta] | None
+    """The interval of the schedule and the offset of its first fire in the window; None for other timings."""
     number: int = 0
     """The number of its schedules."""
     names: list[str] = field(default_factory=list)
@@ -198,7 +200,8 @@ class Counting:
     def add(self, schedule: Schedule, queue: str, name: str) -> None:
         """Add a schedule to its herd."""
         spend()
-        herd = self._herds[queue].setdefault(self._alike(schedule), _Herd(schedule))
+        steps = self._steps(schedule)
+        herd = self._herds[queue].setdefault(self._alike(schedule, steps), _Herd(schedule, steps))
         herd.number += 1
         if len(herd.names) < NAMED:
             herd.names.append(name)
@@ -217,9 +220,8 @@ class Counting:
             assumed=[*self._assumed(most_schedules)],
         )
 
-    def _alike(self, schedule: Schedule) -> Hashable:
+    def _alike(self, schedule: Schedule, steps: tuple[timedelta, timedelta] | None) -> Hashable:
         """Return the key of a schedule's herd. If two schedules have the same key, they fire in the same minutes."""
-        steps = self._steps(schedule)
         if steps is not None and not steps[0] % _MINUTE:
             return steps[0], steps[1] // _MINUTE
         if longest_delay(schedule) or schedule.resume_at is not None or schedule.skips is not None:
@@ -230,8 +232,8 @@ class Counting:
         """Count the herds of a queue. The largest come first, so that each minute keeps its largest herds."""
         fires, unplaced = Counter[int](), 0
         for herd in sorted(herds, key=lambda one: -one.number):
-            counted, is_stepped = 0, self._steps(herd.one) is not None
-            for minute, number, cost in self._fires(herd.one):
+            counted, is_stepped = 0, herd.steps is not None
+            for minute, number, cost in self._fires(herd):
                 spend()
                 counted += number
                 if self._left[is_stepped] <= 0:
@@ -256,20 +258,26 @@ class Counting:
             self._minutes[minute] += number
         return queue_load(queue, self._window.start, fires)
 
-    def _fires(self, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
-        """Yield the minutes in which a schedule fires, with the number of fires and the cost of counting them."""
-        steps = self._steps(schedule)
-        if steps is not None:
-            yield from ((minute, number, 1) for minute, number in self._of_steps(*steps))
+    def _fires(self, herd: _Herd) -> Iterator[tuple[int, int, int]]:
+        """Yield the minutes in which a herd's schedule fires, with the number of fires and the cost of counting."""
+        if herd.steps is not None:
+            yield from ((minute, number, 1) for minute, number in self._of_steps(*herd.steps))
             return
-        window = self._window
-        begin = window.start - longest_delay(schedule)
+        schedule, start, end, delay = herd.one, self._window.start, self._window.end, longest_delay(herd.one)
+        begin = start - delay
         found = iter_upcoming(schedule, self._now, since=begin, between=partial(self._walk, schedule, begin))
-        ahead = takewhile(lambda at: at < window.end, found)
-        meant = ahead if window.start <= self._now else dropwhile(lambda at: at < window.start, ahead)
-        cost = _COST_OF_A_DELAY if longest_delay(schedule) else 1
-        for minute, instants in groupby(map(window.minute_of, meant)):
-            number = sum(1 for _ in instants)
+        meant = found if start <= self._now else dropwhile(lambda at: at < start, found)
+        cost = _COST_OF_A_DELAY if delay else 1
+        minute = number = 0
+        for at in meant:  # a timeline has thousands of instants, so this loop calls nothing
+            if at >= end:
+                break
+            following = (at - start) // _MINUTE if at > start else 0
+            if following != minute and number:
+                yield minute, number, number * cost
+                number = 0
+            minute, number = following, number + 1
+        if number:
             yield minute, number, number * cost
 
     def _walk(self, schedule: Schedule, begin: datetime, after: datetime, until: datetime) -> Iterator[datetime]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rqsched.cli.command import Session, command
-from rqsched.kernel.decide.results import Load
+from rqsched.kernel.decide.results import Load, number_of
 from rqsched.kernel.queries.schedules import Filters
 from rqsched.simulate.load import MOST_HOURS, read_load, window_of
 from rqsched.simulate.text import makers
@@ -36,9 +36,8 @@ def load(
     writer, plain = session.writer, asdict(found)
     if writer.for_programs([plain], plain):
         return
-    writer.say(
-        f"{found.fires} fires of {found.schedules} schedules in {hours} hours, at most {max(found.minutes)} a minute."
-    )
+    fires = f"{number_of(found.fires, 'fire')} of {number_of(found.schedules, 'schedule')}"
+    writer.say(f"{fires} in {number_of(hours, 'hour')}, at most {max(found.minutes)} a minute.")
     if found.fires:
         writer.say("")
         writer.table(("From", "Fires", "Most a minute", ""), _bars(found))

@@ -30,7 +30,9 @@ _MOST_EXCLUDED = 6
 """The maximum number of exclusions that are listed. The others are only counted."""
 _EVERY_DAY = "every day"
 _INSTEAD = {"next": ", but on the next other day", "previous": ", but on the last other day before"}
-_YEAR, _LAST = timedelta(days=366), datetime.max.replace(tzinfo=UTC)
+_AHEAD = timedelta(days=372)
+"""How far ahead `clock_warnings` looks. There may be 53 weeks from one spring change to the next."""
+_LAST = datetime.max.replace(tzinfo=UTC)
 _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -45,14 +47,14 @@ def in_words(spec: Spec) -> str:
 
 
 def clock_warnings(spec: Spec, now: datetime) -> list[str]:
-    """Return warnings about the effect of clock changes and excluded days on a spec within a year; usually none.
+    """Return warnings about the effect of clock changes and excluded days on a spec in the next 53 weeks; usually none.
 
     There are at most three lines: about the first local time that the clocks skip, about the first local time that
     occurs twice, and about excluded occurrences that cannot move to another day.
     """
     if not spec.is_known:
         return []
-    after, until = max(now, spec.start_at or now), min(now + _YEAR, spec.end_at or _LAST)
+    after, until = max(now, spec.start_at or now), min(now + _AHEAD, spec.end_at or _LAST)
     exclusion = spec.exclusion
     found: list[list[tuple[Gap, ZoneInfo]]] = [[], []]
     for one in spec.nominal_sources(now):

@@ -18,7 +18,7 @@ if (isZoneNew) {
 const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const relative = (at) => {
   const seconds = (at - Date.now()) / 1000;
-  const [size, unit] = units.find(([size]) => Math.abs(seconds) >= size) || [1, "s"];
+  const [size, unit] = units.find(([size]) => Math.abs(seconds) >= 2 * size) || [1, "s"];
   if (Math.abs(seconds) < 1) return "now";
   const text = `${Math.floor(Math.abs(seconds) / size)} ${unit}`;
   return seconds > 0 ? `in ${text}` : `${text} ago`;

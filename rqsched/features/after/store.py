@@ -178,10 +178,10 @@ class Linked(NamedTuple):
 
 
 def before(connection: Connection, run: Run) -> Linked | None:
-    """Read the upstream run whose end started a run; None if there was none, or if it was pruned."""
+    """Read the upstream run of a run (`Run.came_after`); None if there was none, or if it was pruned."""
     columns = schedules.c.schedule_id, runs.c.uid, runs.c.number, runs.c.status
     found = sa.select(*columns).join(schedules, schedules.c.uid == runs.c.schedule_uid)
-    row = connection.execute(found.where(runs.c.uid == run.upstream_run_uid)).first() if run.upstream_run_uid else None
+    row = connection.execute(found.where(runs.c.uid == run.came_after)).first() if run.came_after else None
     return None if row is None else Linked(*row)
 
 

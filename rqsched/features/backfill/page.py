@@ -13,10 +13,11 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import BackfillNotFoundError
 from rqsched.features.backfill import chain
 from rqsched.features.backfill.store import Backfill
-from rqsched.features.bulk.page import progress_loop, runs_in_words, runs_so_far, show_chunk_of_runs
+from rqsched.features.bulk.page import progress_loop, runs_so_far, show_chunk_of_runs
 from rqsched.features.bulk.runs import BulkRuns, count_matching, do_chunk
 from rqsched.http.auth import Role
 from rqsched.kernel.decide.model import Schedule
+from rqsched.kernel.decide.results import number_of
 from rqsched.kernel.queries import runs as run_queries
 from rqsched.kernel.queries.run_pages import RunFilters
 from rqsched.kernel.store import changes
@@ -56,7 +57,7 @@ def stop(visit: Visit) -> Response:
     progress = do_chunk(runtime, asked, cursor)
     cancelled = sum(row.outcome == "cancelled" for row in progress.items)
     if cancelled == progress.matched:
-        return visit.done(f"{stopped}{runs_in_words(cancelled)} cancelled.", path)
+        return visit.done(f"{stopped}{number_of(cancelled, 'run')} cancelled.", path)
     return show_chunk_of_runs(
         visit, progress, before, "cancel", about=f"of a backfill of {schedule.schedule_id}",
         fields={"running": "yes"} if running else {}, path=f"/backfills/{found.uid}/cancel", part="Schedules",

@@ -229,19 +229,16 @@ def _counted(filters: Filters, end_at: datetime) -> Filters:
     return replace(filters, created_until=min(end_at, filters.created_until or end_at))
 
 
-def count_matching(runtime: Runtime, filters: Filters, of: object, most: int | None = None) -> BulkProgress:
-    """Count the schedules that match, up to `most`. The cursor of the result is for the first chunk; None if no
-    schedule matches.
+def count_matching(runtime: Runtime, filters: Filters, of: object, *, most: int) -> BulkProgress:
+    """Count the schedules that match, up to `most`.
+
+    The cursor of the result is for the first chunk. It is None if no schedule matches.
 
     `of` identifies the operation and must contain its filters. `do_chunk` accepts the cursor only with the same `of`.
     """
     now = runtime.now()
     end_at = now + timedelta(microseconds=1)
-    meant = _counted(filters, end_at)
-    if most is None:
-        count = partial(schedule_queries.count_schedules, filters=meant)
-    else:
-        count = partial(schedule_queries.count_up_to, filters=meant, most=most)
+    count = partial(schedule_queries.count_up_to, filters=_counted(filters, end_at), most=most)
     matched = runtime.database.read(count)
     return BulkProgress([], 0, matched, _Place(new_uid(now), end_at, matched).write(of) if matched else None)
 
@@ -435,10 +432,9 @@ def begin(
     go_on = partial(_go_on, partial(do_chunk, runtime, bulk, meant, of=of, dry_run=dry_run))
     if cursor is not None:
         return go_on(cursor)
-    counted = count_matching(runtime, meant, of)
+    counted = count_matching(runtime, meant, of, most=bound + 1)
     if counted.matched > bound:
-        told = f"{counted.matched} schedules match, more than {bound}; name fewer, or raise it"
-        raise InvalidLimitError("bound", told)
+        raise InvalidLimitError("bound", f"more than {bound} schedules match; name fewer, or raise it")
     return chain([counted], go_on(counted.next_cursor))
 
 

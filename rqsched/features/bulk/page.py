@@ -30,7 +30,7 @@ from rqsched.features.bulk.runs import do_chunk as do_chunk_of_runs
 from rqsched.http.dependencies import require_role
 from rqsched.kernel.decide.policy import OnResume, OverlapPolicy
 from rqsched.kernel.decide.reasons import skip_in_words
-from rqsched.kernel.decide.results import MOST_COUNTED, BulkProgress, BulkRow, counted
+from rqsched.kernel.decide.results import MOST_COUNTED, BulkProgress, BulkRow, number_of
 from rqsched.kernel.queries.run_pages import RunFilters
 from rqsched.kernel.queries.schedules import Filters
 
@@ -40,8 +40,8 @@ _NAMED = 10
 """The maximum number of schedules that the question before the action names."""
 _SKIPPED = 50
 """The maximum number of skipped schedules that are named with their reason. The others are only counted."""
-MOST_RUNS = 100_000
-"""The maximum number of runs of one action."""
+MOST_MATCHING = 100_000
+"""The maximum number of runs of one action, and the bound in the texts of an action on all that match."""
 _NAMED_RUNS = 5
 """The maximum number of skipped runs that are named for each reason. The others are only counted."""
 _MOST_REASONS = 20
@@ -84,7 +84,7 @@ def ask(visit: Visit) -> Response:
 
 
 def _schedules(count: int) -> str:
-    return f"{counted(count)} schedule{'s' * (count != 1)}"
+    return number_of(count, "schedule", "+" if count == MOST_COUNTED else "")
 
 
 def _bulk(visit: Visit, action: Action) -> Bulk:
@@ -121,7 +121,7 @@ def _do_chosen(visit: Visit, action: Action, chosen: tuple[str, ...]) -> str:
 
 def _ask_about_all(visit: Visit, action: Action, kept: dict[str, str]) -> Response:
     filters = _filters(visit, action, kept)
-    matching = count_matching(visit.scheduler.runtime, filters, _identity(visit, action, kept), MOST_COUNTED)
+    matching = count_matching(visit.scheduler.runtime, filters, _identity(visit, action, kept), most=MOST_COUNTED)
     if matching.next_cursor is None:
         return visit.done(f"{action.label}: no schedule matches for which that is possible.", "/schedules", **kept)
     return actions.ask(
@@ -145,15 +145,17 @@ def equivalent(visit: Visit) -> Equivalent:
     wanted: dict[str, Any] = {
         "status": None if is_usual else list(filters.statuses), "outcome": list(filters.outcomes) or None,
         "workflow": filters.workflow, "labels": dict(filters.labels) or None, "text": filters.text,
-        "overdue": filters.overdue, **in_namespace(visit),
+        "overdue": filters.overdue,
     }  # fmt: skip
     if action.name not in OPERATIONS or (action.name == "trigger" and "paused" in filters.statuses):
         forced = {"force": True} if action.name == "trigger" else {}
         body = call(f"handle.{action.name}", *said.given, **{**said.named, **forced})
-        return Equivalent("", with_imports(loop(f"for handle in {call('scheduler.iter', **wanted)}", body)))
-    chunks = call(f"scheduler.bulk.{action.name}", *said.given, **said.named, **wanted)
+        handles = call("scheduler.iter", **wanted, **in_namespace(visit))
+        return Equivalent("", with_imports(loop(f"for handle in {handles}", body)))
+    wanted["bound"] = MOST_MATCHING
+    chunks = call(f"scheduler.bulk.{action.name}", *said.given, **said.named, **wanted, **in_namespace(visit))
     labels = flag("--label", [f"{name}={value}" for name, value in filters.labels.items()])
-    flags = {name: value for name, value in wanted.items() if name not in {"labels", "namespace"}}
+    flags = {name: value for name, value in wanted.items() if name != "labels"}
     return Equivalent(
         command(visit, "bulk", said.command, *labels, **said.flags, count=said.number, **flags),
         with_imports(progress_loop(chunks)),
@@ -235,16 +237,16 @@ def ask_about_runs(visit: Visit) -> Response:
     if name == "retry" and not visit.may_start:
         return visit.done(f"Not done: {label} is refused while {visit.stop}.", "/runs", **kept)
     try:
-        counted = count_matching_runs(visit.scheduler.runtime, asked, bound=MOST_RUNS)
+        counted = count_matching_runs(visit.scheduler.runtime, asked, bound=MOST_MATCHING)
     except InvalidLimitError:
         return visit.done(
-            f"Not done: more than {MOST_RUNS} runs match. Choose fewer with the filters.", "/runs", **kept
+            f"Not done: more than {MOST_MATCHING} runs match. Choose fewer with the filters.", "/runs", **kept
         )
     if counted.next_cursor is None:
         return visit.done(f"{label}: no run matches for which that is possible.", "/runs", **kept)
     return visit.page(
-        "bulk/runs.html", question=f"{name.capitalize()} {runs_in_words(counted.matched)}?",
-        button=f"{name.capitalize()} {runs_in_words(counted.matched)}", effect=_RUN_EFFECTS[name], about=about,
+        "bulk/runs.html", question=f"{name.capitalize()} {number_of(counted.matched, 'run')}?",
+        button=f"{name.capitalize()} {number_of(counted.matched, 'run')}", effect=_RUN_EFFECTS[name], about=about,
         counted_at=visit.now, is_danger=name == "cancel", back=back,
         kept={**kept, "action": name, "cursor": counted.next_cursor}, same=equivalent_on_runs(visit),
     )  # fmt: skip
@@ -260,9 +262,9 @@ def equivalent_on_runs(visit: Visit) -> Equivalent:
     line_up = {} if filters.is_in_line is None else {"in_line": filters.is_in_line}
     chunks = call(
         f"scheduler.bulk.{name}_runs", **given, schedule_id=filters.schedule_id, reason=visit.context.reason,
-        bound=MOST_RUNS, **in_namespace(visit), options=line_up,
+        bound=MOST_MATCHING, **in_namespace(visit), options=line_up,
     )  # fmt: skip
-    text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given, bound=MOST_RUNS)
+    text = "" if line_up else command(visit, "bulk", name, schedule=filters.schedule_id, **given, bound=MOST_MATCHING)
     return Equivalent(text, with_imports(progress_loop(chunks)))
 
 
@@ -310,14 +312,9 @@ def show_chunk_of_runs(
     following = {**fields, **choices, "cursor": progress.next_cursor or "", "so_far": json.dumps([counts, groups])}
     return visit.page(
         "bulk/bulk.html", progress=progress, is_known=True,
-        question=f"{name.capitalize()} {runs_in_words(progress.matched)}", about=about, counts=counts, skipped=[],
+        question=f"{name.capitalize()} {number_of(progress.matched, 'run')}", about=about, counts=counts, skipped=[],
         groups=groups, choices=choices, following=following, path=path, part=part, back=back, leads_to=leads_to,
     )  # fmt: skip
-
-
-def runs_in_words(count: int) -> str:
-    """Return a number of runs in words."""
-    return f"{count} run{'s' * (count != 1)}"
 
 
 def runs_so_far(visit: Visit) -> RunsSoFar:
@@ -345,7 +342,7 @@ def _runs_in_words(visit: Visit, asked: BulkRuns, kept: Mapping[str, str]) -> st
 
 
 ROUTES = (
-    form("/bulk", ask, equivalent=equivalent),
-    form("/bulk/runs", ask_about_runs, counts=True, equivalent=equivalent_on_runs),
+    form("/bulk", ask, counts="all", equivalent=equivalent),
+    form("/bulk/runs", ask_about_runs, counts="action", equivalent=equivalent_on_runs),
 )
 """The addresses of these pages in the dashboard."""

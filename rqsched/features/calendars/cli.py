@@ -16,6 +16,7 @@ from rqsched.cli.command import Session, command
 from rqsched.cli.output import shown
 from rqsched.errors import InvalidInputError
 from rqsched.features.calendars.sources import MAX_BYTES, FoundDays, public_holidays, read_icalendar
+from rqsched.kernel.decide.results import number_of
 from rqsched.when.calendars import Calendar
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Named exclusions that many schedules use.")
@@ -187,7 +188,7 @@ def _read(path: Path) -> bytes:
 def _told(found: FoundDays) -> list[str]:
     told = [f"It reaches until {found.reaches}" + (", and recurrences go on" if found.is_cut else "") + "."]
     if found.left_out:
-        told.append(f"{len(found.left_out)} event(s) are left out; only whole days are taken:")
+        told.append(f"Only whole days are taken. Left out: {number_of(len(found.left_out), 'event')}.")
         named = found.left_out[:_SHOWN]
         told += [f"  {shown(one.starts)} {shown(one.summary)} ({one.why})" for one in named]
         if len(found.left_out) > _SHOWN:

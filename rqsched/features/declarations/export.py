@@ -16,6 +16,7 @@ from rqsched.errors import InvalidInputError
 from rqsched.features.declarations import schedule_file
 from rqsched.features.declarations.schedule_file import Format
 from rqsched.kernel.decide.model import TASK, Schedule, ScheduleStatus
+from rqsched.kernel.decide.results import number_of
 from rqsched.when.calendars import Calendar
 
 app = typer.Typer(add_completion=False)
@@ -83,8 +84,7 @@ def export(
         "schedules": len(found.entries),
         "left_out": sorted([*found.untold, *found.tasks, *found.done]),
     }
-    count = len(found.entries)
-    session.writer.record(fields, f"{count} schedule{'' if count == 1 else 's'} written to {file}.")
+    session.writer.record(fields, f"{number_of(len(found.entries), 'schedule')} written to {file}.")
 
 
 def _format(file: Path | None, given: Format | None, output: Output) -> Format:

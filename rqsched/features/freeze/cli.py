@@ -17,6 +17,7 @@ from rqsched.cli.command import Session, command
 from rqsched.cli.output import shown
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.freeze import Freeze, ThawPreview
+from rqsched.kernel.decide.results import number_of
 
 app = typer.Typer(add_completion=False)
 
@@ -117,9 +118,9 @@ def thaw(
     what = _named(namespace)
     told = [f"There was no freeze of {what}" if done.freeze is None else f"Thawed: {what} was {done.freeze}"]
     if missed is not None:
-        fired = f"{done.fired} occurrence(s) fire and {done.missed} are recorded as missed"
-        told.append(f"of {done.schedules} schedule(s) {fired}")
-    told += [f"{done.cancelled} run(s) cancelled"] if cancel_pending else []
+        fired = f"{number_of(done.fired, 'occurrence')} fired, {done.missed} recorded as missed"
+        told.append(f"due: {number_of(done.schedules, 'schedule')} with {fired}")
+    told += [f"{number_of(done.cancelled, 'run')} cancelled"] if cancel_pending else []
     fields = {**asdict(done), "freeze": None if done.freeze is None else done.freeze.to_dict()}
     session.writer.record(fields, "; ".join(told) + ".")
 
@@ -184,9 +185,10 @@ def _show(session: Session, found: ThawPreview, namespace: str | None) -> None:
     fires = sum(len(one.fires) for one in found.schedules)
     missed = sum(one.missed for one in found.schedules)
     more = "+" if found.has_more_schedules else ""
+    due = f"{number_of(len(schedules), 'schedule', more)}, with {number_of(fires, 'run', more)} to start"
     writer.say(
-        f"{len(schedules)}{more} schedule(s) are due: {fires}{more} run(s) would start, {missed}{more} occurrence(s) "
-        f"would be missed; {len(runs)}{'+' if found.has_more_runs else ''} run(s) wait."
+        f"Due: {due} and {number_of(missed, 'occurrence', more)} to count as missed. "
+        f"Waiting to start: {number_of(len(runs), 'run', '+' if found.has_more_runs else '')}."
     )
     for one in found.schedules:
         if one.error is not None:

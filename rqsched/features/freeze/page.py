@@ -12,6 +12,7 @@ from rqsched.dashboard.visit import Visit
 from rqsched.errors import RqschedError
 from rqsched.http.auth import Role
 from rqsched.http.errors import ForbiddenError
+from rqsched.kernel.decide.results import number_of
 
 
 def confirm_freeze(visit: Visit) -> Response:
@@ -46,8 +47,8 @@ def thaw(visit: Visit) -> Response:
         done = visit.scheduler.thaw(missed=missed, cancel_pending=cancels, context=visit.context, **scope)
     except RqschedError as error:
         return visit.done(f"Not done: {error}", "/")
-    also = f" {done.fired} occurrences fire, {done.missed} are recorded as missed." if missed else ""
-    also += f" {done.cancelled} runs are cancelled." if cancels else ""
+    also = f" {number_of(done.fired, 'occurrence')} fired, {done.missed} recorded as missed." if missed else ""
+    also += f" {number_of(done.cancelled, 'run')} cancelled." if cancels else ""
     what = "Everything" if everything else f"The namespace {visit.namespace}"
     return visit.done(f"{what} {'is thawed' if done.freeze else 'was not frozen'}.{also}", "/")
 

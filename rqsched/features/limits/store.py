@@ -855,12 +855,20 @@ def passed_over(connection: Connection, namespace: str | None) -> list[tuple[str
     At most `MOST_COUNTED` runs and as many targets are counted.
     """
     found = Counter[str | None]()
+    for name, count in connection.execute(_select_passed(namespace)):
+        found[name] += count
+    return list(found.items())
+
+
+@lru_cache(maxsize=64)
+def _select_passed(namespace: str | None) -> sa.CompoundSelect[Any]:
+    """Select how many runs, and how many targets, `passed_over` counts for each queue."""
+    counted = []
     for kind in _KINDS:
         is_meant = kind.is_passed, *_of_namespace(namespace, kind.table)
         some = sa.select(kind.table.c.queue).where(*is_meant).limit(MOST_COUNTED).subquery()
-        for name, count in connection.execute(sa.select(some.c.queue, sa.func.count()).group_by(some.c.queue)):
-            found[name] += count
-    return list(found.items())
+        counted.append(sa.select(some.c.queue, sa.func.count()).group_by(some.c.queue))
+    return sa.union_all(*counted)
 
 
 def _of_namespace(namespace: str | None, table: sa.Table = limits) -> list[sa.ColumnElement[bool]]:

@@ -28,7 +28,7 @@ class Namespaces(Group):
 
     def usages(self) -> Sequence[Usage]:
         """Count the usage of each namespace that has a quota, sorted by name."""
-        return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection))
+        return self.runtime.database.read(lambda connection: quotas.usages(self.runtime, connection, with_bytes=True))
 
     def preview_delete(self, name: str) -> NamespaceData:
         """Return the data that `delete` would delete, and whether it may begin. Nothing is written."""

@@ -25,7 +25,7 @@ from rqsched.features.namespaces.store import OpenRuns
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.settle import end_run, reason_of, settle_run
 from rqsched.kernel.decide.audit import CommandContext
-from rqsched.kernel.decide.results import NamespaceData
+from rqsched.kernel.decide.results import MOST_EXECUTING, NamespaceData, number_of
 from rqsched.kernel.decide.settle_decision import AttemptOutcome, AttemptResult
 from rqsched.kernel.store import metadata
 from rqsched.kernel.store.database import Connection
@@ -38,8 +38,6 @@ PART_TIME = timedelta(seconds=2)
 """A part of a stop that takes longer ends after its current run."""
 BATCH = 500
 """The maximum number of rows that one step deletes. The rows of schedules are not counted."""
-MOST_EXECUTING = 500
-"""The maximum number of executing runs that are counted, or terminated, at once."""
 _DELETING = "deleting"
 """The name of the stored value that holds the number of deleted rows of each table."""
 _Done = tuple[namespaces.Step, dict[str, int]]
@@ -168,9 +166,9 @@ def _end_executing(runtime: Runtime, namespace: str, context: CommandContext, *,
     find = partial(namespaces.executing, namespace=namespace)
     while found := {*runtime.database.read(partial(find, most=MOST_EXECUTING + len(terminated)))} - terminated:
         if not terminates:
+            told = number_of(len(found), "executing run", "+" if len(found) >= MOST_EXECUTING else "")
             raise ConflictError(
-                f"{len(found)} runs of namespace {namespace!r} execute now; wait until they have ended, or have them "
-                "terminated."
+                f"namespace {namespace!r} has {told}; wait until all have ended, or have them terminated."
             )
         for uid in sorted(found):
             try:

@@ -12,7 +12,7 @@ from rqsched.cli.arguments import Yes
 from rqsched.cli.command import Session, command
 from rqsched.errors import InvalidInputError
 from rqsched.kernel.decide.quota_options import RESOURCES
-from rqsched.kernel.decide.results import NamespaceData
+from rqsched.kernel.decide.results import MOST_EXECUTING, NamespaceData, number_of
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show what a namespace holds, or delete all of it for good."
@@ -60,14 +60,15 @@ def delete(
     found = scheduler.namespaces.preview_delete(name)
     if preview:
         frozen = "is frozen" if found.is_frozen else f"is not frozen: run `rqsched freeze {name}` first"
-        text = f"Namespace {name} {frozen}; {found.executing} run(s) execute. It holds {_told(found)}."
+        executing = number_of(found.executing, "run", "+" if found.executing >= MOST_EXECUTING else "")
+        text = f"Namespace {name} {frozen}. It holds {_told(found)}. Executing now: {executing}."
         session.writer.record(asdict(found), text)
         return
     if found.is_frozen and not yes:
         _ask(found)
     done = scheduler.namespaces.delete(name, session.reason, terminate=terminate, context=session.context)
     session.writer.record(
-        asdict(done), f"Namespace {name} is deleted: {_told(done)}; {done.executing} run(s) terminated."
+        asdict(done), f"Namespace {name} is deleted ({_told(done)}); {number_of(done.executing, 'run')} terminated."
     )
 
 
@@ -81,4 +82,5 @@ def _ask(found: NamespaceData) -> None:
 
 
 def _told(found: NamespaceData) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(found.rows.items()) if count) or "nothing"
+    rows = [f"{name.replace('_', ' ')}: {count}" for name, count in sorted(found.rows.items()) if count]
+    return ", ".join(rows) or "nothing"

@@ -11,13 +11,13 @@ from rqsched.dashboard.equivalent import Equivalent, call, command, flag, in_nam
 from rqsched.dashboard.frame import form, page
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError, RqschedError
-from rqsched.features.bulk.page import MOST_RUNS, progress_loop
+from rqsched.features.bulk.page import MOST_MATCHING, progress_loop
 from rqsched.features.namespaces.api import delete_some
-from rqsched.features.namespaces.chain import MOST_EXECUTING, count_open, end_some, preview
+from rqsched.features.namespaces.chain import count_open, end_some, preview
 from rqsched.features.namespaces.store import RUNNING, WAITING
 from rqsched.http.auth import Role
 from rqsched.kernel.decide.ids import is_uid
-from rqsched.kernel.decide.results import MOST_COUNTED
+from rqsched.kernel.decide.results import MOST_COUNTED, MOST_EXECUTING
 
 _STOP = "/namespace/stop"
 _NAMED = 50
@@ -46,8 +46,8 @@ def _equivalent_of(visit: Visit, step: str) -> Equivalent:
     if step == "freeze":
         return Equivalent(command(visit, "freeze"), call("scheduler.freeze", **named))
     if step == "cancel":
-        chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), bound=MOST_RUNS, **named)
-        text = command(visit, "bulk", "cancel", status=sorted(WAITING), bound=MOST_RUNS)
+        chunks = call("scheduler.bulk.cancel_runs", status=sorted(WAITING), bound=MOST_MATCHING, **named)
+        text = command(visit, "bulk", "cancel", status=sorted(WAITING), bound=MOST_MATCHING)
         return Equivalent(text, progress_loop(chunks))
     runs = call("scheduler.runs.iter", status=sorted(RUNNING), **in_namespace(visit))
     return Equivalent("", loop(f"for _, run in {runs}", call("run.terminate", reason=visit.context.reason)))

@@ -12,6 +12,7 @@ from rqsched.cli.arguments import Yes
 from rqsched.cli.command import Session, command, confirm
 from rqsched.cli.output import progress_bar
 from rqsched.features.pruning import store as pruning
+from rqsched.kernel.decide.results import number_of
 
 app = typer.Typer(add_completion=False)
 
@@ -54,6 +55,6 @@ def prune(
         )
     counts = asdict(done)
     told = ", ".join(f"{counts[name]} {name}" for name in _KINDS if counts[name]) or "nothing"
-    busy = f"; {done.busy} schedules were locked, run the command again for them" if done.busy else ""
+    busy = f"; {number_of(done.busy, 'schedule')} locked, run the command again for these" if done.busy else ""
     fields = counts | {"dry_run": dry_run, "namespace": namespace}
     session.writer.record(fields, f"{'Dry run: would prune' if dry_run else 'Pruned'} {told}{busy}.")

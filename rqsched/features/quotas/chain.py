@@ -84,16 +84,24 @@ def usage_of(parts: Parts, namespace: str) -> Usage:
     return parts.database.read(lambda connection: _usage(connection, namespace, limits, with_bytes=True))
 
 
-def usages(parts: Parts, connection: Connection, namespace: str | None = None) -> list[Usage]:
-    """Return the usage of each namespace with a quota, or only of `namespace`. Without quotas, do not read SQL."""
+def usages(
+    parts: Parts, connection: Connection, namespace: str | None = None, *, with_bytes: bool = False
+) -> list[Usage]:
+    """Return the usage of each namespace with a quota, or only of `namespace`. Without quotas, do not read SQL.
+
+    Schedules are counted in an index. Their bytes are counted only if a quota limits bytes, or if `with_bytes` is set,
+    because that reads every row.
+    """
     quotas = parts.settings.quotas
     if namespace is not None:
         limits = quota_of(parts, namespace)
-        with_bytes = limits.bytes is not None
+        with_bytes = with_bytes or limits.bytes is not None
         return [] if limits.is_unlimited else [_usage(connection, namespace, limits, with_bytes=with_bytes)]
     if all(quota.is_unlimited for quota in quotas.values()):
         return []
-    found = {name: (count, size) for name, count, size in store.count_all_declared(connection)}
+    with_bytes = with_bytes or any(quota.bytes is not None for quota in quotas.values())
+    counted = store.count_all_declared(connection, with_bytes=with_bytes)
+    found = {name: (count, size) for name, count, size in counted}
     names = sorted([*found, *(name for name in quotas if name not in found and name != EVERY)])
     listed = [Usage(name, *found.get(name, (0, 0)), quota_of(parts, name)) for name in names]
     return [one for one in listed if not one.limits.is_unlimited]

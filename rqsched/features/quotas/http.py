@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rqsched.features.quotas.decide import Usage
-from rqsched.http.dependencies import Read
+from rqsched.http.dependencies import ReadHeavy
+from rqsched.http.errors import TooManyHeavyReadsError
 from rqsched.http.native.operation import Operation, routes, shown
 from rqsched.http.openapi import Schema
 from rqsched.kernel.decide.quota_options import RESOURCES
@@ -31,7 +32,12 @@ class UsageResponse(Schema):
     """The bytes of their declarations: timing, arguments, memo, labels and other options."""
 
 
-OPERATIONS = (Operation("read_usage", "GET", "/usage/", "namespaces.usage", Read, UsageResponse, is_repeatable=True),)
+OPERATIONS = (
+    Operation(
+        "read_usage", "GET", "/usage/", "namespaces.usage", ReadHeavy, UsageResponse, (TooManyHeavyReadsError,),
+        is_repeatable=True,
+    ),
+)  # fmt: skip
 router = routes(OPERATIONS, "usage")
 
 

@@ -28,9 +28,9 @@ def count_declared(connection: Connection, namespace: str, *, with_bytes: bool =
     return int(row[0]), int(row[1])
 
 
-def count_all_declared(connection: Connection) -> list[tuple[str, int, int]]:
-    """Return (namespace, schedules, bytes) for each namespace, in the order of names."""
-    size = sa.func.sum(_declared(connection))
+def count_all_declared(connection: Connection, *, with_bytes: bool = True) -> list[tuple[str, int, int]]:
+    """Return (namespace, schedules, bytes) for each namespace, in the order of names (0 bytes without `with_bytes`)."""
+    size = sa.func.sum(_declared(connection)) if with_bytes else sa.literal_column("0")
     statement = sa.select(schedules.c.namespace, sa.func.count(), size).where(IS_LIVE)
     grouped = statement.group_by(schedules.c.namespace).order_by(schedules.c.namespace)
     return [(row[0], int(row[1]), int(row[2])) for row in connection.execute(grouped)]

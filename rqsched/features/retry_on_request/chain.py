@@ -26,6 +26,7 @@ from rqsched.kernel.decide import runs_on_request
 from rqsched.kernel.decide.audit import CommandContext
 from rqsched.kernel.decide.ids import RunJobId, new_uid
 from rqsched.kernel.decide.model import FAILURES, OPEN, Change, Run, RunKind, RunStatus
+from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.kernel.decide.results import RetryRow
 from rqsched.kernel.decide.runs_on_request import decide_retry_on_request
 from rqsched.kernel.queries import runs as run_queries
@@ -93,7 +94,9 @@ def retry_run(
         if fence is not None and not fence(run):
             raise RunStateError(run.uid, run.status.value, "retry", "It has changed since; read it again.")
         runtime.freezes.require_thawed(schedule.namespace)
-        others = changes.open_runs(connection, [schedule], with_backfill=run.kind is RunKind.BACKFILL)[schedule.uid]
+        is_backfill = run.kind is RunKind.BACKFILL
+        is_free = schedule.policies.overlap is OverlapPolicy.ALLOW_ALL  # then no open run matters
+        others = [] if is_free else changes.open_runs(connection, [schedule], with_backfill=is_backfill)[schedule.uid]
         decided = decide_retry_on_request(
             schedule,
             others,

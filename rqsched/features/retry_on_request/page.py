@@ -13,6 +13,7 @@ from rqsched.dashboard.rendering import field_text
 from rqsched.dashboard.visit import Visit
 from rqsched.errors import InvalidInputError
 from rqsched.http.auth import Role
+from rqsched.kernel.decide.results import number_of
 
 _MOST_DAYS = 30
 
@@ -40,7 +41,7 @@ def retry_failed(visit: Visit) -> Response:
         reason=context.reason, context=context,
     )  # fmt: skip
     path = f"/schedules/{quote(schedule_id, safe='')}" if schedule_id else "/"
-    return visit.done(f"{len(rows)} run{'s' * (len(rows) != 1)} retried.", path)
+    return visit.done(f"{number_of(len(rows), 'run')} retried.", path)
 
 
 def equivalent(visit: Visit) -> Equivalent:

@@ -426,7 +426,7 @@ class BulkRequest(RequestBody, json_schema_extra=shown({"labels": {"team": "bill
     )
     workflow: Name | None = Field(default=None, description="Only of this workflow.")
     owner: Name | None = Field(default=None, description="Only of this owner.")
-    managed_by: Name | None = Field(default=None, description="sync: only those that a sync made.")
+    managed_by: Name | None = Field(default=None, description="sync, import: only those that one of these made.")
     labels: Labels | None = Field(default=None, description="Only with these labels.")
     search_attributes: JsonObject | None = Field(default=None, description="Only with these search attributes.")
     q: Name | None = Field(default=None, description="A part of the id, in any case.")

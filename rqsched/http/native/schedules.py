@@ -105,7 +105,9 @@ def list_schedules(
         Query(max_length=MAX_QUERY, description='Those it has, among others, as a JSON object: {"region": "eu"}.'),
     ] = None,
     owner: Annotated[str | None, Query(max_length=255, description="Only of this owner.")] = None,
-    managed_by: Annotated[str | None, Query(max_length=255, description="sync: those that a sync made.")] = None,
+    managed_by: Annotated[
+        str | None, Query(max_length=255, description="sync, import: only those that one of these made.")
+    ] = None,
     q: Annotated[str | None, Query(max_length=255, description="A part of the id, in any case.")] = None,
     overdue: Annotated[bool | None, Query(description="Without a success for as long as expected, or not.")] = None,
     created_since: Annotated[Instant | None, Query(description="Created then or later.")] = None,

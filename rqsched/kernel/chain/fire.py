@@ -27,6 +27,7 @@ from rqsched.kernel.decide.fire_decision import FireContext, decide_fire, decide
 from rqsched.kernel.decide.ids import LinkId, RetryLinkId, parse_link_id
 from rqsched.kernel.decide.lifecycle import planned_first
 from rqsched.kernel.decide.model import Change, Run, RunStatus, Schedule, unchanged
+from rqsched.kernel.decide.policy import OverlapPolicy
 from rqsched.kernel.store import changes
 from rqsched.kernel.store.database import Connection
 from rqsched.kernel.transport.transport import is_waiting, link_of
@@ -201,10 +202,15 @@ def _fire_due(
 ) -> list[Fired]:
     """Decide about due links. First read the open runs of their schedules, and which occurrences have a run.
 
-    If finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
+    Under `allow_all` a schedule may have many open runs. They are not read, unless its spec is `from_completion`. If
+    finding the next times takes more than MOST_STEPS, the rest of the batch is deferred to a later batch.
     """
     due = [schedule for _, schedule in links]
-    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)
+    free = {
+        one.uid for one in due if one.policies.overlap is OverlapPolicy.ALLOW_ALL and not one.spec.is_from_completion
+    }
+    others = [one for one in due if one.uid not in free]
+    runs = {uid: list[Run]() for uid in free} | changes.open_runs_for_start(connection, others, skip_locked=skip_locked)
     since = {schedule.uid: schedule.next_run_at for schedule in due if schedule.next_run_at is not None}
     ran = changes.occurrences_run(connection, since)
     now = runtime.now()  # again, because a run that a fire ends may have started while we waited for its lock

@@ -168,7 +168,7 @@ class FreezeGate:
 
     def _read_sql(self, patience: Patience | None = None) -> None:
         told = self._told
-        found = self._database.read(metadata.find_lasting, patience=patience)
+        found = self._database.read(metadata.find_lasting, is_alone=True, patience=patience)
         self._told_before = told
         before, self._in_sql = self._in_sql, found
         if found.get(_ALL) != before.get(_ALL):

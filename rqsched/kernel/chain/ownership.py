@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -188,7 +189,8 @@ class Ownership:
 
     def database_id(self) -> str:
         """Read the id of the SQL database; draw one if the database has none."""
-        known = self.database.read(lambda connection: metadata.find_value(connection, metadata.DATABASE_ID))
+        find = partial(metadata.find_value, name=metadata.DATABASE_ID)
+        known = self.database.read(find, is_alone=True)
         if known is None:
             drawn = new_uid(self._now())
             known = self.database.transact(

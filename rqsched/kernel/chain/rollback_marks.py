@@ -56,7 +56,7 @@ class Told(NamedTuple):
         if self.which is WentBack.REDIS:
             return f"Redis has gone back to {to}, as by an old snapshot"
         return (
-            f"two databases write beside this Redis: this one stood {to} when another one with the same id went on "
+            f"Two databases write beside this Redis: this one stood {to} when another one with the same id went on "
             "from an older state. The other one is a copy, or a primary that came back after a failover"
         )
 

@@ -36,7 +36,7 @@ _SHOWN_REASON = 200
 """The maximum length of a reason that a list of skipped runs shows, in characters."""
 
 DecideRun: TypeAlias = Callable[[Schedule, list[Run], Run, datetime], Change]
-"""Decides about a run. The arguments are the schedule, its open runs, the run (one of them) and the time."""
+"""Decides about a run. The arguments are the schedule, its runs (as in `decide_settle`), the run and the time."""
 
 
 def settle_run(
@@ -159,7 +159,10 @@ def _lock(
     *,
     skip_locked: bool,
 ) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock a run's schedule; returns the schedule, the run and the other open runs (none if `fence` is not met)."""
+    """Lock a run's schedule; returns the schedule, the run and the other runs of `runs_at_end`.
+
+    There are no other runs if `fence` is not met, or if no run waits.
+    """
     running = None if schedule_uid is None else changes.lock_running(connection, schedule_uid, run_uid)
     if running is not None and fence(running[1]):
         return running
@@ -167,7 +170,7 @@ def _lock(
     if found is None:
         return None
     schedule, run = found
-    others = changes.open_runs(connection, [schedule])[schedule.uid] if fence(run) else []
+    others = changes.runs_at_end(connection, schedule, run_uid) if schedule.buffered_count and fence(run) else []
     return schedule, run, [other for other in others if other.uid != run.uid]
 
 

@@ -82,7 +82,9 @@ class _Triggering(NamedTuple):
             return Decided([Change(schedule, schedule, changed_runs=((run, run),))], (schedule, outcome))
         if schedule.status is ScheduleStatus.DELETED:
             raise ScheduleNotFoundError(schedule.schedule_id, schedule.namespace)
-        return self._start(schedule, open_runs(connection, schedule, self.wanted.overlap))
+        overlap = self.wanted.overlap
+        is_free = (overlap or schedule.policies.overlap) is OverlapPolicy.ALLOW_ALL  # then no open run matters
+        return self._start(schedule, [] if is_free else open_runs(connection, schedule, overlap))
 
     def decide_alone(self, connection: Connection) -> tuple[_Started, str] | None:
         """Decide without a lock to start a run of a schedule that has no open run; None if this is not possible."""
@@ -135,11 +137,14 @@ def copy_run(runtime: Runtime, run_uid: str, wanted: Copy, *, context: CommandCo
         known = changes.find_run(connection, wanted.uid) if tried is not None else None
         known = known or _find_copy(connection, run, wanted)
         if known is not None:
-            return Decided([Change(schedule, schedule, changed_runs=((known, known),))], (schedule, known))
-        runtime.freezes.require_thawed(schedule.namespace)
-        others = changes.open_runs(connection, [schedule])[schedule.uid]
-        decided = decide_copy(schedule, others, run, wanted, now=runtime.now(), context=context)
-        return Decided([decided], (decided.after, decided.new_runs[0]))
+            decided = Change(schedule, schedule, changed_runs=((known, known),))
+        else:
+            runtime.freezes.require_thawed(schedule.namespace)
+            is_free = schedule.policies.overlap is OverlapPolicy.ALLOW_ALL  # then no open run matters
+            others = [] if is_free else changes.open_runs(connection, [schedule])[schedule.uid]
+            decided = decide_copy(schedule, others, run, wanted, now=runtime.now(), context=context)
+        copied = known or decided.new_runs[0]
+        return Decided([decided], (decided.after, changes.with_upstream(connection, copied)))
 
     if (tracing := runtime.tracing) is None:
         return change(runtime, partial(decide, context))[1]

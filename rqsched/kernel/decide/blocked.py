@@ -25,8 +25,8 @@ def decide_block(
 ) -> Change:
     """Undo the claim of a run if its worker cannot find the workflow. No attempt is counted or listed.
 
-    The run waits under its next delivery number. If it has been blocked for `timeout`, it fails instead. `runs` are the
-    schedule's open runs, and `run` is one of them. The caller has checked the token of the claim.
+    The run waits under its next delivery number. If it has been blocked for `timeout`, it fails instead. `runs` are as
+    in `decide_settle`. The caller has checked the token of the claim.
     """
     blocked_at = run.blocked_at or now
     if now - blocked_at >= timeout:

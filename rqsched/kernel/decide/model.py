@@ -640,8 +640,8 @@ class Run:
     search_attributes: str = "{}"
     """JSON object, copied from the schedule."""
     lineage: str = "{}"
-    """JSON: the ScheduleTriggered event, which connects the run to its schedule. A copy has that of the copied run, and
-    `copied_from`."""
+    """JSON: the ScheduleTriggered event, which connects the run to its schedule. A copy has that of the copied run,
+    `copied_from`, and `upstream_run_uid` if the end of an upstream run started the copied run."""
     attempt: int = 1
     """The number of the current attempt, from 1."""
     delivery: int = 1
@@ -738,6 +738,14 @@ class Run:
     def copied_from(self) -> str | None:
         """The uid of the run that this run repeats on request; None if it is no copy."""
         return json.loads(self.lineage)["copied_from"] if '"copied_from":' in self.lineage else None
+
+    @property
+    def came_after(self) -> str | None:
+        """The upstream run whose end started this run or, in a copy, the copied run; None if there is none."""
+        if self.upstream_run_uid is None and '"upstream_run_uid":' in self.lineage:
+            found: str = json.loads(self.lineage)["upstream_run_uid"]
+            return found
+        return self.upstream_run_uid
 
     @property
     def starts_downstream(self) -> bool:

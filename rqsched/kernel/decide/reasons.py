@@ -28,7 +28,7 @@ class SkipReason(_Reason):
     """
 
     OVERLAP = "overlap_policy_skip", "an earlier run was unfinished"
-    BUFFER_FULL = "buffer_full", "as many runs waited as may wait"
+    BUFFER_FULL = "buffer_full", "the greatest number of runs waited already"
     MAX_RUNS = "remaining_actions_exhausted", "its max_runs were used up"
     STATUS = "status_not_triggerable", "its status starts no run"
     ENVIRONMENT = "environment", "RQSCHED_ENVIRONMENT of the process that fired it is not one of its environments"
@@ -46,7 +46,7 @@ class EndReason(_Reason):
     MAX_RUNS = "max_runs_exhausted", "its max_runs are used up"
     SPEC_ENDED = "spec_ended", "its timing has no further occurrence"
     MAX_SUCCESSES = "total_repeats_reached", "it has succeeded as often as it was to"
-    FAILURES = "retries_exhausted", "too many runs in a row failed"
+    FAILURES = "retries_exhausted", "its runs failed as often as its retry policy allows"
 
 
 ASKED = {
@@ -81,7 +81,7 @@ EVENTS = {
     audit.EXCLUDED: "excluded occurrences passed",
     audit.CALENDAR_CHANGED: "a calendar moved the next occurrence",
     audit.COMPLETED: "done: nothing more to start",
-    audit.DIED: "dead: too many failures",
+    audit.DIED: "dead: failed for good",
     audit.RECOVERED: "the next occurrence was computed again",
     audit.OVERDUE: "no success in time",
     audit.RUN_LONG: "run takes too long",

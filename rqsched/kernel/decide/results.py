@@ -14,6 +14,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 MAX_PAGE = 500
 """The maximum number of items of one page."""
+MOST_EXECUTING = 500
+"""The maximum number of executing runs of a namespace that are counted, or terminated, at once."""
 MOST_COUNTED = 1_000
 """Totals that a page shows are counted up to this number, because counting 100 000 rows takes longer than the page."""
 
@@ -21,6 +23,11 @@ MOST_COUNTED = 1_000
 def counted(total: int) -> str:
     """Return a total that was counted up to `MOST_COUNTED` as text: `12`, or `1000+` if there may be more."""
     return str(total) if total < MOST_COUNTED else f"{MOST_COUNTED}+"
+
+
+def number_of(count: int, noun: str, more: str = "") -> str:
+    """Return a number of things in words: `1 run`, `3 runs`, or `3+ runs` with `more="+"`."""
+    return f"{count}{more} {noun}{'' if count == 1 and not more else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,6 +326,8 @@ def decide_copy(
         "copied_from": run.uid,
         "downstream": request.downstream,
     }
+    if run.came_after is not None:  # the column is unique: it says which run the end has started
+        lineage["upstream_run_uid"] = run.came_after
     start = StartRequest(
         RunKind.MANUAL, run.occurrence_at, uid=request.uid, idempotency_key=request.idempotency_key, due_at=now
     )

@@ -121,8 +121,9 @@ def decide_settle(
 ) -> Change:
     """End one attempt: record its outcome, count it, decide a retry, and start the run that waits for this run.
 
-    A `from_completion` schedule also gets its next time. `runs` are the schedule's open runs, and `run` is one of them.
-    The caller has checked that the attempt is still the current attempt of the run.
+    A `from_completion` schedule also gets its next time. `runs` contain `run`. If runs of the schedule wait, `runs`
+    also contain the first of them, and another unfinished run if there is one. The caller has checked that the attempt
+    is still the current attempt of the run.
     """
     builder = ChangeBuilder(schedule, runs, now=now)
     if attempt_result.outcome is AttemptOutcome.DISPATCHED:

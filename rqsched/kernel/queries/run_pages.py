@@ -30,8 +30,9 @@ from rqsched.kernel.queries.pages import (
     unbind_cursor,
     write_cursor,
 )
-from rqsched.kernel.queries.runs import is_one_of, to_show
+from rqsched.kernel.queries.runs import is_of_namespace, is_one_of, to_show
 from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.dialect import Dialect, dialect_of
 from rqsched.kernel.store.rows import SELECT_RUNS, SELECT_SLIM_RUNS, to_run
 from rqsched.kernel.store.tables import (
     HAS_FAILED,
@@ -224,8 +225,8 @@ def _shown(connection: Connection, items: Sequence[tuple[str, Run]]) -> list[tup
 
 def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a run must meet."""
-    found = [of_schedule(schedules.c.namespace, runs) == filters.namespace]
-    if filters.statuses:
+    found, status = [is_of_namespace(filters.namespace)], _walked_status(filters, sort)
+    if filters.statuses and {*filters.statuses} != {status}:
         found.append(is_one_of(filters.statuses))
     if filters.schedule_id is not None:
         found.append(of_schedule(schedules.c.schedule_id, runs) == filters.schedule_id)
@@ -234,7 +235,7 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
     if filters.limit_group is not None:
         found.append(runs.c.limit_group == filters.limit_group)
     if filters.is_in_line is not None:
-        found.append(IS_IN_LINE if filters.is_in_line else HAS_JOB & ~IS_BLOCKED)
+        found.append(_is_in_line(status) if filters.is_in_line else HAS_JOB & ~IS_BLOCKED)
     if filters.error is not None:
         found += [HAS_FAILED, runs.c.error.icontains(filters.error, autoescape=True)]
     if filters.backfill_uid is not None:
@@ -243,6 +244,22 @@ def _conditions(filters: RunFilters, sort: str) -> list[sa.ColumnElement[bool]]:
         found += [] if filters.since is None else [runs.c.created_at >= filters.since]
         found += [] if filters.until is None else [runs.c.created_at < filters.until]
     return found + _are_of_set(filters)
+
+
+def _is_in_line(status: RunStatus | None) -> sa.ColumnElement[bool]:
+    """Return the condition that a run is in line; `status` is from `_walked_status`."""
+    if status is not RunStatus.PENDING:
+        return IS_IN_LINE
+    # The concatenation keeps PostgreSQL from reading and sorting the whole line, of which it expects few runs.
+    has_group = runs.c.limit_group.concat("").is_not(None)
+    return has_group & runs.c.granted_at.is_(None) & runs.c.passed_at.is_(None)
+
+
+def _walked_status(filters: RunFilters, sort: str) -> RunStatus | None:
+    """Return the status of all runs along which a page is walked (`_by_uid`); None if they may have several."""
+    meant = {RunStatus.PENDING.value if status == BLOCKED else status for status in filters.statuses}
+    is_by_uid = sort not in _BY_END and filters.backfill_uid is None and filters.schedule_id is None
+    return RunStatus(*meant) if is_by_uid and len(meant) == 1 and meant <= UNFINISHED else None
 
 
 def _are_of_set(filters: RunFilters) -> list[sa.ColumnElement[bool]]:
@@ -351,7 +368,7 @@ def _walks(connection: Connection, filters: RunFilters, sort: str, cursor: str |
     elif filters.schedule_id is not None:
         yield from _by_number(connection, filters, cursor, is_descending=sort == "-created")
     else:
-        yield _by_uid(filters, cursor, is_descending=sort == "-created")
+        yield _by_uid(dialect_of(connection), filters, cursor, is_descending=sort == "-created")
 
 
 def _by_end(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
@@ -369,12 +386,13 @@ def _by_backfill(uid: str, cursor: str | None, *, is_descending: bool) -> _Walk:
     return walk
 
 
-def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
+def _by_uid(dialect: Dialect, filters: RunFilters, cursor: str | None, *, is_descending: bool) -> _Walk:
     """Walk in the order of uids, which begin with the time.
 
     If the filters select only open runs, walk along the indexes of open runs, one status at a time. So the runs that
     have ended are not read, of which there may be millions. The conditions have no bound values, because with bound
-    values SQLite would take an index with another order.
+    values SQLite would take an index with another order. SQLite needs the condition of the index; PostgreSQL would
+    expect too few rows from a repeated condition.
     """
     if cursor is not None and not is_uid(cursor):
         raise malformed_cursor()
@@ -384,7 +402,8 @@ def _by_uid(filters: RunFilters, cursor: str | None, *, is_descending: bool) -> 
     if not meant or not {*meant} <= OPEN:
         return walk
     if len(meant) == 1 and {*meant} <= UNFINISHED:
-        return walk._replace(within=[IS_UNFINISHED & (runs.c.status == constant(RunStatus(*meant))), *walk.within])
+        is_named = [] if dialect.has_statistics else [IS_UNFINISHED]
+        return walk._replace(within=[*is_named, runs.c.status == constant(RunStatus(*meant)), *walk.within])
     parts = list[sa.Select[Any]]()
     for status in map(RunStatus, meant):
         # The index of unfinished runs has the order of uids. The index that has the buffered runs is by schedule, so

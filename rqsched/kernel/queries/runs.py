@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -233,7 +234,7 @@ def failed_since(
     shown = sa.case((is_long & text.startswith("Traceback "), end), else_=sa.func.substr(text, 1, _SHOWN_OF_ERROR))
     statement = (
         sa.select(runs.c.schedule_uid, runs.c.uid, shown)
-        .where(HAS_FAILED, runs.c.ended_at >= begin, *_of_namespace(connection, namespace))
+        .where(HAS_FAILED, runs.c.ended_at >= begin, is_of_namespace(namespace))
         .order_by(*order)
     )
     return [FailureMark(*row) for row in connection.execute(statement.limit(limit)).all()], begin
@@ -333,26 +334,35 @@ def streaks(connection: Connection, found: Collection[Schedule]) -> dict[str, St
     If a schedule has more than `MOST_AHEAD` of them, its times are None.
     """
     told = {one.uid: Streak() for one in found if one.consecutive_failures}
-    for one in found:
-        if 0 < one.consecutive_failures <= MOST_AHEAD:
-            number = one.consecutive_failures
-            given = {"of": one.uid, "later": number - 1, "among": number + _BEFORE}
-            told[one.uid] = Streak(*(connection.execute(part, given).scalar() for part in _STREAK))
-    return told
+    numbers = {one.uid: one.consecutive_failures for one in found if 0 < one.consecutive_failures <= MOST_AHEAD}
+    given: dict[str, Any] = {}
+    for place, (uid, number) in enumerate(numbers.items()):
+        given |= {f"of_{place}": uid, f"later_{place}": number - 1, f"among_{place}": number + _BEFORE}
+    rows = connection.execute(_select_streaks(len(numbers)), given) if numbers else ()
+    return told | {uid: Streak(since, succeeded_at) for uid, since, succeeded_at in rows}
 
 
 _BEFORE = 50
 """How many runs before the failures in a row are searched for a success."""
-_LIVE = (
-    sa.select(runs.c.ended_at, runs.c.status, runs.c.number)
-    .where(runs.c.schedule_uid == sa.bindparam("of", type_=runs.c.schedule_uid.type), ~IS_BACKFILLED)
-    .order_by(runs.c.number.desc())
-)
-_FAILED = _LIVE.where(HAS_FAILED).offset(sa.bindparam("later", type_=sa.Integer)).limit(1).subquery()
-_NEWEST = _LIVE.limit(sa.bindparam("among", type_=sa.Integer)).subquery()
-_SUCCEEDED = sa.select(_NEWEST.c.ended_at).where(_NEWEST.c.status == RunStatus.SUCCEEDED.value)
-# These statements are built once. To build them for each schedule of a page would take longer than to run them.
-_STREAK = sa.select(_FAILED.c.ended_at), _SUCCEEDED.order_by(_NEWEST.c.number.desc()).limit(1)
+
+
+@lru_cache(maxsize=64)
+def _select_streaks(count: int) -> sa.CompoundSelect[Any]:
+    """Select the times of a Streak for `count` schedules. To build the statement takes longer than to run it."""
+    each = []
+    for place in range(count):
+        uid = sa.bindparam(f"of_{place}", type_=runs.c.schedule_uid.type)
+        later, among = (sa.bindparam(f"{name}_{place}", type_=sa.Integer) for name in ("later", "among"))
+        live = sa.select(runs.c.ended_at, runs.c.status, runs.c.number).where(
+            runs.c.schedule_uid == uid, ~IS_BACKFILLED
+        )
+        live = live.order_by(runs.c.number.desc())
+        first = live.with_only_columns(runs.c.ended_at).where(HAS_FAILED).offset(later).limit(1)
+        newest = live.limit(among).subquery()
+        success = sa.select(newest.c.ended_at).where(newest.c.status == constant(RunStatus.SUCCEEDED))
+        success = success.order_by(newest.c.number.desc()).limit(1)
+        each.append(sa.select(uid, first.scalar_subquery(), success.scalar_subquery()))
+    return sa.union_all(*each)
 
 
 class RunOutline(NamedTuple):
@@ -481,7 +491,7 @@ class Outcome(NamedTuple):
     late: list[int]
     """How many microseconds after its due time each run started. Only live runs in their first attempt are included."""
     took: int
-    """The total microseconds of the newest attempts of ended runs, without waits for targets."""
+    """The total microseconds of the newest attempts of ended runs, without waits for targets; 0 if not asked for."""
 
 
 BY_QUEUE: sa.ColumnElement[Any] = runs.c.queue
@@ -494,43 +504,52 @@ def newest(connection: Connection, start: datetime, most: int) -> tuple[sa.Colum
 
 
 def outcomes(
-    connection: Connection, namespace: str | None, is_among: sa.ColumnElement[bool], key: sa.ColumnElement[Any]
+    connection: Connection,
+    namespace: str | None,
+    is_among: sa.ColumnElement[bool],
+    key: sa.ColumnElement[Any],
+    *,
+    with_took: bool = False,
 ) -> list[Outcome]:
     """Count the runs that meet the condition `is_among`, of a namespace or of all, by the values of `key`.
 
-    SQL counts, because it would be slow to read the rows.
+    SQL counts, because it would be slow to read the rows. Most of its time is for instants as numbers, so `took` is
+    added up only if it is asked for.
     """
     microseconds, is_backfilled = dialect_of(connection).microseconds, IS_BACKFILLED
     late = sa.cast(microseconds(runs.c.started_at) - microseconds(runs.c.due_at), sa.Text)
     is_first = ~is_backfilled & (runs.c.attempt == sa.text("1"))
     until = sa.func.coalesce(runs.c.dispatched_at, runs.c.ended_at)
     has_ended = runs.c.ended_at.is_not(None) & runs.c.started_at.is_not(None)
-    took = sa.func.sum(sa.case((has_ended, microseconds(until) - microseconds(runs.c.started_at)), else_=0))
+    took: sa.ColumnElement[int] = sa.literal_column("0")
+    if with_took:
+        took = sa.func.sum(sa.case((has_ended, microseconds(until) - microseconds(runs.c.started_at)), else_=0))
     listed = sa.func.coalesce(sa.func.aggregate_strings(sa.case((is_first, late)), ","), "")
     by = key, is_backfilled, SHOWN_STATUS
     statement = sa.select(*(one.label(f"by_{place}") for place, one in enumerate(by)), sa.func.count(), listed, took)
     names = [sa.text(f"by_{place}") for place in range(len(by))]  # an expression with bound values would not match
-    of_it = [] if namespace is None else _of_namespace(connection, namespace)
+    of_it = [] if namespace is None else [is_of_namespace(namespace)]
     rows = connection.execute(statement.where(is_among, *of_it).group_by(*names))
     return [Outcome(*row[:4], [int(one) for one in row[4].split(",") if one], int(row[5])) for row in rows]
 
 
-def _of_namespace(connection: Connection, namespace: str) -> list[sa.ColumnElement[bool]]:
-    """Return the condition that runs are of a namespace, or none if all schedules are of this namespace.
+def is_of_namespace(namespace: str) -> sa.ColumnElement[bool]:
+    """Return the condition that runs are of a namespace. If there is no other namespace, no schedule is read.
 
-    The condition would take a third of the query's time.
+    To read the schedule of each run would take a third of the query's time. The condition is a CASE, because PostgreSQL
+    expects that a comparison with a subquery leaves few rows, and would then not read a page in its order.
     """
     # Compare the first and the last namespace of the index. With `<` and `>`, a plan would read all schedules.
     ends = (sa.select(end(schedules.c.namespace)).scalar_subquery() for end in (sa.func.min, sa.func.max))
-    known = {*connection.execute(sa.select(*ends)).one()}
-    return [of_schedule(schedules.c.namespace, runs) == namespace] if known - {namespace} else []
+    is_only = sa.and_(*(end == namespace for end in ends))
+    return sa.case((is_only, sa.true()), else_=of_schedule(schedules.c.namespace, runs) == namespace)
 
 
 def slot_of_creation(connection: Connection, start: datetime, width: timedelta) -> sa.ColumnElement[int]:
     """Return the number of the time slot in which a run was created; -1 before `start`. Each slot is `width` long."""
     since = dialect_of(connection).microseconds(runs.c.created_at) - int(start.timestamp()) * 1_000_000
     step = width // timedelta(microseconds=1)
-    return sa.case((since < 0, -1), else_=since // step)
+    return sa.case((runs.c.created_at < start, -1), else_=since // step)
 
 
 class Waiting(NamedTuple):
@@ -552,8 +571,14 @@ def waiting_by_queue(
     Only the `most` oldest runs and the `most` oldest targets of all namespaces are read. A queue may appear twice: for
     runs and for targets. Runs of `frozen` namespaces are left out, because they wait for a thaw.
     """
-    found: list[Waiting] = []
-    is_meant = _IS_PENDING_IN_RQ if not frozen else sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
+    statement = _select_waiting(namespace, most, tuple(sorted(frozen)))
+    return [Waiting(*row) for row in connection.execute(statement)]
+
+
+@lru_cache(maxsize=64)
+def _select_waiting(namespace: str | None, most: int, frozen: Sequence[str]) -> sa.CompoundSelect[Any]:
+    is_meant = sa.and_(_IS_PENDING_IN_RQ, *is_outside(frozen, runs.c.schedule_uid))
+    counted = []
     for table, is_waiting in ((runs, is_meant), (targets, _IS_PENDING_TARGET)):
         oldest = (
             sa.select(*(table.c[name] for name in ("uid", "queue", "schedule_uid", "queued_at", "blocked_at")))
@@ -567,8 +592,8 @@ def waiting_by_queue(
         if namespace is not None:
             joined = oldest.join(schedules, schedules.c.uid == oldest.c.schedule_uid)
             statement = statement.select_from(joined).where(schedules.c.namespace == namespace)
-        found += [Waiting(*row) for row in connection.execute(statement)]
-    return found
+        counted.append(statement)
+    return sa.union_all(*counted)
 
 
 def waiting(

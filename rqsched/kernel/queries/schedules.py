@@ -548,16 +548,27 @@ def count_up_to(connection: Connection, filters: Filters, most: int) -> int:
 
 def count_by_status(connection: Connection, namespace: str, most: int) -> dict[str, int]:
     """Count the schedules of a namespace in each status, each up to `most`."""
-    is_named, owner = not dialect_of(connection).has_statistics, schedules.c.namespace == namespace
-    exceptions = [
-        _count_up_to(connection, most, owner, has_status((status,), is_named=is_named))
-        for status in (*RESTING, ScheduleStatus.DELETED)
-    ]
-    some = sa.select(schedules.c.status).where(schedules.c.namespace == namespace).limit(_LOOKED_AT * most).subquery()
-    active = _count_up_to(connection, most, some.c.status == constant(ScheduleStatus.ACTIVE))
+    given = {"namespace": namespace, "most": most, "looked_at": _LOOKED_AT * most}
+    active, *exceptions = connection.execute(_select_counts(dialect_of(connection)), given).one()
     if active < most and max(exceptions) >= most:  # perhaps most of the searched schedules are not active
         active = _count_active(connection, namespace, most)
     return {"active": active} | {status.value: count for status, count in zip(RESTING, exceptions, strict=False)}
+
+
+@lru_cache(maxsize=2)
+def _select_counts(dialect: Dialect) -> sa.Select[Any]:
+    """Select how many of some schedules are active, and how many schedules rest or are deleted, by status."""
+    owner = schedules.c.namespace == sa.bindparam("namespace", type_=schedules.c.namespace.type)
+    most, looked_at = (sa.bindparam(name, type_=sa.Integer) for name in ("most", "looked_at"))
+    one: sa.ColumnClause[int] = sa.literal_column("1")
+    is_named = not dialect.has_statistics
+    some = sa.select(schedules.c.status).where(owner).limit(looked_at).subquery()
+    exceptions = (
+        sa.select(one).where(owner, has_status((status,), is_named=is_named))
+        for status in (*RESTING, ScheduleStatus.DELETED)
+    )
+    counted = sa.select(one).where(some.c.status == constant(ScheduleStatus.ACTIVE)), *exceptions
+    return sa.select(*(counting(rows, most).scalar_subquery() for rows in counted))
 
 
 def _count_active(connection: Connection, namespace: str, most: int) -> int:
@@ -749,11 +760,15 @@ def namespaces(connection: Connection, most: int) -> list[str]:
 
     Each namespace costs one step in an index, whatever its size.
     """
-    found: list[str] = []
-    while len(found) < most:
-        least = sa.select(sa.func.min(schedules.c.namespace))
-        following = connection.execute(least.where(schedules.c.namespace > found[-1]) if found else least).scalar()
-        if following is None:
-            break
-        found.append(following)
-    return found
+    return [*connection.execute(_NAMESPACES, {"most": most}).scalars()]
+
+
+def _select_namespaces() -> sa.Select[str]:
+    least = sa.select(sa.func.min(schedules.c.namespace).label("name"))
+    found = least.cte("found", recursive=True)
+    following = least.where(schedules.c.namespace > found.c.name).correlate(found).scalar_subquery()
+    found = found.union_all(sa.select(following).where(found.c.name.is_not(None)))
+    return sa.select(found.c.name).where(found.c.name.is_not(None)).limit(sa.bindparam("most", type_=sa.Integer))
+
+
+_NAMESPACES = _select_namespaces()

@@ -220,7 +220,7 @@ def open_runs(
     for row in connection.execute(_open_runs(dialect, with_backfill), given):
         found[row.schedule_uid].append(to_run(row))
     for schedule in locked:
-        if schedule.buffer_depth or schedule.backfill_waiting:
+        if schedule.buffered_count:
             found[schedule.uid] += _first_waiting(connection, schedule)
     return found
 
@@ -233,18 +233,27 @@ def _open_runs(dialect: Dialect, with_backfill: bool) -> sa.Select[Any]:
 
 
 def _first_waiting(connection: Connection, schedule: Schedule) -> list[Run]:
-    kinds = [
-        *([runs.c.kind != RunKind.BACKFILL.value] if schedule.buffer_depth else []),
-        *([runs.c.kind == RunKind.BACKFILL.value] if schedule.backfill_waiting else []),
-    ]
     waiting = SELECT_RUNS.where(
         runs.c.schedule_uid == schedule.uid, IS_OPEN, runs.c.status == constant(RunStatus.BUFFERED)
     )
+
+    def first(kinds: Iterable[RunKind], *conditions: sa.ColumnElement[bool]) -> list[Run]:
+        # Each kind is asked for by its name: a plan for all kinds but one may walk the schedule's whole history.
+        asked = (waiting.where(runs.c.kind == constant(kind), *conditions) for kind in kinds)
+        rows = [row for one in asked for row in connection.execute(one.order_by(runs.c.number).limit(1))]
+        return [min(map(to_run, rows), key=attrgetter("number"))] if rows else []
+
+    found = first(_LIVE_KINDS) if schedule.buffer_depth else []
+    if schedule.backfill_waiting:
+        found += first([RunKind.BACKFILL])
     if schedule.buffer_depth and not schedule.lets_waiting_start:
-        kinds.append((runs.c.kind != RunKind.BACKFILL.value) & (runs.c.asked_attempt == runs.c.attempt))
-    first = [waiting.where(kind).order_by(runs.c.number).limit(1) for kind in kinds]
-    found = {row.uid: to_run(row) for statement in first for row in connection.execute(statement)}
-    return with_upstreams(connection, [*found.values()])  # the event of a start names the upstream run
+        found += first(_LIVE_KINDS, runs.c.asked_attempt == runs.c.attempt)
+    # The event of a start names the upstream run.
+    return with_upstreams(connection, [*{run.uid: run for run in found}.values()])
+
+
+_LIVE_KINDS = (RunKind.SCHEDULED, RunKind.MANUAL)
+"""The kinds of live runs as they are stored: a run of kind `after` is stored as `manual`."""
 
 
 def open_runs_for_start(
@@ -313,7 +322,7 @@ def lock_with_schedule(
 
 
 def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tuple[Schedule, Run, list[Run]] | None:
-    """Lock the schedule of a running run; returns the schedule, the run and the other runs of `open_runs`.
+    """Lock the schedule of a running run; returns the schedule, the run and the other runs of `runs_at_end`.
 
     Returns None if the run is not running (any more). The run needs no lock: while it runs, its status changes only
     under the schedule's lock.
@@ -321,27 +330,45 @@ def lock_running(connection: Connection, schedule_uid: str, run_uid: str) -> tup
     schedule = lock_one(connection, schedule_uid)
     if schedule is None:
         return None
-    named = {"schedule_uid": schedule_uid, "run_uid": run_uid}
-    found = [to_run(row) for row in connection.execute(UNFINISHED_WITH, named)]
+    found = runs_at_end(connection, schedule, run_uid)
     mine = next((run for run in found if run.uid == run_uid and run.status is RunStatus.RUNNING), None)
-    if mine is None:
-        return None
-    waiting = _first_waiting(connection, schedule) if schedule.buffer_depth or schedule.backfill_waiting else []
-    return schedule, mine, [run for run in found if run is not mine] + waiting
+    return None if mine is None else (schedule, mine, [run for run in found if run is not mine])
 
 
-UNFINISHED_WITH = SELECT_RUNS.where(
-    runs.c.schedule_uid == sa.bindparam("schedule_uid"),
-    IS_OPEN_UNFINISHED,
-    (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
-).order_by(runs.c.uid)
-"""Reads the unfinished runs that a live decision depends on, and the run `run_uid` even if it is backfilled."""
+def runs_at_end(connection: Connection, schedule: Schedule, run_uid: str) -> list[Run]:
+    """Read a run of a locked schedule, and the runs that the decision about the end of its attempt must see.
+
+    Only the start of a waiting run depends on other runs. So these are the first waiting runs, as in `open_runs`, and
+    one unfinished run that they wait for. If no run waits, there are none.
+    """
+    if not schedule.buffered_count:
+        return [to_run(row) for row in connection.execute(_FIND_RUN, {"uid": run_uid})]
+    named = {"schedule_uid": schedule.uid, "run_uid": run_uid}
+    return [to_run(row) for row in connection.execute(RUN_AND_AHEAD, named)] + _first_waiting(connection, schedule)
+
+
+RUN_AND_AHEAD = (
+    SELECT_RUNS.where(
+        runs.c.schedule_uid == sa.bindparam("schedule_uid"),
+        IS_OPEN_UNFINISHED,
+        (runs.c.kind != constant(RunKind.BACKFILL)) | (runs.c.uid == sa.bindparam("run_uid")),
+    )
+    .order_by(runs.c.uid != sa.bindparam("run_uid"), runs.c.dispatched_at.is_not(None))
+    .limit(2)
+)
+"""Reads the run `run_uid`, if it is unfinished, and another unfinished run. A backfilled run is read only as `run_uid`,
+because it blocks no live run. A run that only waits for its targets may block none either, so it comes last."""
 
 
 def find_run(connection: Connection, uid: str) -> Run | None:
     """Read a run without locking it."""
     row = connection.execute(_FIND_RUN, {"uid": uid}).first()
     return None if row is None else to_run(row)
+
+
+def with_upstream(connection: Connection, run: Run) -> Run:
+    """Return a run with the id of its upstream schedule, if the run or the one that it copies came after one."""
+    return with_upstreams(connection, [run])[0]
 
 
 def find_written(connection: Connection, changes: Iterable[Change]) -> dict[str, tuple[Schedule, Run | None]]:

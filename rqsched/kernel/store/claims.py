@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from rqsched.kernel.decide.model import Run, RunStatus, Schedule
-from rqsched.kernel.store.changes import UNFINISHED_WITH, lock_running
+from rqsched.kernel.store.changes import RUN_AND_AHEAD, find_run, lock_running
 from rqsched.kernel.store.dialect import POSTGRES, SQLITE, Dialect, dialect_of
 from rqsched.kernel.store.metadata import is_frozen
 from rqsched.kernel.store.rows import (
@@ -211,7 +211,8 @@ def rehearse(connection: Connection, uid: str, start: Mapping[str, Any], alone: 
         connection.execute(_STARTED, {"b_uid": uid})
     record_heartbeat(connection, uid, uid)
     lock_running(connection, uid, uid)
-    connection.execute(UNFINISHED_WITH, {"schedule_uid": uid, "run_uid": uid})
+    find_run(connection, uid)
+    connection.execute(RUN_AND_AHEAD, {"schedule_uid": uid, "run_uid": uid})
 
 
 _IS_WAITING = IS_UNFINISHED & (runs.c.status == constant(RunStatus.PENDING)) & (runs.c.executor == "external")

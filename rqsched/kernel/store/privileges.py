@@ -25,21 +25,23 @@ JOIN pg_catalog.pg_class AS found ON found.relname = needed.name AND found.relki
 JOIN pg_catalog.pg_namespace AS place ON place.oid = found.relnamespace
 """
 _MISSING = f"""
-SELECT needed.name, needed.one {_TABLES}
+SELECT needed.at, needed.name, needed.one {_TABLES}
 WHERE pg_catalog.pg_table_is_visible(found.oid)
 AND NOT pg_catalog.has_table_privilege(found.oid, needed.one)
 AND (needed.one = 'DELETE' OR EXISTS (
   SELECT FROM pg_catalog.pg_attribute AS part WHERE part.attrelid = found.oid AND part.attnum > 0
   AND NOT part.attisdropped AND NOT pg_catalog.has_column_privilege(found.oid, part.attnum, needed.one)
 ))
-ORDER BY needed.at
 """  # noqa: S608 - our own names
 _CLOSED = f"""
-SELECT DISTINCT place.nspname {_TABLES}
+SELECT DISTINCT -1, place.nspname::text, 'USAGE' {_TABLES}
 WHERE NOT pg_catalog.has_schema_privilege(place.oid, 'USAGE')
 AND place.nspname = ANY (string_to_array(
   replace(replace(replace(current_setting('search_path'), '"$user"', current_user), '"', ''), ' ', ''), ','
 ))
+"""
+_USER_AND_MISSING = f"""
+SELECT -2, quote_ident(current_user), '' UNION ALL ({_CLOSED}) UNION ALL ({_MISSING}) ORDER BY 1, 2
 """
 _SECURED = f"""
 SELECT DISTINCT needed.name {_TABLES}
@@ -47,28 +49,22 @@ WHERE pg_catalog.pg_table_is_visible(found.oid) AND pg_catalog.row_security_acti
 """
 
 
-def find_missing(connection: Connection, *, is_read_only: bool = False) -> list[str]:
+def find_missing(connection: Connection, *, is_read_only: bool = False) -> tuple[tuple[str, ...], str]:
     """Return the privileges that the user lacks, each as a GRANT names it, such as `UPDATE, DELETE ON rqsched_runs`.
 
     A privilege for every column counts as a privilege for the table. With `is_read_only`, return only the privileges
-    for reads.
+    for reads. Also return the name of the user whose privileges count, quoted as SQL needs it.
     """
     if not dialect_of(connection).has_server:
-        return []
-    closed = connection.execute(sa.text(_CLOSED)).scalars()
+        return (), ""
+    (_, user, _), *missing = connection.execute(sa.text(_USER_AND_MISSING)).all()
     lacking: dict[str, list[str]] = {}
-    for name, one in connection.execute(sa.text(_MISSING)):
-        if one == "SELECT" or not is_read_only:
-            lacking.setdefault(name, []).append(one)
-    schemas = [f"USAGE ON SCHEMA {name}" for name in closed]
-    return schemas + [f"{', '.join(ones)} ON {name}" for name, ones in lacking.items()]
+    for _, name, one in missing:
+        if one in {"USAGE", "SELECT"} or not is_read_only:
+            lacking.setdefault(f"SCHEMA {name}" if one == "USAGE" else name, []).append(one)
+    return tuple(f"{', '.join(ones)} ON {name}" for name, ones in lacking.items()), str(user)
 
 
 def find_secured(connection: Connection) -> list[str]:
     """Return the tables whose row level security hides rows from the user, or refuses them."""
     return [*connection.execute(sa.text(_SECURED)).scalars()] if dialect_of(connection).has_server else []
-
-
-def find_user(connection: Connection) -> str:
-    """Return the name of the user whose privileges count, quoted as SQL needs it."""
-    return str(connection.execute(sa.text("SELECT quote_ident(current_user)")).scalar_one())

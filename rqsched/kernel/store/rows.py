@@ -115,17 +115,17 @@ def to_run(row: Sequence[Any]) -> Run:
 
 
 def with_upstreams(connection: Connection, found: list[Run]) -> list[Run]:
-    """Return runs, with the upstream schedule's id for runs of kind `after`; without such runs nothing is read.
+    """Return runs, with the upstream schedule's id for runs of kind `after` and their copies.
 
-    The id is None if the upstream run was pruned.
+    Without such runs nothing is read. The id is None if the upstream run was pruned.
     """
-    uids = sorted({run.upstream_run_uid for run in found if run.upstream_run_uid is not None})
+    uids = sorted({uid for run in found if (uid := run.came_after) is not None})
     if not uids:
         return found
     is_one = dialect_of(connection).one_of(upstream_ends.c.run_uid, uids)
     rows = connection.execute(sa.select(upstream_ends.c.run_uid, upstream_ends.c.upstream_id).where(is_one))
     ids = {row.run_uid: row.upstream_id for row in rows}
-    return [changed(run, upstream_schedule_id=ids.get(run.upstream_run_uid)) for run in found]
+    return [changed(run, upstream_schedule_id=ids.get(run.came_after or "")) for run in found]
 
 
 def to_run_and_schedule(connection: Connection, row: Sequence[Any]) -> tuple[Run, Schedule]:

@@ -53,7 +53,7 @@ class SchemaStatus(NamedTuple):
 
 def status(database: Database, *, patience: Patience | None = None) -> SchemaStatus:
     """Read which revision the database is at."""
-    return SchemaStatus(database.read(_current, patience=patience), HEAD)
+    return SchemaStatus(database.read(_current, is_alone=True, patience=patience), HEAD)
 
 
 def require_current(database: Database, *, patience: Patience | None = None) -> None:
