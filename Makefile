@@ -12,8 +12,9 @@ OLDEST_PYTHON ?= $(firstword $(foreach one,3.11 3.12 3.13 3.14,$(shell command -
 NEWEST_PYTHON ?= $(firstword $(foreach one,3.14 3.13 3.12 3.11,$(shell command -v python$(one))))
 # Without the surfaces, of features too.
 INNER  := tests/contract tests/when tests/kernel $(filter-out %_cli.py %_http.py %_page.py,$(wildcard tests/features/*/test_*.py))
-# Each pytest worker starts its own Valkey and PostgreSQL. More than two cores: many tests wait for processes.
-WORKERS ?= 7
+# More than the two cores, because many tests wait for processes; not many more, because each worker collects all tests and
+# starts a Valkey and a PostgreSQL of its own.
+WORKERS ?= 5
 
 .DEFAULT_GOAL := help
 .PHONY: browser prometheus screenshots help demo test test-all quick check test-versions nightly bench docs soak mutation workflows dist release lock clean
@@ -40,11 +41,11 @@ demo: $(VENV)/.demo ## real schedules firing on this machine, no server installe
 	@# Ctrl-C reaches the shell, too: without a trap it would not return what the command does, and make would call that an error.
 	trap : INT; RQSCHED_DATA_DIR="$(DATA)" RQSCHED_IMPORTS=examples.ops $(BIN)/rqsched dev $(ARGS)
 
-test: $(VENV)/.collected browser ## before every push: each promise where it is made, real Valkey, PostgreSQL and Chromium (about 10 minutes)
+test: $(VENV)/.collected browser ## before every push: each promise where it is made, real Valkey, PostgreSQL and Chromium (7 minutes)
 	@$(COMPILE)
 	$(PYTEST) -m "$(ONCE)" $(ARGS)
 
-test-all: $(VENV)/.collected browser prometheus ## before you submit, and in CI: the same again through every surface and process (25 minutes)
+test-all: $(VENV)/.collected browser prometheus ## before you submit, and in CI: the same again through every surface and process (30 minutes)
 	@$(COMPILE)
 	$(PYTEST) $(ARGS)
 

@@ -35,6 +35,8 @@ _SURFACES = tuple(
     )
 )
 _SURFACES_OF_FEATURES = ("test_api", "test_cli", "test_http", "test_page")
+_PROTOCOL = ("test_chain", "test_store")
+"""Tests of the SQL of a feature, and of its steps in the protocol. `make test` runs them on both databases."""
 # Their HTTP answers, dispatches and messages are proven on PostgreSQL by tests/http, kernel and system/crash.
 _EXAMPLES = tuple(_TESTS / "system" / "acceptance" / f"test_{name}.py" for name in ("dashboard", "machines_example"))
 _WAITING = (_TESTS / "system" / "acceptance", _TESTS / "system" / "applications", _TESTS / "system" / "concurrency")
@@ -49,10 +51,13 @@ share_compiled_statements()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the broad tests and those for `make nightly`, and mix computing tests with waiting ones."""
     for item in items:
-        if _is_surface_on_second_database(item) and item.nodeid not in breadth.NAMED:
-            is_for_all = item.get_closest_marker("every_database") is not None
-            item.add_marker(pytest.mark.broad if is_for_all else pytest.mark.nightly)
+        if breadth.is_on_second_database(item) and item.nodeid not in breadth.NAMED:
+            if _is_surface(item) and item.get_closest_marker("every_database") is None:
+                item.add_marker(pytest.mark.nightly)
+            elif _is_surface(item) or (_is_of_feature(item) and not item.path.name.startswith(_PROTOCOL)):
+                item.add_marker(pytest.mark.broad)
     breadth.mark_broad(items)
+    breadth.require_named(items)
     items[:] = _mixed(items)
 
 
@@ -97,13 +102,13 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     return sorted(items, key=lambda item: places[item.path])
 
 
-def _is_surface_on_second_database(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    is_second = callspec is not None and callspec.params.get("database_kind") == "postgres"
-    return is_second and (
-        any(item.path.is_relative_to(path) for path in (*_SURFACES, *_EXAMPLES))
-        or (item.path.is_relative_to(_TESTS / "features") and item.path.name.startswith(_SURFACES_OF_FEATURES))
-    )
+def _is_of_feature(item: pytest.Item) -> bool:
+    return item.path.is_relative_to(_TESTS / "features")
+
+
+def _is_surface(item: pytest.Item) -> bool:
+    is_of_feature = _is_of_feature(item) and item.path.name.startswith(_SURFACES_OF_FEATURES)
+    return is_of_feature or any(item.path.is_relative_to(path) for path in (*_SURFACES, *_EXAMPLES))
 
 
 @pytest.fixture(autouse=True)

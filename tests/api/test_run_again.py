@@ -10,6 +10,7 @@ import pytest
 
 from rqsched import CommandContext, RetryPolicy
 from rqsched.aio import AsyncScheduler
+from rqsched.api.build_description import describe_run
 from rqsched.api.schedule_handle import RunHandle, ScheduleHandle
 from rqsched.errors import (
     FrozenError,
@@ -184,7 +185,12 @@ def test_what_comes_after_is_started_only_if_that_is_asked(any_env: Env) -> None
     assert len(all_runs(report)) == 2
     assert newest(report).upstream_run_uid == copy.uid
     of_report = newest(report).run_again()
-    assert (of_report.kind, of_report.upstream_run_uid) == ("manual", None)
+    any_env.work()
+    again = of_report.refresh().run_again()
+    for one in (of_report, again):
+        shown = any_env.scheduler.runs.get(one.uid)
+        assert (shown.kind, shown.upstream_run_uid, shown.upstream_schedule_id) == ("manual", copy.uid, "nightly")
+        assert describe_run(shown.state)["upstream_run_uid"] == copy.uid
     any_env.work()
     check_invariants(any_env.runtime)
 

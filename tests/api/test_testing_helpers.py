@@ -150,6 +150,7 @@ def tables_of(url: str) -> set[str]:
         return set(database.read(lambda connection: sa.inspect(connection).get_table_names()))
 
 
+@pytest.mark.broad
 def test_a_fixture_works_on_the_applications_own_database_and_leaves_nothing_there(
     pytester: pytest.Pytester, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

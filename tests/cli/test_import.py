@@ -13,7 +13,7 @@ from rqsched.importers.rq_scheduler import SCHEDULED
 from tests.support.cli import BY_PATH, Cli
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*utc.*:DeprecationWarning")
-SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 FROM = SOON.isoformat().replace("+00:00", "Z")
 
 
@@ -116,7 +116,7 @@ def test_a_source_whose_all_is_imported_is_a_success(cli: Cli, words: tuple[str,
 
 
 def test_what_is_late_there_is_said_before_it_fires_here(cli: Cli, words: tuple[str, ...], theirs: Any) -> None:
-    theirs.enqueue_at(SOON - timedelta(days=1), BY_PATH, job_id="late", timeout=60)
+    theirs.enqueue_at(SOON - timedelta(days=2), BY_PATH, job_id="late", timeout=60)
     assert "1 of them are late there: each fires once, at once" in cli(*words, "--dry-run", code=1).out
     cli(*words, "--disable-source", code=1)
     assert cli.scheduler.get("rq-scheduler:late").status == "done"
@@ -126,7 +126,7 @@ def test_one_that_is_over_here_and_scheduled_there_anew_is_told(cli: Cli, redis_
     theirs.cancel("set")
     theirs.cancel("hourly")
     words = ("import", "rq-scheduler", redis_url, "--trust-source", "--disable-source")
-    theirs.enqueue_at(SOON - timedelta(days=1), BY_PATH, job_id="again", timeout=60)
+    theirs.enqueue_at(SOON - timedelta(days=2), BY_PATH, job_id="again", timeout=60)
     assert "are over" not in cli(*words).out
     theirs.enqueue_at(SOON, BY_PATH, job_id="again", timeout=60)
     assert "1 fire at rq-scheduler alone, and ours of the same id are over: delete ours" in cli(*words).out

@@ -30,7 +30,7 @@ def test_tick_fires_what_is_due_and_prints_a_line_each(cli: Cli) -> None:
         f"[a] → {handle.runs().items[0].instance_id}",
         "[b] → skipped: overlap_policy_skip",
     ]
-    assert lines[2:] == ["Processed 2 schedule(s)."]
+    assert lines[2:] == ["Processed 2 schedules."]
     assert cli("tick").out == "No schedules due.\n"
 
 
@@ -52,7 +52,7 @@ def test_tick_with_a_fire_that_fails_is_exit_code_1_and_fires_the_others(cli: Cl
     answer = cli("tick", code=1)
     assert "[broken] → failed: " in answer.out
     assert "[sound] → schedule:sound:" in answer.out
-    assert "Processed 2 schedule(s)." in answer.out
+    assert "Processed 2 schedules." in answer.out
 
 
 @pytest.mark.parametrize("words", [["recover"], ["recover", "--deep"]], ids=" ".join)

@@ -92,6 +92,7 @@ def test_web_beyond_loopback_without_tokens_is_refused(cli: Cli) -> None:
     assert "RQSCHED_TOKENS" in cli("web", "--host", "0.0.0.0", code=2).err
 
 
+@pytest.mark.broad
 def test_web_serves_https(env: Mapping[str, str], tmp_path: Path) -> None:
     made = make_certificate(tmp_path, "web")
     port = free_port()

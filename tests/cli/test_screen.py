@@ -77,3 +77,11 @@ def test_a_terminal_of_80_columns_and_24_lines_shows_everything_in_words(cli: Cl
     assert len([line for line in lines if f"  {names[0][:12]}" in line and "  succeeded  " in line]) == 3
     assert "* * * * *" not in text
     assert [child.role for child in CHILDREN if f"# {child.role}: " not in text] == []
+
+
+def test_only_a_run_of_the_schedule_itself_is_called_late(cli: Cli) -> None:
+    schedule, log = cli.scheduler.create("hourly", HELLO, Every("1h")), EventLog(LOCATION)
+    log.lines(read_snapshot(cli.scheduler, [], is_ending=False))
+    schedule.trigger()
+    (line,) = [one for one in log.lines(read_snapshot(cli.scheduler, [], is_ending=False)) if " fired" in one]
+    assert line.endswith("hourly fired (manual)")

@@ -10,7 +10,7 @@ import pytest
 
 from rqsched.clock import DatabaseClock, SystemClock, offset_of
 from rqsched.testing import ManualClock
-from tests.contract.sources import imports_of, modules
+from tests.contract.sources import imports_of, modules, nodes_in
 
 READS = {
     ("datetime", "now"),
@@ -33,7 +33,7 @@ def test_the_wall_clock_is_read_in_one_place() -> None:
     reads = [
         f"{module}:{node.lineno}"
         for module, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_in(path, *(name for _, name in READS))
         if isinstance(node, ast.Attribute) and is_read(node)
     ]
     assert [read.partition(":")[0] for read in reads] == ["rqsched.clock"], reads
@@ -99,7 +99,7 @@ def test_no_transaction_gets_an_instant_that_was_read_before_it() -> None:
         f"{module}:{node.name}"
         for module, path in modules().items()
         if not module.startswith(("rqsched.importers", "rqsched.kernel.store"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_in(path, ".now(")
         if isinstance(node, ast.FunctionDef) and read_before(node)
     }
     assert found == {*OF_BEFORE}

@@ -233,6 +233,20 @@ FIRST = {
     "worker concurrency": "workers",
     "backup": "backup",
     "webhook": "alerts",
+    "network errors": "retries",
+    "run again": "retries",
+    "rerun": "retries",
+    "public holidays": "holidays",
+    "missed run": "alerts",
+    "alert when missed": "alerts",
+    "delete a tenant": "pausing",
+    "02:30": "times",
+    "summer time": "times",
+    "limit per tenant": "limits",
+    "upgrade": "upgrading",
+    "flask test": "testing",
+    "fastapi testclient": "testing",
+    "short runs": "rq",
 }
 """What people search for, and the page that they want to see first."""
 

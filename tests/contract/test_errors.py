@@ -44,6 +44,7 @@ OWN: dict[RqschedError, str] = {
     errors.WorkCancelledError(): "ask again",
     errors.NotExecutedError("a generator", "take `yield` out"): "take `yield` out",
     errors.DatabaseLimitError("timeout"): "Ask for less at once",
+    errors.DatabaseInheritedError("a.db"): "Start this process again",
     errors.DatabasePrivilegeError(
         ["UPDATE ON a"], "refused", user="b"
     ): "run as the owner of the tables: GRANT UPDATE ON",
@@ -91,8 +92,12 @@ def raised() -> Iterator[tuple[str, str]]:
     free = (free | {"ForbiddenError", "MalformedError"}) - {type(error).__name__ for error in OWN}
     for module, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in free and node.args:
+            if isinstance(node, ast.Call) and _last_name(node.func) in free and node.args:
                 yield f"{module}:{node.lineno}", written(node.args[-1])
+
+
+def _last_name(node: ast.expr) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 def written(node: ast.expr) -> str:
@@ -107,3 +112,10 @@ def test_each_text_that_is_raised_says_what_to_do() -> None:
     found = [(place, text) for place, text in raised() if text.strip() and not place.startswith(ROWS)]
     assert len(found) > 200
     assert [(place, text) for place, text in found if not DO.search(text)] == []
+
+
+def test_a_caller_of_http_is_told_that_a_process_with_an_inherited_file_does_not_recover() -> None:
+    problem = http_errors.problem_of(errors.DatabaseInheritedError("/var/lib/secret.db"))
+    assert (problem.status, problem.code) == (503, "database_inherited")
+    assert "must be started again" in problem.detail
+    assert "secret" not in problem.detail

@@ -1,4 +1,4 @@
-"""Each promise of docs/promises.md has tests, and `make test` runs them; so does it those that notice mutations."""
+"""Each promise of docs/promises.md has tests, and `make test` runs them, and tests that notice each mutation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+
+import pytest
 
 from tests.support.breadth import NAMED
 from tests.support.processes import REPOSITORY
@@ -15,6 +17,7 @@ PROMISED = (REPOSITORY / "docs" / "promises.md").read_text()
 PROVEN = (REPOSITORY / "docs/proofs/guarantees.md").read_text()
 
 
+@pytest.mark.broad
 def test_every_named_test_runs_in_make_test() -> None:
     (markers,) = re.findall("^ONCE := (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     environment = {name: value for name, value in os.environ.items() if name not in {"NIGHTLY", "WORLDS"}}

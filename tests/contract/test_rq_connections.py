@@ -35,17 +35,26 @@ def test_every_client_that_rq_is_given_has_timeouts_of_its_own() -> None:
 
 def _given_to_rq(path: Path) -> Iterator[str]:
     """Yield each connection that a file passes to RQ's classes and functions, and to subclasses of them."""
-    tree = ast.parse(path.read_text())
     targets = [found.target for found in imports_of(name_of(path), path)]
     of_rq = {target.rpartition(".")[2] for target in targets if target.split(".")[0] == "rq"}
+    if not of_rq:
+        return
+    tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and of_rq & {ast.unparse(base) for base in node.bases}:
             of_rq.add(node.name)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[0] in of_rq:
+        if isinstance(node, ast.Call) and _first_name(node.func) in of_rq:
             yield from (ast.unparse(one.value) for one in node.keywords if one.arg == "connection")
             if ast.unparse(node.func) == "send_stop_job_command":
                 yield ast.unparse(node.args[0])
+
+
+def _first_name(node: ast.expr) -> str | None:
+    """Return the name that an expression of dotted names begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _read_pages(web: Web) -> None:

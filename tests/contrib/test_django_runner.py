@@ -134,11 +134,12 @@ def test_tests_reach_no_server_that_a_file_or_a_credential_names(
 def test_what_a_killed_test_run_left_is_removed_by_the_next(project: Project) -> None:
     project.settings |= {"TEST_RUNNER": RUNNER}
     waiting = (
-        TESTS + "\n    def test_waits(self):\n        scheduler.list()\n        import time\n        time.sleep(600)\n"
+        TESTS + "\n    def test_waits(self):\n        scheduler.list()\n        print('it waits', flush=True)\n"
+        "        import time\n        time.sleep(600)\n"
     )
     project.write("visits/tests.py", waiting)
     killed = project.run("python", "manage.py", "test", "visits", "--noinput")
-    wait_until(lambda: servers_of_tests(project), timeout=SOON, what=lambda: f"a Valkey\n{killed.log()}")
+    killed.wait_for_log("it waits", timeout=SOON)
     (left,) = servers_of_tests(project)
     killed.kill_tree()
     assert left.is_running()

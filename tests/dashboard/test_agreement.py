@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any, NamedTuple
 
 import pytest
@@ -292,6 +293,12 @@ def test_every_surface_says_the_same_of(fault: Fault, pages: Pages, cli: Cli) ->
     tone = {"problem": "bad", "warning": "warn"}.get(fault.level)
     assert cards == ([(tone, fault.title)] if fault.title else [])
     assert ("Everything is as it should be" in front) is (fault.check == "")
+    card = re.sub(r"<[^>]*>|\s", "", unescape(front))
+    for said in (one[part] for one in told if one["check"] == fault.check for part in ("detail", "advice")):
+        assert said[0].isupper() or said[0].isdigit(), said
+        assert said[-1] == ".", said
+        words = re.split(r": |\d{4}-\d\d-\d\dT", said)[0]  # a card has the time by the viewer's clock
+        assert re.sub(r"[`\s]", "", words.removesuffix(".")) in card, said
 
     system = pages.get("/system")
     assert ("None is alive." in system) is (fault.check == "dispatchers")
@@ -341,7 +348,7 @@ def test_viewer_of_one_namespace_is_told_nothing_of_others(fault: Fault, make_we
     env.advance(datetime.now(UTC) - env.clock.now())
     front = pages.get("/?namespace=tenant")
     if fault.check == "foreign workers":
-        assert "They cannot do them: 1." in front
+        assert "Workers of another database take jobs of this one, and cannot execute them." in front
         assert "host-7" not in front
     else:
         assert "Everything is as it should be" in front

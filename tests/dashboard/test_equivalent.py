@@ -17,7 +17,7 @@ from rqsched.api.scheduler import Scheduler
 from rqsched.dashboard import actions
 from rqsched.dashboard.frame import Form
 from rqsched.dashboard.routes import routes
-from rqsched.features.bulk.page import MOST_RUNS
+from rqsched.features.bulk.page import MOST_MATCHING
 from rqsched.http import create_app
 from rqsched.kernel.decide.model import DEFINITION
 from rqsched.testing import ManualClock, execute_pending
@@ -398,15 +398,16 @@ def test_runs_of_a_namespace_are_terminated_one_by_one(served: Pages) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
+        ("/bulk", {"action": "pause", "all": "yes"}),
         ("/bulk/runs", {"action": "cancel"}),
         ("/bulk/runs", {"action": "retry"}),
         ("/namespace/stop", {"step": "cancel", "reason": "x"}),
     ],
 )
-def test_texts_for_many_runs_take_as_many_as_the_page(served: Pages, path: str, fields: dict[str, str]) -> None:
+def test_texts_for_all_that_match_take_as_many_as_the_page(served: Pages, path: str, fields: dict[str, str]) -> None:
     shown = Texts.of(served.send(path, **fields, as_text="yes").text)
-    assert f"--bound {MOST_RUNS}" in shown.command
-    assert f"bound={MOST_RUNS}" in shown.python
+    assert f"--bound {MOST_MATCHING}" in shown.command
+    assert f"bound={MOST_MATCHING}" in shown.python
 
 
 def test_stop_of_a_backfill_ends_it_before_its_runs(served: Pages) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 from rq import Worker
 
-from rqsched import Cron, Declaration, Every, RetryPolicy
+from rqsched import After, Cron, Declaration, Every, RetryPolicy
 from rqsched.api import health
 from rqsched.dashboard import overview
+from rqsched.dashboard.rendering import ago, duration
 from rqsched.dashboard.system import Pace, judge
 from tests.dashboard.test_statements import text_of
 from tests.dashboard.test_system import cells
-from tests.support.env import HOUR, MINUTE, ONCE
+from tests.support.env import HOUR, MINUTE, NOON, ONCE
 from tests.support.narrow import present
 from tests.support.pages import Pages
 
@@ -102,7 +104,7 @@ def test_run_says_how_late_it_was_and_because_of_what(any_pages: Pages) -> None:
     assert told in handle.why(due).text
     run = handle.runs().items[0]
     shown = text_of(any_pages.get(f"/runs/{run.uid}"))
-    assert "Waited 3 min 0 s last success 0 ms" in shown
+    assert "Waited 3 min last success 0 ms" in shown
     assert "Last success #1" in shown
 
 
@@ -159,3 +161,96 @@ def test_each_check_of_the_overview_has_its_words_and_its_place_among_the_proble
     assert {*overview._BY_CONSEQUENCE} == shown
     without_words = {"redis"}  # its findings are errors, which say what Redis said
     assert shown - overview._WORDS.keys() == without_words
+
+
+def test_problem_is_a_sentence_with_times_by_the_viewers_clock(pages: Pages) -> None:
+    env = pages.env
+    Worker(["gpu"], connection=env.redis, name="host-1").register_birth()
+    env.create("train", queue="gpu", spec=Cron("0 2 1 1 *")).trigger()
+    env.advance(HOUR)
+    Worker(["gpu"], connection=env.redis, name="host-2").register_birth()
+    pages.cookies["rqsched_zone"] = "Europe%2FBerlin"
+    shown = text_of(pages.get("/"))
+    assert (
+        "Runs wait too long for a worker: 1 run on 'gpu', the first since Thu 15 Jan 2026 13:00 CET."
+        in html.unescape(shown)
+    )
+
+
+def test_a_freeze_is_told_once_and_all_is_not_said_to_be_well(pages: Pages) -> None:
+    pages.env.scheduler.freeze("a move")
+    shown = text_of(pages.get("/"))
+    assert shown.count("is frozen") == 1
+    assert "Everything is as it should be" not in shown
+
+
+def test_outcomes_say_since_when_their_runs_were_created(pages: Pages) -> None:
+    """The first bar begins at a full hour, so it may leave out a failure of the last 24 hours."""
+    pages.env.run_next(pages.env.create("hourly", spec=Cron("0 * * * *")), HOUR)
+    pages.env.advance(20 * MINUTE)
+    assert "Runs created since Wed 14:00." in text_of(pages.get("/"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told", "length"),
+    [
+        (61, "in 61 s", "1 min 1 s"),
+        (120, "in 2 min", "2 min"),
+        (7_140, "in 119 min", "1 h 59 min"),
+        (172_740, "in 47 h", "1 d 23 h"),
+        (259_200, "in 3 d", "3 d"),
+    ],
+)
+def test_distance_is_not_half_of_what_it_is_and_a_length_has_no_zeros(seconds: int, told: str, length: str) -> None:
+    assert ago(NOON + timedelta(seconds=seconds), NOON) == told
+    assert duration(seconds) == length
+
+
+def test_run_says_in_words_where_it_came_from(pages: Pages) -> None:
+    env = pages.env
+    first = env.create("first")
+    env.create("second", spec=After("first"))
+    first.trigger()
+    env.execute_pending()
+    shown = text_of(pages.get("/runs"))
+    assert "after another schedule" in shown
+    assert "started by hand" in shown
+
+
+def test_history_names_skipped_occurrences_in_the_zone_of_the_schedule(pages: Pages) -> None:
+    pages.env.create("hourly", spec=Cron("0 * * * *"), timezone="Europe/Berlin").skip_next(2)
+    shown = text_of(pages.get("/schedules/hourly").partition('id="history"')[2].partition("<details>")[0])
+    assert "Thu 15 Jan 2026 14:00 CET, Thu 15 Jan 2026 15:00 CET" in " ".join(shown.split()).replace(" ,", ",")
+
+
+@pytest.mark.parametrize(("path", "list_of"), [("/runs/none", "/runs"), ("/schedules/none", "/schedules")])
+def test_page_of_what_does_not_exist_leads_to_the_list_and_names_no_command(
+    pages: Pages, path: str, list_of: str
+) -> None:
+    shown = pages.get(path, status=404).partition("<main")[2]
+    assert f'<a class="button" href="{list_of}">' in shown
+    assert "<code>" not in shown
+
+
+def test_page_of_a_schedule_says_what_it_leaves_out_of_a_backfill(pages: Pages) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("0 * * * *"), overlap="allow_all")
+    end = env.clock.now()
+    schedule.backfill(end - 10 * HOUR, end)
+    env.execute_pending()
+    assert schedule.refresh().state.success_count == 10
+    shown = text_of(pages.get("/schedules/hourly"))
+    assert "None of the newest stored runs, without those of backfills, has started and ended." in shown
+    assert "Without the events of runs of backfills." in shown
+    (backfill,) = env.scheduler.backfills.list().items
+    asked = pages.get(f"/backfills/{backfill.uid}/cancel")
+    assert "there is nothing to cancel" in asked
+    assert 'class="danger"' not in asked
+
+
+def test_refused_operation_names_the_field_as_the_form_does(pages: Pages) -> None:
+    pages.env.create("hourly", spec=Cron("0 * * * *"))
+    fields = {"action": "backfill", "start": "2026-01-15T10:00", "end": "2026-01-15T09:00"}
+    answer = pages.send("/schedules/hourly/do", **fields)
+    assert answer.status_code == 422
+    assert '<p class="problem bad" role="status">Not done: Until: must be after' in answer.text

@@ -17,6 +17,7 @@ from tests.support.crowd import copy_run, copy_schedule
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, SECOND, Env, block
 from tests.support.narrow import present
 from tests.support.pages import TOKENS, Pages
+from tests.support.sql import queries
 from tests.support.web import MakeWeb
 
 
@@ -159,6 +160,26 @@ def test_each_problem_leads_to_all_that_it_concerns_with_their_true_number(any_p
         names = {*re.findall(r'<a class="id" href="/schedules/([^"]*)"', shown)}
         assert len(names) == count, title
     assert re.search(r"problem=late[^>]*><strong>9</strong><span>late</span>", page)
+
+
+@pytest.mark.every_database
+def test_overview_asks_sql_nothing_twice_and_no_more_for_many_failing_schedules(any_pages: Pages) -> None:
+    env = any_pages.env
+    failing = env.create("failing", spec=Cron("0 2 1 * *"), retry=ONCE)
+    env.failing = True
+    for _ in range(3):
+        failing.trigger()
+        env.execute_pending()
+    copy_schedule(env.runtime, env.create("late"), 1, "late-")
+    env.advance(HOUR)
+    any_pages.get("/")
+    with queries(env.runtime) as of_one:
+        any_pages.get("/")
+    copy_schedule(env.runtime, failing.refresh(), 4, "failing-")
+    with queries(env.runtime) as of_five:
+        assert any_pages.get("/").count("3 failures in a row") == 5
+    assert len({*of_one}) == len(of_one)
+    assert len(of_five) == len(of_one)
 
 
 def test_is_anything_late_is_answered_where_nothing_is(pages: Pages) -> None:

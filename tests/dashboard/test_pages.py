@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from rqsched import Cron, Every, RetryPolicy
 from rqsched.api import schedules as schedule_queries
-from rqsched.dashboard.rendering import NOTHING
+from rqsched.dashboard.rendering import NOTHING, STATIC
 from rqsched.features.hours import store as run_hours
 from rqsched.features.pruning.chain import Pruning, prune_all
 from rqsched.kernel.decide.audit import CommandContext
@@ -154,7 +154,7 @@ def test_rows_are_grouped_by_the_values_of_a_label(pages: Pages) -> None:
     assert [html.unescape(text_of(head)) for head in heads] == [
         "team: <billing> 1 on this page",
         "team: sales 2 on this page",
-        "no label team 1 on this page",
+        "without the label team 1 on this page",
     ]
     assert "<option selected>team</option>" in shown
     assert ids_of(pages.get(html.unescape(re.findall('href="([^"]*)"', heads[1])[0]))) == ["a", "d"]
@@ -301,7 +301,7 @@ def test_jobs_that_no_worker_takes_are_a_problem_and_show_since_when_they_wait(p
     pages.env.create("nightly", queue="letters").trigger()
     shown = pages.get("/")
     assert "Jobs wait for a worker" in shown
-    assert "no worker listens for 1 run on &#39;letters&#39;." in shown
+    assert "No worker listens for 1 run on &#39;letters&#39;." in shown
     (row,) = [line for line in pages.get("/system").split("<tr>") if ">letters</td>" in line]
     assert '<td class="number" data-label="waiting">1</td>' in row
     assert "<time datetime=" in row
@@ -429,6 +429,26 @@ def test_the_timeline_has_a_band_for_a_freeze_and_for_a_time_in_which_nothing_fi
     assert "everything was frozen from Thu 15 Jan 18:00 to Thu 15 Jan 21:00 (a &lt;restore&gt;)" in shown
 
 
+def test_what_the_timeline_copies_into_each_lane_is_styled_there(pages: Pages) -> None:
+    """Copies by `<use>` have no ancestor that a selector could name. Without a style, a band is black."""
+    pages.env.create("one")
+    pages.env.scheduler.freeze("a move")
+    pages.env.advance(HOUR)
+    copied = pages.get("/timeline?hours=24").partition("<symbol")[2].partition("</symbol>")[0]
+    names = set(re.findall(r'class="([a-z]+)"', copied))
+    style = re.sub(r"/\*.*?\*/", "", (STATIC / "app.css").read_text())
+    selectors = {one.strip() for found in re.findall(r"([^{}]+)\{", style) for one in found.split(",")}
+    assert names == {"frozen", "grid", "now"}
+    assert {name for name in names if not {f".{name}", f"rect.{name}", f"path.{name}"} & selectors} == set()
+
+
+def test_lane_of_a_frozen_namespace_leaves_room_for_the_name(pages: Pages) -> None:
+    pages.env.create("one")
+    pages.env.scheduler.freeze("a move")
+    name = pages.get("/timeline?hours=24").partition('class="lane"')[2].partition("<svg")[0]
+    assert re.findall(r'class="pill [a-z]+">([^<]*)', name) == ["frozen"]
+
+
 def test_an_hour_of_runs_leads_to_the_day_around_it(pages: Pages) -> None:
     env = pages.env
     schedule = env.create("often", overlap="allow_all")
@@ -492,6 +512,17 @@ def test_a_backfill_is_a_picture_of_its_occurrences(pages: Pages) -> None:
     env.execute_pending()
     shown = pages.get("/schedules/hourly")
     assert 'aria-label="Its runs at their occurrences: 10 succeeded"' in shown
+
+
+@pytest.mark.parametrize("hours", [70, 119, 120, 121, 240])
+def test_picture_of_a_backfill_has_no_gap_if_no_run_is_missing(pages: Pages, hours: int) -> None:
+    env = pages.env
+    schedule = env.create("hourly", spec=Cron("5 * * * *"), overlap="allow_all")
+    end = env.clock.now()
+    schedule.backfill(end - timedelta(hours=hours), end)
+    picture = pages.get("/schedules/hourly").partition('aria-label="Its runs at their occurrences: ')[2]
+    assert picture.startswith(f"{hours} pending")
+    assert picture.partition("</svg>")[0].count('<rect class="idle"') == 1
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "done", "dead", "deleted"])

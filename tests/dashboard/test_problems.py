@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import pytest
 import sqlalchemy as sa
 
-from rqsched import Cron, Every, RetryPolicy
+from rqsched import Cron, Every, RetryPolicy, errors
 from rqsched.kernel.transport import telemetry
 from tests.support.env import DAY, HOUR, MINUTE, ONCE, block
 from tests.support.narrow import present
 from tests.support.pages import Pages
-from tests.support.web import MakeWeb
+from tests.support.web import MakeWeb, one_token
 
 AHEAD = """
 CREATE SCHEMA ahead;
@@ -46,6 +47,43 @@ def test_workers_with_another_database_are_a_problem_with_its_remedy(pages: Page
     assert "restart them" in found
 
 
+def test_viewers_of_one_namespace_are_told_what_to_do_in_the_words_of_the_application(
+    make_web: MakeWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "tenant-secret-0123456789"
+    pages = Pages(make_web(tokens=one_token(secret, "read", namespaces=["tenant"])))
+    pages.web.headers["authorization"] = f"Bearer {secret}"
+    pages.env.recover()
+    pages.env.create("one", namespace="tenant")
+    monkeypatch.setattr(errors, "_words", [lambda text: text.replace("`rqsched ", "`manage.py rqsched ")])
+
+    found = problem_of(pages.get("/?namespace=tenant"), "No dispatcher is alive")
+
+    assert "manage.py rqsched worker" in found
+    assert "Ask an operator" not in found
+
+
+@pytest.mark.postgres
+def test_viewers_of_one_namespace_are_not_told_the_user_and_the_tables_of_the_database(
+    make_web: MakeWeb, postgres_url: str
+) -> None:
+    role, secret = f"limited_{postgres_url[-8:]}", "tenant-secret-0123456789"
+    owner = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+    url = postgres_url.replace("postgres@", f"{role}@")
+    pages = Pages(make_web(database_url=url, tokens=one_token(secret, "read", namespaces=["tenant"])))
+    with owner.connect() as connection:
+        connection.exec_driver_sql(f"REVOKE UPDATE ON rqsched_runs FROM {role}")
+        pages.web.headers["authorization"] = f"Bearer {secret}"
+        found = problem_of(pages.get("/?namespace=tenant"), "The database cannot be used fully")
+        connection.exec_driver_sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    owner.dispose()
+    assert "The user of the database lacks privileges." in found
+    assert "Ask an operator" in found
+    assert not re.search(f"{role}|rqsched_runs|GRANT", found)
+
+
 @pytest.mark.postgres
 def test_clocks_that_differ_are_a_problem_with_its_remedy(make_web: MakeWeb, postgres_url: str) -> None:
     engine = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
@@ -55,7 +93,7 @@ def test_clocks_that_differ_are_a_problem_with_its_remedy(make_web: MakeWeb, pos
         connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET search_path = ahead, pg_catalog, public')
     engine.dispose()
     found = problem_of(Pages(make_web(database_url=postgres_url)).get("/"), "Clocks differ")
-    assert re.search(r"SQL's is (89|9\d)\.\d s ahead of this machine's", found.replace("&#39;", "'"))
+    assert re.search(r"SQL's clock is (89|9\d)\.\d s ahead of this machine's", found.replace("&#39;", "'"))
     assert "Run NTP on every machine." in found
 
 
@@ -93,6 +131,14 @@ def test_what_the_servers_lack_stands_before_what_may_soon_fail(pages: Pages) ->
     env.advance(HOUR)
     titles = re.findall(r'<article class="problem (\w+)">', pages.get("/"))
     assert titles == sorted(titles), "bad before warn"
+
+
+def test_text_of_others_that_only_looks_like_a_time_is_shown_as_it_is(pages: Pages) -> None:
+    env = pages.env
+    run = present(env.create("billing").trigger().run)
+    block(env.runtime, run, "START='2026-02-30T00:00:00Z', END='0001-01-01T00:00:00Z'")
+    found = unescape(problem_of(pages.get("/"), "1 schedule is blocked"))
+    assert "START='2026-02-30T00:00:00Z'" in found
 
 
 def test_a_blocked_run_says_which_worker_lacked_which_code(pages: Pages) -> None:

@@ -91,10 +91,10 @@ def test_what_is_wrong_and_what_to_do_first(any_pages: Pages) -> None:
     ((waiting,),) = answer(env, sa.func.count(), where=(runs.c.status == "pending") & (runs.c.queue == "gpu"))
     first, second, third = map(text_of, re.findall(r'<article class="problem.*?</article>', person.page, re.DOTALL))
     assert first.startswith(f"{dead} schedule is dead"), "what starts no run comes first"
-    assert "Fix the workflow and deploy it, then restart the schedule." in first
+    assert "Fix the workflow and deploy it, then restart the schedule" in first
     assert second.startswith(f"{failing} schedule is failing repeatedly")
     assert (
-        f"no worker listens for {waiting} run{'s' * (waiting > 1)} on &#39;gpu&#39;. Start rqsched worker gpu" in third
+        f"No worker listens for {waiting} run{'s' * (waiting > 1)} on &#39;gpu&#39;. Start rqsched worker gpu" in third
     )
     assert person.clicks == 0
 
@@ -191,7 +191,7 @@ def test_who_paused_it_and_why(any_pages: Pages) -> None:
     )
     by = json.loads(payload)["command_context"]
     assert at == env.runtime.now() - HOUR
-    assert f"letters note paused by {by['principal']} , 1 h ago : {by['reason']}" in person.words
+    assert f"letters note paused by {by['principal']} , 60 min ago : {by['reason']}" in person.words
     assert person.clicks == 1
 
 

@@ -212,7 +212,7 @@ def test_fan_out_has_no_result_before_its_targets_have_ended(pages: Pages) -> No
     assert run.status == "running"
     for path in (f"/runs/{run.uid}", "/runs"):
         assert "<h2>Result</h2>" not in pages.get(path)
-    assert text_of(re.findall(r'<td class="clip outcome">(.*?)</td>', pages.get("/runs"))[0]) == "manual"
+    assert text_of(re.findall(r'<td class="clip outcome">(.*?)</td>', pages.get("/runs"))[0]) == "started by hand"
 
 
 def test_percentile_is_not_outside_of_what_was_measured() -> None:

@@ -190,6 +190,8 @@ def test_pause_and_death_are_why_nothing_runs(pages: Pages) -> None:
     assert "No occurrence was skipped" not in shown
     shown = pages.get("/schedules/frail")
     assert re.search(r"<strong>dead</strong> . <bdi>It has been dead since Thu 15 Jan 2026 at 13:00 UTC", shown)
+    assert "its runs failed as often as its retry policy allows" in shown
+    assert "too many" not in shown, "one failure was enough"
 
 
 def test_page_answers_for_an_instant_that_is_asked_in_the_namespace_that_is_shown(pages: Pages) -> None:

@@ -122,6 +122,7 @@ def test_an_update_that_also_pauses_is_one_operation(control_plane: Web) -> None
     assert (detail(control_plane)["status"], detail(control_plane)["jitter_seconds"]) == ("active", 0)
 
 
+@pytest.mark.broad
 def test_a_backfill_that_takes_long_continues_after_the_response(control_plane: Web) -> None:
     created(control_plane, spec={"intervals": [{"every": "PT1M", "offset": "PT0S"}]}, overlap_policy="allow_all")
     week = {"start_time": "2026-01-08T13:20:00Z", "end_time": "2026-01-15T12:00:00Z"}

@@ -83,6 +83,7 @@ BODIES = st.fixed_dictionaries(
 REASONS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
+@pytest.mark.broad
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=REASONS)
 @given(wrong=BODIES, is_whole=st.booleans())
 def test_a_fuzzed_body_never_breaks_the_server(web: Web, wrong: dict[str, Any], is_whole: bool) -> None:
@@ -95,6 +96,7 @@ def test_a_fuzzed_body_never_breaks_the_server(web: Web, wrong: dict[str, Any], 
     assert is_empty(web)
 
 
+@pytest.mark.broad
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=REASONS)
 @given(wrong=BODIES)
 def test_a_fuzzed_change_never_breaks_the_server(web: Web, wrong: dict[str, Any]) -> None:

@@ -300,6 +300,7 @@ def test_a_reader_that_comes_as_the_last_one_goes_is_no_reason_to_poll_without_a
     sa.event.remove(engine, "before_cursor_execute", note)
 
 
+@pytest.mark.broad
 def test_a_reader_that_does_not_read_is_let_go_and_costs_the_others_nothing(make_web: MakeWeb) -> None:
     web = make_web(app={"limits": QUICK})
     feed = web.app.state.rqsched.feed

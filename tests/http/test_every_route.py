@@ -173,6 +173,7 @@ def is_unavailable(answer: httpx.Response) -> bool:
     return answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.broad
 @pytest.mark.postgres
 def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     outage: tuple[Web, dict[str, str]], own_postgres: PostgresServer
@@ -193,6 +194,7 @@ def test_while_sql_is_unavailable_every_route_is_503_with_retry_after(
     check_invariants(web.env.runtime)
 
 
+@pytest.mark.broad
 @pytest.mark.postgres
 def test_while_redis_is_unavailable_every_route_but_health_succeeds(
     outage: tuple[Web, dict[str, str]], own_valkey: ValkeyServer

@@ -32,6 +32,7 @@ TOKENS = json.dumps(
 HEAVY: dict[str, tuple[str, str, Any]] = {
     "load": ("GET", "/api/v1/load/", None),
     "why": ("GET", at("report", "why/"), None),
+    "the usage": ("GET", "/api/v1/usage/", None),
     "a dry backfill": (
         "POST",
         at("report", "backfill/"),

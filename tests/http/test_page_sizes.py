@@ -56,7 +56,7 @@ def fat(any_web: Web) -> Web:
     return any_web
 
 
-@pytest.mark.parametrize("fields", ["full", "summary"])
+@pytest.mark.parametrize("fields", ["full", pytest.param("summary", marks=pytest.mark.broad)])
 def test_a_page_of_large_schedules_and_runs_takes_at_most_32_mb(fat: Web, fields: str) -> None:
     for path in (SCHEDULES, "/api/v1/runs/", "/api/v1/events/"):
         params: dict[str, Any] = {"limit": 500} if "events" in path else {"limit": 500, "fields": fields}

@@ -71,7 +71,7 @@ def test_handed_over_it_fires_here_at_the_time_it_had_there(any_env: Env, theirs
     at = env.clock.now() + HOUR / 2
     theirs.schedule(at, FUNCTION, args=["eu"], interval=3600, id="hourly", timeout=60)
     found, said = moving(env).hand_over()
-    assert (outcomes(found), said[:16]) == ({"hourly": (Outcome.CREATED, Fires.HERE)}, "1 jobs were move")
+    assert (outcomes(found), said[:11]) == ({"hourly": (Outcome.CREATED, Fires.HERE)}, "Moved 1 job")
     assert fire_theirs(theirs) == []
     schedule = env.scheduler.get("rq-scheduler:hourly")
     assert (schedule.status, schedule.note, schedule.next_run_at) == ("active", "came from rq-scheduler", at)

@@ -39,7 +39,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
 def test_machine_run_sends_the_event_now(cli: Cli, tickets: MachineStates) -> None:
     answer = cli("machine", "run", TICKET, "CLOSE")
 
-    assert answer.out == f"Dispatched CLOSE to 2 instance(s) of {TICKET}.\n"
+    assert answer.out == f"Dispatched CLOSE to 2 instances of {TICKET}.\n"
     assert execute_pending(cli.scheduler, "low") == 2
     assert_state(cli.scheduler, machines.Ticket, "t-1", "closed")
 
@@ -67,7 +67,7 @@ def test_the_output_counts_ids_of_other_machines(
 ) -> None:
     resolve(monkeypatch, ["nobody"])
     out = cli("machine", "run", TICKET, "EXPIRE").out
-    assert out == f"Dispatched EXPIRE to 0 instance(s) of {TICKET}; 1 id(s) are not instances of it.\n"
+    assert out == f"Dispatched EXPIRE to 0 instances of {TICKET}; not instances of it: 1 id.\n"
 
 
 def test_no_instances_are_a_success(cli: Cli) -> None:

@@ -48,8 +48,9 @@ def test_a_file_is_simulated_without_a_server(cli: Cli, file: str, monkeypatch: 
 
 def test_what_is_stored_is_simulated(cli: Cli) -> None:
     cli("create", "hourly", HELLO, "--cron", "0 * * * *")
-    assert cli("forecast", "simulate", *SPAN, "-o", "json").json["fires"] == 72
-    [row] = cli("forecast", "simulate", *SPAN, "--all-namespaces", "-o", "json").json["schedules"]
+    ahead = ["--from", "2099-03-27T00:00:00Z", "--until", "3d"]
+    assert cli("forecast", "simulate", *ahead, "-o", "json").json["fires"] == 72
+    [row] = cli("forecast", "simulate", *ahead, "--all-namespaces", "-o", "json").json["schedules"]
     assert row["name"] == "default/hourly"
 
 

@@ -19,6 +19,7 @@ from rqsched.simulate.load import Window, read_load, window_of
 from rqsched.types import Load
 from tests.support.damage import set_columns
 from tests.support.env import DAY, HOUR, MINUTE, NOON, SECOND, Env
+from tests.support.sizes import IS_NIGHTLY
 
 SPECS: list[Any] = [
     Cron("* * * * *"), Cron("*/7 9-17 * * MON-FRI", timezone="Europe/Berlin"), Cron("0 0 * * *"),
@@ -61,7 +62,7 @@ def populate(env: Env, random: Random) -> None:
         env.advance(random.choice([0, 1, 20, 61]) * SECOND)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6 if IS_NIGHTLY else 2))
 def test_each_minute_holds_what_the_next_fires_of_all_schedules_say(env: Env, seed: int) -> None:
     populate(env, random := Random(seed))
     load = env.scheduler.load(random.choice([1, 5, 24, 50]))
@@ -74,7 +75,7 @@ def test_each_minute_holds_what_the_next_fires_of_all_schedules_say(env: Env, se
     assert load.schedules == len(firing)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if IS_NIGHTLY else 1))
 def test_a_window_that_is_still_ahead_is_counted_alike(env: Env, seed: int) -> None:
     populate(env, Random(seed))
     window = Window(NOON + 9 * HOUR, 300)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from tests.support.cli import HELLO, Cli
 
 
+def crons_far_from_now() -> tuple[str, str]:
+    """Return a daily and an hourly cron that do not fire in this minute, with which the load begins."""
+    at = datetime.now(UTC) + timedelta(hours=12, minutes=20)
+    return f"{at.minute} {at.hour} * * *", f"{(at.minute + 20) % 60} * * * *"
+
+
 def test_load_shows_bars_peaks_and_queues(cli: Cli) -> None:
+    daily, hourly = crons_far_from_now()
     for number in range(6):
-        cli("create", f"nightly-{number}", HELLO, "--cron", "0 2 * * *", "--queue", "reports")
-    cli("create", "hourly", HELLO, "--cron", "30 * * * *")
+        cli("create", f"nightly-{number}", HELLO, "--cron", daily, "--queue", "reports")
+    cli("create", "hourly", HELLO, "--cron", hourly)
     shown = cli("forecast", "load").out
     assert "30 fires of 7 schedules in 24 hours, at most 6 a minute." in shown
     assert ", 1 more" in shown.partition("Peak")[2]
@@ -20,8 +29,9 @@ def test_load_shows_bars_peaks_and_queues(cli: Cli) -> None:
 
 
 def test_load_of_all_namespaces_names_them(cli: Cli) -> None:
+    daily, _ = crons_far_from_now()
     for namespace in ("one", "two"):
-        cli("create", "nightly", HELLO, "--cron", "0 2 * * *", "-n", namespace)
+        cli("create", "nightly", HELLO, "--cron", daily, "-n", namespace)
     assert cli("forecast", "load").out.startswith("0 fires of 0 schedules in 24 hours, at most 0 a minute.")
     [peak] = cli("forecast", "load", "--all-namespaces", "-o", "json").json["peaks"]
     assert sorted(peak["schedules"]) == ["one/nightly", "two/nightly"]

@@ -132,5 +132,13 @@ class Memory:
         live = [r for r in waiting if r.kind is not RunKind.BACKFILL][:1]
         return unfinished + live + [r for r in waiting if r.kind is RunKind.BACKFILL][:1]
 
+    def runs_at_end(self, run: Run) -> list[Run]:
+        """Return the other runs that the decision about the end of an attempt reads."""
+        if not (self.schedule.buffer_depth or self.schedule.backfill_waiting):
+            return []
+        others = [other for other in self.open_runs() if other.uid != run.uid]
+        unfinished = sorted((r for r in others if r.is_unfinished), key=lambda r: r.dispatched_at is not None)
+        return [*unfinished[:1], *(r for r in others if r.status is RunStatus.BUFFERED)]
+
     def ran(self) -> frozenset[datetime]:
         return frozenset(r.occurrence_at for r in self.runs.values() if r.kind is not RunKind.MANUAL)

@@ -29,7 +29,7 @@ FILES_BESIDE = 20
 """How many other files of tests run beside one repeat: about a minute of the suite."""
 LONGEST_REPEAT = 12 * 60.0
 """Seconds. pytest ends a test after ten minutes; all repeats and the suite fit into the 90 minutes that CI has."""
-WORKERS = os.environ.get("WORKERS", "7")
+WORKERS = os.environ.get("WORKERS", "5")
 """As in the Makefile."""
 CACHE = Path(".pytest_cache")
 REPEATS_CACHE = CACHE / "repeats"

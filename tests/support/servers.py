@@ -48,8 +48,10 @@ _PLENTY = 8 << 30
 _MEMORY_SETTINGS = {"max_wal_size": "128MB"}
 
 
-_PORTS = range(15_000, 30_000)
-"""Below the kernel's ports of outgoing connections (from 32 768): none takes the port of a restarting server."""
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+_PORTS = range(15_000 + 1_500 * _PROCESS, 16_500 + 1_500 * _PROCESS)
+"""The ports of this test process alone. Another test process cannot take the port of a server that starts or restarts
+here. They lie below the ports that the kernel gives to outgoing connections (from 32 768)."""
 _random = random.SystemRandom()  # no test's seed makes two processes choose alike
 
 

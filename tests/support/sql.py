@@ -50,6 +50,19 @@ def statements(runtime: Runtime, before: Callable[[str], object] = lambda _: Non
         yield found
 
 
+@contextmanager
+def queries(runtime: Runtime) -> Iterator[list[tuple[str, str]]]:
+    """Note each SELECT inside the block, with its values as text."""
+    found: list[tuple[str, str]] = []
+
+    def note(_c: object, _u: object, statement: str, values: object, *_: object) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            found.append((statement, str(values)))
+
+    with _listening(runtime, "before_cursor_execute", note):
+        yield found
+
+
 def wait_for_a_lock(database: Database) -> None:
     """Return once a transaction on the server waits for a lock (PostgreSQL)."""
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")

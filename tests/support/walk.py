@@ -95,7 +95,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         valkey, postgres = stack.enter_context(servers.valkey(folder)), stack.enter_context(servers.postgres())
-        urls = {"sqlite": f"sqlite:///{folder}/rqsched.db", "postgres": postgres.create_database()}
+        urls = {"postgres": postgres.create_database(), "sqlite": f"sqlite:///{folder}/rqsched.db"}
+        # PostgreSQL comes first, because a process that has used SQLite forks differently from then on.
         walks = dict[tuple[str, str], Walk]()
         for kind, url in urls.items():
             with closing(Database(url)) as database:

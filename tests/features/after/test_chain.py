@@ -399,7 +399,6 @@ def test_an_end_that_is_due_at_the_instant_of_a_tick_is_followed_by_that_tick(en
     assert [run.kind for run in all_runs(report)] == ["after"]
 
 
-@pytest.mark.every_database
 def test_a_run_that_waited_names_the_schedule_before_when_it_starts(any_env: Env) -> None:
     env = any_env
     nightly, report = pair(env, overlap="buffer_all")
@@ -418,7 +417,6 @@ def test_a_run_that_waited_names_the_schedule_before_when_it_starts(any_env: Env
     assert [one.payload["upstream_schedule_id"] for one in started] == ["nightly"] * 2
 
 
-@pytest.mark.every_database
 def test_a_resume_with_once_starts_nothing_in_another_environment(any_env: Env) -> None:
     report = missed_by_a_pause(any_env, environments=["production"])
     report.resume(on_resume="once")
@@ -426,7 +424,6 @@ def test_a_resume_with_once_starts_nothing_in_another_environment(any_env: Env) 
     assert last(report, "TriggerSkipped")["reason"] == "environment"
 
 
-@pytest.mark.every_database
 @pytest.mark.parametrize(("missed", "count"), [(None, 1), ("none", 0)])
 def test_what_a_resume_fires_in_a_frozen_namespace_waits_for_the_thaw(any_env: Env, missed: Any, count: int) -> None:
     env = any_env
@@ -447,7 +444,6 @@ def test_what_a_resume_fires_may_be_older_than_fire_within(env: Env) -> None:
     assert len(all_runs(report)) == 1
 
 
-@pytest.mark.every_database
 def test_a_resume_fires_what_was_missed_after_the_run_before_was_pruned_and_its_schedule_purged(any_env: Env) -> None:
     env = any_env
     report = missed_by_a_pause(env)
@@ -467,7 +463,6 @@ def test_a_resume_in_a_transaction_of_the_caller_fires_what_was_missed_after_its
     assert len(all_runs(report)) == 1
 
 
-@pytest.mark.every_database
 def test_what_is_owed_to_a_purged_schedule_is_removed(any_env: Env) -> None:
     env = any_env
     nightly, report = pair(env)

@@ -103,6 +103,18 @@ def test_each_end_has_one_outcome_and_the_events_say_the_same(
     assert decide_after(schedule, runs, [*ends][::-1], now=NOON + HOUR, thaw=thaw) == (change, outcomes)
 
 
+@pytest.mark.parametrize(
+    ("missed", "followed"), [(MissedPolicy.FIRE_ONCE, [0]), (MissedPolicy.SKIP, [2]), (MissedPolicy.ALL, [1, 2])]
+)
+def test_a_thaw_follows_the_ends_that_its_policy_names(missed: MissedPolicy, followed: list[int]) -> None:
+    ends = [end(number, SECOND * (3 - number)) for number in range(3)]
+    schedule = after(missed=MissedPolicy.ALL, missed_limit=2, overlap=OverlapPolicy.ALLOW_ALL)
+
+    change, _ = decide_after(schedule, [], ends, now=NOON + HOUR, thaw=Thaw(missed))
+
+    assert [one.upstream_run_uid for one in change.new_runs] == [ends[number].run_uid for number in followed]
+
+
 @given(ENDS_OF_RUNS, ENDS_OF_RUNS, st.sampled_from(OnResume))
 def test_a_pause_leaves_at_most_one_run_whatever_came_meanwhile(
     first: Sequence[UpstreamEnd], second: Sequence[UpstreamEnd], mode: OnResume

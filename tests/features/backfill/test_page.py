@@ -55,7 +55,7 @@ def test_a_backfill_is_stopped_and_what_waits_is_cancelled_part_by_part(any_page
     schedule = begun(pages)
     shown = pages.get("/schedules/hourly")
     assert '<progress max="100" value="8' in shown
-    assert "500 occurrences:" in shown
+    assert "500 occurrences so far:" in shown
     path, words = stop_button(shown)
     assert words == "Stop and cancel 500 runs that wait"
     asked = pages.get(path)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from html import unescape
 
+import httpx
 import pytest
+from anyio import to_thread
 
 from rqsched import After
+from rqsched.dashboard import frame
 from rqsched.dashboard.schedules import PAGE
 from rqsched.features.bulk import api as bulk
+from tests.http.test_heavy_reads import Disconnectable
 from tests.support.crowd import copy_schedule
 from tests.support.env import HOUR, NOON, SECOND, Env, last
 from tests.support.pages import TOKENS, Pages
@@ -97,6 +102,24 @@ def test_each_press_does_a_part_and_shows_how_far_it_is_and_what_was_skipped(
     assert 'href="/schedules/job-001"' in done
     assert "reason <bdi>again</bdi>" in done
     assert [one.run_count for one in env.scheduler.iter(labels={"team": "billing"})] == [1] * 5
+
+
+def test_only_the_count_of_all_schedules_that_match_is_a_heavy_read(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "_PATIENCE", 0.0)
+    create(pages.env, 2)
+    fields = ask_about_all(pages)
+
+    async def while_another_is_read(**fields: str) -> httpx.Response:
+        async with pages.web.app.state.rqsched.heavy_reads.admit(Disconnectable().request, "local"):
+            return await to_thread.run_sync(lambda: pages.send("/bulk", **fields))
+
+    refused = asyncio.run(while_another_is_read(action="pause", all="yes", **FILTER))
+    assert (refused.status_code, "refresh" in refused.headers) == (503, False), refused.text
+    assert "2 paused" in asyncio.run(while_another_is_read(**fields)).text
+    chosen = asyncio.run(while_another_is_read(action="resume", id="job-000", confirmed="yes"))
+    assert chosen.status_code == 303, "an action on chosen schedules counts nothing, and goes on without its client"
 
 
 def test_another_web_process_goes_on_and_records_who_asked_it(

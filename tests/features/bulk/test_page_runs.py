@@ -149,7 +149,7 @@ def test_nothing_to_do_and_too_much_to_do_are_said_and_nothing_is_asked(
 ) -> None:
     assert "no run matches for which that is possible" in pages.do(BULK, action="cancel", status="running")
     schedule = waiting(pages.env, count=3)
-    monkeypatch.setattr(bulk_page, "MOST_RUNS", 2)
+    monkeypatch.setattr(bulk_page, "MOST_MATCHING", 2)
     assert "more than 2 runs match" in pages.do(BULK, action="cancel")
     assert statuses(schedule) == ["pending"] * 3
 

@@ -31,8 +31,6 @@ from tests.support.env import HOUR, MINUTE, NOON, ONCE, SECOND, Env, block, even
 from tests.support.invariants import check_invariants
 from tests.support.narrow import present
 
-pytestmark = pytest.mark.every_database
-
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_import_of_a_file_says_until_when_it_reaches_and_what_it_left_out(cli: C
         )
     )
     preview = cli("calendar", "import", "closed", "--ics", str(file), "--dry-run")
-    assert "1 event(s) are left out" in preview.out
+    assert "Left out: 1 event." in preview.out
     assert f"{year}-03-01T10:00:00+00:00 lunch (a time of day)" in preview.out
     left_out = [{"summary": "lunch", "starts": f"{year}-03-01T10:00:00+00:00", "why": "a time of day"}]
     words = ("calendar", "import", "closed", "--ics", str(file), "-o", "json")

@@ -72,7 +72,6 @@ def test_a_run_says_how_far_its_targets_are_and_when_they_end(any_env: Env) -> N
     assert (ended.ended, ended.per_second, ended.ends_at) == (5, None, None)
 
 
-@pytest.mark.every_database
 def test_the_page_of_a_run_counts_targets_up_to_a_thousand_until_they_have_ended(any_pages: Pages) -> None:
     env = any_pages.env
     sweep = Sweep(env)

@@ -21,7 +21,7 @@ def test_every_page_says_that_everything_is_frozen_and_one_button_thaws(pages: P
 
     told = pages.do("/thaw", everything="yes", missed="none", reason="the night is back")
 
-    assert "Everything is thawed. 0 occurrences fire, 3 are recorded as missed." in told
+    assert "Everything is thawed. 0 occurrences fired, 3 recorded as missed." in told
     assert "No run starts" not in told
     assert statuses(schedule) == []
     assert "everything was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")
@@ -56,7 +56,7 @@ def test_every_page_of_a_frozen_namespace_says_so_and_one_button_thaws(pages: Pa
 
     told = pages.do("/thaw", missed="none", reason="it has moved")
 
-    assert "The namespace default is thawed. 0 occurrences fire, 3 are recorded as missed." in told
+    assert "The namespace default is thawed. 0 occurrences fired, 3 recorded as missed." in told
     assert "No run starts" not in told
     assert statuses(schedule) == []
     assert "the namespace default was frozen" in pages.get(f"/schedules/{schedule.schedule_id}?at=newest")

@@ -33,7 +33,7 @@ def fill(env: Env, number: int = 1, **options: Any) -> None:
 
 
 def findings(env: Env) -> dict[str, tuple[str, str]]:
-    return {one.check: (one.level.value, one.detail) for one in examine(env.runtime)}
+    return {one.check: (one.level.value, one.told) for one in examine(env.runtime)}
 
 
 def test_groups_are_read_and_changed(web: Web) -> None:
@@ -198,7 +198,7 @@ def test_doctor_tells_of_places_that_nobody_came_to_claim_and_of_long_waits(env:
     level, told = findings(env)["limits"]
     assert (level, told) == (
         "warning",
-        "had a place of their group, and no worker came: 1 run or target on 'nobody'",
+        "Runs had a place in their group, and no worker took them: 1 run or target on 'nobody'.",
     )
     assert (
         "it had a place of limit shop:eu/1, and none came"
@@ -213,5 +213,5 @@ def test_doctor_tells_who_waits_long(env: Env) -> None:
     level, told = findings(env)["limits"]
     assert level == "warning"
     assert told.startswith(
-        "wait long for a place of their group: 2 of default/shop:eu/1 (1 of 1 running), the first since "
+        "Runs wait too long for a place in their group: 2 of default/shop:eu/1 (1 of 1 running), the first since "
     )

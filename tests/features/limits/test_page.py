@@ -92,5 +92,5 @@ def test_pages_count_the_runs_of_a_group_up_to_a_thousand(any_pages: Pages) -> N
     assert "1000+ runs and targets wait in total." in any_pages.get("/limits/vendor")
     env.advance(max(env.runtime.settings.longest_wait.values()) + SECOND)
     assert findings(env)["limits"][1].startswith(
-        "wait long for a place of their group: 1000+ of default/vendor (0 of 1"
+        "Runs wait too long for a place in their group: 1000+ of default/vendor (0 of 1"
     )

@@ -160,7 +160,7 @@ def test_runs_that_execute_are_waited_for_or_terminated_when_that_is_asked(env: 
     assert run is not None
     claim = env.claim(run)
     env.scheduler.freeze()
-    with pytest.raises(ConflictError, match="1 runs of namespace 'default' execute now; wait"):
+    with pytest.raises(ConflictError, match="namespace 'default' has 1 executing run; wait"):
         env.scheduler.namespaces.delete("default")
     assert env.scheduler.namespaces.preview_delete("default").executing == 1
     done = env.scheduler.namespaces.delete("default", terminate=True)

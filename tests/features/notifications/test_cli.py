@@ -148,7 +148,7 @@ def test_a_copy_that_is_another_database_does_not_send_what_its_original_sends(c
     waiting = Delivery(new_uid(now), schedule.uid, None, hook, url, "RunFailed", "{}", now, now)
     cli.scheduler.runtime.database.transact(lambda connection: store.record(connection, [waiting]))
 
-    assert "; 1 notification(s) that waited are deleted" in cli("db", "new-identity", "--yes").out
+    assert "; deleted: 1 waiting notification." in cli("db", "new-identity", "--yes").out
 
     assert list(schedule.deliveries().items) == []
 
@@ -156,4 +156,4 @@ def test_a_copy_that_is_another_database_does_not_send_what_its_original_sends(c
 def test_doctor_says_that_nobody_is_told_anything(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RQSCHED_NOTIFY", "0")
     [found] = [one for one in cli("doctor", "-o", "json").json["findings"] if one["check"] == "notifications"]
-    assert (found["level"], found["detail"]) == ("warning", "nobody is told anything: RQSCHED_NOTIFY is off here")
+    assert (found["level"], found["detail"]) == ("warning", "Nobody is notified, because RQSCHED_NOTIFY is off here.")

@@ -153,6 +153,7 @@ def test_in_the_callers_transaction_a_refusal_leaves_the_rest_of_it_as_it_was(li
     assert [one.schedule_id for one in env.scheduler.iter()] == ["a"]
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize("database_kind", [pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_a_transaction_that_cannot_see_a_later_create_has_to_be_repeated(limited: MakeEnv) -> None:
     env = limited(default={"schedules": 1})

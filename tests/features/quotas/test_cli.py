@@ -45,6 +45,6 @@ def test_doctor_warns_of_a_quota_that_is_nearly_used_up(limited: Cli, monkeypatc
     assert limited.findings(0)["quotas"]["level"] == "ok"
     limited("create", "a", HELLO, *EVERY_HOUR, "--set", "paused=true")
     found = limited.findings(0)["quotas"]
-    assert (found["level"], "default (1 schedules" in found["detail"]) == ("warning", True)
+    assert (found["level"], "default has 1 of 1 schedules" in found["detail"]) == ("warning", True)
     monkeypatch.delenv("RQSCHED_QUOTAS")
     assert limited.findings(0)["quotas"]["detail"] == "none is set"

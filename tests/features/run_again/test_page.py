@@ -55,7 +55,11 @@ def test_the_page_says_when_it_starts_and_names_what_comes_after(pages: Pages) -
     assert "use Retry on its page" in asked
     pages.do(f"/runs/{run.uid}/again", downstream="yes")
     env.work()
-    assert newest(env.scheduler.get("letters")).upstream_run_uid == newest(schedule).uid
+    letter = newest(env.scheduler.get("letters"))
+    assert letter.upstream_run_uid == newest(schedule).uid
+    assert letter.run_again().upstream_schedule_id == "nightly"
+    repeated = pages.get(f"/runs/{newest(env.scheduler.get('letters')).uid}")
+    assert f'<dt>After</dt><dd><a href="/runs/{letter.upstream_run_uid}">#2 of nightly</a>' in repeated
 
 
 def test_an_admin_changes_the_arguments_with_a_reason(pages: Pages) -> None:

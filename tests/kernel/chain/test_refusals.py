@@ -90,7 +90,7 @@ def test_queue_that_redis_refuses_is_named_by_another_process_until_it_is_taken_
     found = problems(asked)
     assert set(found) == {"publishing"}, "no worker is to be started for it"
     told = found["publishing"]
-    assert all(word in told.detail for word in ("queue 'default'", *words)), told.detail
+    assert all(word in told.told for word in ("queue 'default'", *words)), told.told
     assert remedy in str(told.advice)
     why = schedule.why().text
     assert words[0] in why
@@ -124,7 +124,7 @@ def test_refusal_is_kept_while_passes_meet_it(env: Env, asked: Runtime) -> None:
     asked_again.refusals.look()
     env.advance(HOUR)
     recover(asked_again)
-    assert "queue 'default'" in problems(asked)["publishing"].detail
+    assert "queue 'default'" in problems(asked)["publishing"].told
     asked_again.close()
 
 
@@ -136,9 +136,9 @@ def test_dispatcher_that_redis_refuses_says_so_and_forgets_it(env: Env, asked: R
     env.redis.set(f"rq:queue:{control}", "somebody's")
     turn(env)
     told = problems(asked)["publishing"]
-    assert f"dispatchers of control queue '{control}'" in told.detail
-    assert f"rq:queue:{control} is a string, not a list" in told.detail
-    assert f"rqsched:wake:{control} is a string" in told.detail
+    assert f"dispatchers of control queue '{control}'" in told.told
+    assert f"rq:queue:{control} is a string, not a list" in told.told
+    assert f"rqsched:wake:{control} is a string" in told.told
     env.redis.delete(f"rqsched:wake:{control}", f"rq:queue:{control}")
     turn(env)
     assert "publishing" not in problems(asked)

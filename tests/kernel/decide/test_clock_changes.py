@@ -112,6 +112,13 @@ def test_what_the_next_change_within_a_year_does_is_said(
     assert clock_warnings(spec, datetime(2026, 6, 1, tzinfo=UTC)) == told
 
 
+def test_the_next_change_is_said_also_when_it_is_53_weeks_away() -> None:
+    spec = Spec("30 2 * * *", NEW_YORK, dst_gap="shift")
+    assert clock_warnings(spec, datetime(2026, 3, 8, 12, tzinfo=UTC))[:1] == [
+        "02:30 does not occur on 2027-03-14 in America/New_York; fires at 03:30 (dst_gap=shift)"
+    ]
+
+
 def test_a_reading_over_midnight_is_said_with_its_day() -> None:
     spec = Spec("0 12 * * *", "Pacific/Apia", dst_gap="shift")
     assert clock_warnings(spec, datetime(2011, 12, 1, tzinfo=UTC))[0] == (

@@ -116,7 +116,10 @@ class Walk:
         assert schedule.is_active
         env = self.random.choice(["production", "laptop"])
         context = FireContext(env, frozenset(at for at in self.memory.ran() if at >= (schedule.next_run_at or at)))
-        return decide_fire(schedule, self.memory.open_runs(), now=now, context=context)
+        decided = decide_fire(schedule, self.memory.open_runs(), now=now, context=context)
+        if schedule.policies.overlap is OverlapPolicy.ALLOW_ALL and not schedule.spec.is_from_completion:
+            assert decide_fire(schedule, [], now=now, context=context) == decided, "no open run matters"
+        return decided
 
     def fire_failed(self) -> Change | None:
         if self.fire() is None or self.schedule.fire_failures > 2:
@@ -133,7 +136,12 @@ class Walk:
             list(AttemptOutcome) if executes else [AttemptOutcome.CANCELLED, AttemptOutcome.TERMINATED]
         )
         others = [other for other in self.memory.open_runs() if other.uid != run.uid]
-        return decide_settle(self.schedule, [run, *others], run, AttemptResult(ending), now=self.now)
+        decided, with_all = (
+            decide_settle(self.schedule, [run, *seen], run, AttemptResult(ending), now=self.now)
+            for seen in (self.memory.runs_at_end(run), others)
+        )
+        assert decided == with_all, "no other open run matters"
+        return decided
 
     def retry(self) -> Change | None:
         due = [run for run in self.open({RunStatus.RETRYING}) if run.retry_at and run.retry_at <= self.now]
@@ -146,15 +154,21 @@ class Walk:
             return None
         run = self.random.choice(ended)
         others = self.memory.open_runs(with_backfill=run.kind is RunKind.BACKFILL)
-        return decide_retry_on_request(self.schedule, others, run, now=self.now)
+        decided = decide_retry_on_request(self.schedule, others, run, now=self.now)
+        if self.schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+            assert decide_retry_on_request(self.schedule, [], run, now=self.now) == decided
+        return decided
 
     def copy(self) -> Change | None:
         """An operator has a run that ended, however, run again as a new run."""
         ended = [run for run in self.memory.runs.values() if run.status not in OPEN]
         if not ended or self.schedule.status is ScheduleStatus.DELETED:
             return None
-        request = Copy(f"copy {len(self.memory.runs)}")
-        return decide_copy(self.schedule, self.memory.open_runs(), self.random.choice(ended), request, now=self.now)
+        request, run = Copy(f"copy {len(self.memory.runs)}"), self.random.choice(ended)
+        decided = decide_copy(self.schedule, self.memory.open_runs(), run, request, now=self.now)
+        if self.schedule.policies.overlap is OverlapPolicy.ALLOW_ALL:
+            assert decide_copy(self.schedule, [], run, request, now=self.now) == decided
+        return decided
 
     def drain(self) -> Change:
         change = decide_drain(self.schedule, self.memory.open_runs(), now=self.now)
@@ -166,7 +180,10 @@ class Walk:
         number = self.schedule.event_sequence
         self.asked.add(self.now)
         request = Trigger(f"01KM{number:022d}", overlap, is_forced=self.random.random() < 0.5)
-        return decide_trigger(self.schedule, self.memory.open_runs(), request, now=self.now)[0]
+        decided = decide_trigger(self.schedule, self.memory.open_runs(), request, now=self.now)
+        if (overlap or self.schedule.policies.overlap) is OverlapPolicy.ALLOW_ALL:
+            assert decide_trigger(self.schedule, [], request, now=self.now) == decided
+        return decided[0]
 
     def pause(self) -> Change | None:
         return lifecycle.decide_pause(self.schedule, now=self.now) if self.schedule.is_active else None

@@ -16,6 +16,7 @@ from rqsched.kernel.decide.ids import derived_uid
 from rqsched.kernel.decide.model import Change, RunStatus, Schedule
 from rqsched.kernel.queries.run_pages import FoundRuns, RunFilters, _count_some, count_runs, fill_runs, search_runs
 from rqsched.kernel.store.database import Database
+from rqsched.kernel.store.tables import runs
 from tests.kernel.store.samples import NOW, add_schedule, created, run_of, write
 from tests.support.plans import Ask, plan, uses
 
@@ -194,6 +195,25 @@ def test_an_index_serves_a_page_in_its_order_of(filled: Database, ask: Callable[
     found = plan(filled, ask)
     assert not re.search("sort|temp b-tree", found, re.IGNORECASE), found
     assert not re.search(r"SCAN rqsched_(runs|schedules)\b(?! USING)", found), found
+
+
+def test_page_of_runs_in_line_reads_no_more_of_a_long_line_than_it_shows(postgres_database: Database) -> None:
+    """The planner's statistics expect few runs in line, because each condition leaves few of all runs."""
+    schedule = add_schedule(postgres_database)
+    add_runs(
+        postgres_database, schedule, {n: RunStatus.SUCCEEDED if n < 1_900 else RunStatus.PENDING for n in range(2_000)}
+    )
+
+    def put_in_line(connection: sa.Connection) -> None:
+        is_pending = runs.c.status == RunStatus.PENDING.value
+        connection.execute(sa.update(runs).where(is_pending).values(limit_group="default/shop", limit_at=NOW))
+        connection.exec_driver_sql("ANALYZE rqsched_runs")
+
+    postgres_database.transact(put_in_line)
+    filters = ALL._replace(statuses=("pending",), is_in_line=True)
+    found = plan(postgres_database, lambda c: search_runs(c, filters, limit=10, cursor=None, is_slim=True))
+    assert "Sort Key: rqsched_runs.uid DESC" not in found, found
+    assert "Index Scan Backward using ix_rqsched_runs_unfinished" in found, found
 
 
 @pytest.mark.parametrize("statuses", [OPEN, ("pending", "running"), ("buffered",)], ids=",".join)

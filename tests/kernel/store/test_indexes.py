@@ -14,7 +14,7 @@ from rqsched.features.backfill.store import page as page_of_backfills
 from rqsched.features.hours import store as run_hours
 from rqsched.features.limits import store as limits
 from rqsched.features.quotas import store as quotas
-from rqsched.kernel.decide.model import Change, RunStatus, Schedule
+from rqsched.kernel.decide.model import Change, RunStatus, Schedule, ScheduleStatus
 from rqsched.kernel.queries import events as event_queries
 from rqsched.kernel.queries import reconcile as queries
 from rqsched.kernel.queries import runs as run_queries
@@ -215,6 +215,14 @@ def test_late_schedules_are_counted_in_the_order_of_their_index(database: Databa
 def test_an_index_serves_the_search_for(database: Database, ask: Ask, index: str) -> None:
     fill(database)
     assert uses(database, ask, index)
+
+
+def test_first_waiting_runs_are_the_first_of_their_kinds_in_an_index(database: Database) -> None:
+    """A plan for all kinds but one walks the whole history of a schedule, in order of the numbers."""
+    fill(database)
+    schedule = replace(created().after, buffer_depth=1, backfill_waiting=1, status=ScheduleStatus.PAUSED)
+    found = plan(database, lambda c: changes.open_runs(c, [schedule]))
+    assert "ix_rqsched_runs_live" not in found, found
 
 
 def test_backfills_of_an_id_are_found_without_looking_at_other_schedules(database: Database) -> None:

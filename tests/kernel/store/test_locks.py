@@ -167,8 +167,8 @@ def test_migrations_run_without_limits(empty_postgres_url: str) -> None:
 
 
 def test_long_statement_is_allowed_for_its_transaction_alone(postgres_url: str) -> None:
-    url = f"{postgres_url}?options=-c%20statement_timeout=50ms"
-    slow = sa.select(sa.func.pg_sleep(0.2))
+    url = f"{postgres_url}?options=-c%20statement_timeout=500ms"  # it limits the session's own statements, too
+    slow = sa.select(sa.func.pg_sleep(0.7))
     with closing(Database(url)) as database:
 
         def work(connection: sa.Connection) -> None:
@@ -180,34 +180,35 @@ def test_long_statement_is_allowed_for_its_transaction_alone(postgres_url: str) 
             database.transact(lambda connection: connection.execute(slow))
 
 
-def test_statement_that_takes_too_long_is_repeated_for_who_asks_for_it(postgres_url: str) -> None:
-    url = f"{postgres_url}?options=-c%20statement_timeout=50ms"
+def test_statement_that_takes_too_long_is_repeated_for_who_asks_for_it(postgres_database: Database) -> None:
     attempts: list[int] = []
 
     def work(connection: sa.Connection) -> None:
         attempts.append(1)
-        connection.execute(sa.select(sa.func.pg_sleep(0.2 if len(attempts) == 1 else 0)))
+        if len(attempts) == 1:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = '50ms'")
+            connection.execute(sa.select(sa.func.pg_sleep(0.2)))
 
-    with closing(Database(url)) as database:
-        database.transact(work, patience=Patience(repeats_refusals=True))
+    postgres_database.transact(work, patience=Patience(repeats_refusals=True))
     assert len(attempts) == 2
 
 
-def test_transaction_that_idled_too_long_is_repeated_whole(postgres_url: str, postgres_server: PostgresServer) -> None:
-    url = f"{postgres_url}?options=-c%20idle_in_transaction_session_timeout=50ms"
+def test_transaction_that_idled_too_long_is_repeated_whole(
+    postgres_database: Database, postgres_server: PostgresServer
+) -> None:
     backends: list[int] = []
 
     def work(connection: sa.Connection) -> None:
         backends.append(backend(connection))
         write_one = created()
         if len(backends) == 1:
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
             changes.write(connection, [write_one])
             wait_until(lambda: not is_connected(postgres_server, backends[0]), what="the session's end")
         changes.write(connection, [write_one])
 
-    with closing(Database(url)) as database:
-        database.transact(work)
-        assert database.read(lambda connection: count(connection, "rqsched_schedules")) == 1
+    postgres_database.transact(work)
+    assert postgres_database.read(lambda connection: count(connection, "rqsched_schedules")) == 1
     assert len(set(backends)) == 2
 
 

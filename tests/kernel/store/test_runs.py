@@ -50,6 +50,36 @@ def test_a_decision_sees_the_oldest_waiting_run_of_each_kind(database: Database)
     assert open_uids(database, schedule) == [found[0].uid, found[2].uid]
 
 
+def at_end(database: Database, schedule: Schedule, run: Run) -> list[str]:
+    def work(connection: sa.Connection) -> list[str]:
+        (locked,) = changes.lock(connection, [schedule.uid])
+        return [one.uid for one in changes.runs_at_end(connection, locked, run.uid)]
+
+    return database.transact(work)
+
+
+def test_the_end_of_a_run_sees_no_other_run_if_none_waits(database: Database) -> None:
+    schedule = add_schedule(database)
+    found = add_runs(database, schedule, [run_of(schedule, n) for n in range(1, 6)])
+    assert at_end(database, schedule, found[2]) == [found[2].uid]
+
+
+def test_the_end_of_a_run_sees_the_first_that_waits_and_one_that_it_waits_for(database: Database) -> None:
+    schedule = add_schedule(database)
+    found = [
+        replace(run_of(schedule, 1, RunStatus.RUNNING), dispatched_at=NOW),
+        run_of(schedule, 2, kind=RunKind.BACKFILL),
+        *(run_of(schedule, n) for n in range(3, 6)),
+        *(run_of(schedule, n, RunStatus.BUFFERED) for n in (6, 7)),
+    ]
+    add_counted_runs(database, schedule, found, buffer_depth=2, backfill_unfinished=1)
+    mine, ahead, first = at_end(database, schedule, found[4])
+    assert (mine, first) == (found[4].uid, found[5].uid)
+    assert ahead in {run.uid for run in found[2:4]}, "one that waits only for its targets may block nothing"
+    assert at_end(database, schedule, found[1])[0] == found[1].uid, "a backfilled run sees itself"
+    assert len(at_end(database, schedule, found[5])) == 3, "a waiting run is among those that wait"
+
+
 def test_a_decision_sees_no_run_of_another_schedule(database: Database) -> None:
     schedule, other = add_schedule(database), add_schedule(database, "other")
     add_runs(database, other, [run_of(other, 1)])

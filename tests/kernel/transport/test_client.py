@@ -14,12 +14,12 @@ from redis.connection import AbstractConnection
 from rqsched.errors import ConfigError
 from rqsched.kernel.transport.client import ANSWER_SECONDS, connect, limit_waiting, require_no_cluster
 from tests.support.proxy import proxy_to
-from tests.support.servers import ValkeyServer
+from tests.support.servers import ValkeyServer, free_port
 
 
 def test_a_call_over_a_silent_connection_is_made_again_and_no_other_old_one_is_trusted(redis_url: str) -> None:
     with proxy_to(redis_url) as proxy, connect(proxy.url(redis_url)) as redis:
-        redis.connection_pool.connection_kwargs["socket_timeout"] = 0.2  # the real one is a matter of seconds
+        redis.connection_pool.connection_kwargs["socket_timeout"] = 1.0  # the real one is longer
         pool = redis.connection_pool
         for connection in [pool.get_connection() for _ in range(3)]:
             pool.release(connection)
@@ -80,7 +80,9 @@ def _id_of(connection: Any) -> str:
 
 
 def test_a_node_of_a_cluster_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
-    server = ValkeyServer(tmp_path, options=("--cluster-enabled", "yes", "--save", ""))
+    # By default its bus has the port 10 000 above, which any connection of this machine may hold.
+    bus = ("--cluster-port", str(free_port()))
+    server = ValkeyServer(tmp_path, options=("--cluster-enabled", "yes", "--save", "", *bus))
     server.start()
     try:
         with connect(server.url) as redis, pytest.raises(ConfigError, match=r"allow no hash tags.*Sentinel"):

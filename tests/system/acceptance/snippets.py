@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
 _ORDER = r"^(?:<!-- snippet: (?P<order>.+?) -->\n+)?"
 _BLOCK = r"^```(?P<language>\w+)?[^\n]*\n(?P<code>.*?)^```$"
 _FENCE = re.compile(_ORDER + _BLOCK, re.MULTILINE | re.DOTALL)
@@ -108,13 +110,16 @@ class Page:
             raise SnippetError("".join(said))
 
     def _console(self, snippet: Snippet) -> None:
+        patience = 0.0
         for command, expected in commands_of(snippet.code):
             if exported := EXPORT.fullmatch(command):
                 os.environ[exported[1]] = exported[2]
             elif command.endswith(" &"):
                 self._background.append(subprocess.Popen(["bash", "-c", command[:-2]], start_new_session=True))
             else:
-                _check_command(command, expected)
+                _check_patiently(command, expected, patience)
+                # On a busy machine, what the page sleeps for may take longer.
+                patience = _LONGEST if command.startswith("sleep ") else 0.0
 
     def _end_background(self) -> None:
         for process in self._background:
@@ -139,6 +144,14 @@ def status_of(command: str) -> int | None:
 def is_said(expected: str, said: str) -> bool:
     """Whether a command printed the text of the page; `...` is anything, and blanks are alike."""
     return doctest.OutputChecker().check_output(expected + "\n", said.strip() + "\n", _FLAGS)
+
+
+def _check_patiently(command: str, expected: str, patience: float) -> None:
+    """Check a command, and again each second while it does not say what the page says, for so many seconds."""
+    waiting = Retrying(
+        retry=retry_if_exception_type(SnippetError), stop=stop_after_delay(patience), wait=wait_fixed(1), reraise=True
+    )
+    waiting(_check_command, command, expected)
 
 
 def _check_command(command: str, expected: str) -> None:

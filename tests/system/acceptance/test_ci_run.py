@@ -88,6 +88,12 @@ def run_ci(tmp_path: Path) -> RunCi:
     return run
 
 
+def test_repeats_have_as_many_processes_as_the_suite() -> None:
+    suite = re.findall(r"^WORKERS \?= (\d+)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    repeats = (REPOSITORY / "tests" / "support" / "repeats.py").read_text()
+    assert re.findall(r'environ\.get\("WORKERS", "(\d+)"\)', repeats) == suite
+
+
 def test_a_suite_that_passes_is_run_once(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": "def test_passes(run_number):\n    pass\n"})
     assert run.code == 0, run.output
@@ -113,6 +119,7 @@ def test_what_make_test_all_adds_is_not_run_after_a_failure_that_remains(run_ci:
     assert not (run.folder / "runs" / "test_passes").exists()
 
 
+@pytest.mark.nightly
 def test_what_fails_once_and_passes_five_times_is_told_and_the_run_passes(run_ci: RunCi) -> None:
     strange = """
 import os
@@ -148,6 +155,7 @@ def test_hang(run_number):
     assert closing_lines == ["3 failed, 1 passed"], "the suite's own closing line is the last that looks like one"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("condition", "times"),
     [
@@ -204,6 +212,7 @@ def test_what_proves_an_invariant_is_never_repeated(path: str, content: str, nam
     assert (run.times(name), run.times("test_beside")) == (1, 1)
 
 
+@pytest.mark.nightly
 def test_a_flaky_test_that_is_known_fails_the_run(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": FLAKY}, known="test_one.py::test_flaky")
     assert run.code != 0
@@ -218,6 +227,7 @@ def test_more_than_three_flaky_tests_fail_the_run(run_ci: RunCi) -> None:
     assert len(re.findall("^FLAKY .*test_flaky_", run.output, re.MULTILINE)) == 4
 
 
+@pytest.mark.nightly
 def test_a_module_that_cannot_be_collected_is_not_repeated(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": FLAKY, "test_broken.py": "import nothing_of_this_name\n"})
     assert run.code != 0
@@ -225,6 +235,7 @@ def test_a_module_that_cannot_be_collected_is_not_repeated(run_ci: RunCi) -> Non
     assert "FLAKY" not in run.output
 
 
+@pytest.mark.nightly
 def test_what_an_earlier_run_left_is_not_repeated(run_ci: RunCi) -> None:
     run = run_ci({}, test_command="exit 3")
     assert run.code != 0
@@ -234,6 +245,7 @@ def test_what_an_earlier_run_left_is_not_repeated(run_ci: RunCi) -> None:
 FAILS_LATER = "def test_beside(run_number):\n    assert run_number == 1, 'beside a repeat'\n"
 
 
+@pytest.mark.nightly
 def test_what_proves_an_invariant_fails_the_run_beside_repeats_too(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": FLAKY, "system/crash/test_beside.py": FAILS_LATER})
     assert run.code != 0
@@ -241,6 +253,7 @@ def test_what_proves_an_invariant_fails_the_run_beside_repeats_too(run_ci: RunCi
     assert run.times("test_flaky") == 2
 
 
+@pytest.mark.nightly
 def test_the_run_is_not_judged_by_other_tests_beside_repeats(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": FLAKY, "test_beside.py": FAILS_LATER})
     assert run.code == 0, run.output
@@ -267,6 +280,7 @@ def test_beside(run_number):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "end",
     [
@@ -294,6 +308,7 @@ def test_flaky(run_number, runs):
 """
 
 
+@pytest.mark.nightly
 def test_a_test_that_no_repeat_finds_fails_the_run_and_pytest_says_why(run_ci: RunCi) -> None:
     run = run_ci({"test_one.py": UNSTABLE_ID})
     assert run.code != 0
@@ -301,6 +316,7 @@ def test_a_test_that_no_repeat_finds_fails_the_run_and_pytest_says_why(run_ci: R
     assert "no tests ran" in run.output
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("left", ["", '{"exit_code": 1'])
 def test_half_written_outcomes_fail_the_run(left: str, run_ci: RunCi) -> None:
     command = f"printf '%s' '{left}' > .pytest_cache/v/rqsched/outcomes; exit 137"

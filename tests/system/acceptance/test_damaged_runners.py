@@ -25,6 +25,9 @@ def test_run_that_damages_its_runner_counts_and_harms_no_other(any_live: LiveEnv
 
     for run in runs:
         live.wait_for_status(run, "succeeded")
+    # On a busy machine a pass may put the first run on the queue again, behind the others.
+    runs.append(live.run_now("last", retry=ONCE))
+    live.wait_for_status(runs[-1], "succeeded")
     assert [len([one for one in live.executions() if one.run_uid == run.uid]) for run in runs] == [1] * len(runs)
     assert len({one.pid for one in live.executions()}) == 2, "the runner was replaced once"
     (finding,) = [found for found in examine(live.scheduler.runtime) if found.check == "runners"]

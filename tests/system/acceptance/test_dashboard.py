@@ -464,7 +464,6 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
     assert {one.status for one in live.scheduler.iter()} == {"paused"}
 
 
-@pytest.mark.once
 def test_action_whose_session_ends_goes_on_after_the_login(browser: Browser, live: LiveEnv) -> None:
     secret = "admin-secret-0123456789"
     live.environment["RQSCHED_TOKENS"] = one_token(secret)
@@ -494,7 +493,7 @@ def test_all_runs_that_match_are_cancelled_in_parts_and_the_pages_are_accessible
     browser: Browser, any_pages: LivePages
 ) -> None:
     live = any_pages.live
-    handle = live.note_every("hourly", "0 * * * *", overlap="allow_all", queue="nobody")
+    handle = live.note_every("hourly", Every("1h"), overlap="allow_all", queue="nobody")  # fires after the test
     end = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
     handle.backfill(end - timedelta(hours=250), end)
     failed = live.scheduler.create("fails", FAIL, Every(timedelta(days=1)), retry=RetryPolicy(max_retries=0))
@@ -518,7 +517,6 @@ def test_all_runs_that_match_are_cancelled_in_parts_and_the_pages_are_accessible
     assert {run.status for run in handle.iter_runs()} == {"cancelled"}
 
 
-@pytest.mark.once
 def test_action_whose_server_does_not_answer_is_interrupted_after_a_minute_and_goes_on(
     browser: Browser, pages: LivePages
 ) -> None:
@@ -547,7 +545,6 @@ def test_action_whose_server_does_not_answer_is_interrupted_after_a_minute_and_g
         expect(page.locator("[data-chunk=progress]")).to_contain_text("Done.")
 
 
-@pytest.mark.once
 def test_dialog_shows_its_command_with_the_values_that_are_entered(browser: Browser, pages: LivePages) -> None:
     nightly = pages.live.note_every("nightly", "0 2 * * *")
     with pages.viewer(browser) as page:
@@ -617,6 +614,15 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
             require_accessible(page, path)
 
 
+def test_header_shows_every_page_beside_the_choice_of_a_namespace(browser: Browser, pages: LivePages) -> None:
+    pages.live.note_every("nightly", "0 2 * * *")
+    pages.live.scheduler.create("other", HOLD, "0 5 * * *", namespace="customer-4711")
+    with pages.viewer(browser) as page:
+        page.goto("/")
+        expect(page.locator("#namespace option")).to_have_count(2)
+        assert page.locator("nav[aria-label=Pages]").evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
 def test_spread_grid_and_picture_of_a_backfill_are_accessible_in_light_and_dark_and_fit_a_phone(
     browser: Browser, pages: LivePages
 ) -> None:
@@ -663,10 +669,10 @@ def fire_an_hour_ago(live: LiveEnv, *schedule_ids: str) -> None:
 def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Browser, any_pages: LivePages) -> None:
     live, scheduler = any_pages.live, any_pages.live.scheduler
     worker, log = live.start_worker(), {"log": str(live.log)}
-    fragile = scheduler.create("fragile", FAIL, "0 2 * * *", kwargs=log, retry=RetryPolicy(0, then="dead"))
+    fragile = scheduler.create("fragile", FAIL, Every("24h"), kwargs=log, retry=RetryPolicy(0, then="dead"))
     fragile.trigger()
     for name, count in (("crm", 3), ("mail", 1)):
-        handle = scheduler.create(name, FAIL, "0 2 * * *", kwargs=log, retry=RetryPolicy(0), overlap="buffer_all")
+        handle = scheduler.create(name, FAIL, Every("24h"), kwargs=log, retry=RetryPolicy(0), overlap="buffer_all")
         for _ in range(count):
             handle.trigger()
     found = scheduler.runs.list
@@ -895,6 +901,7 @@ def test_what_is_opened_stays_open_and_stops_no_update(browser: Browser, pages: 
         page.goto(f"/runs/{run.uid}")
         attempts = page.locator("[data-live=attempts] details")
         attempts.first.locator("summary").click()
+        assert present(attempts.first.locator("pre").bounding_box())["width"] > 600, "a traceback has room"
 
         expect(attempts).to_have_count(2)
 

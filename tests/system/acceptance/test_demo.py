@@ -81,7 +81,7 @@ def scheduled(data_dir: Path) -> dict[str, int]:
 
 @pytest.mark.once
 def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data_dir: Path) -> None:
-    first = start_dev(data_dir, "--seconds", "20")
+    first = start_dev(data_dir, "--seconds", "30")
     first.wait_for_log("sample-machine attempt 1: succeeded")
     started = everything_started(first, data_dir)
 
@@ -90,7 +90,9 @@ def test_the_demo_shows_fires_ends_by_itself_and_goes_on_with_the_same_data(data
     assert all(f"schedule {name}" in first.log() for name in SCHEDULES)
     before = scheduled(data_dir)
 
-    second = start_dev(data_dir, "--seconds", "12")
+    second = start_dev(data_dir)
+    second.wait_for_log("sample-machine attempt 1: succeeded")
+    second.signal(signal.SIGTERM)
     assert second.wait() == 0, second.log()
     assert "sample-machine fired" in second.log()
     after = scheduled(data_dir)
@@ -159,9 +161,7 @@ def test_a_killed_one_leaves_a_valkey_that_the_next_one_ends(dev: Process, data_
     assert embedded.find(data_dir) is None
 
 
-@pytest.mark.parametrize(
-    "is_made", [pytest.param(False, id="dev"), pytest.param(True, id="make demo", marks=pytest.mark.once)]
-)
+@pytest.mark.parametrize("is_made", [False, True], ids=["dev", "make demo"])
 def test_in_a_terminal_a_screen_is_drawn_and_ctrl_c_ends_it(data_dir: Path, is_made: bool) -> None:
     venv = BIN.parent
     make = ["make", "-C", REPOSITORY, "-o", f"{venv}/.demo", f"VENV={venv}", f"DATA={data_dir}", "ARGS=", "demo"]

@@ -60,7 +60,7 @@ def test_one_event_reaches_every_loan_that_is_due(database_url: str, own_valkey:
     assert "kim: returned, due 2020-01-01, reminded 0 time(s)" in library.desk("return", "kim")
 
     with running(rqsched_command("worker"), log_path=tmp_path / "worker.log", env=library.environment):
-        assert library.check_due() == f"Dispatched CHECK_DUE to 1 instance(s) of {LOAN}.\n"
+        assert library.check_due() == f"Dispatched CHECK_DUE to 1 instance of {LOAN}.\n"
         library.wait_for("overdue", 1)
         library.check_due()
         library.wait_for("overdue", 2)

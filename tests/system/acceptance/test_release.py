@@ -42,7 +42,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+@pytest.mark.parametrize("pattern", ["*.whl", pytest.param("*.tar.gz", marks=pytest.mark.nightly)])
 def test_package_installs_into_a_clean_venv_and_works(pattern: str, packages: Path, tmp_path: Path) -> None:
     (package,) = packages.glob(pattern)
     venv.create(tmp_path / "clean", with_pip=True)

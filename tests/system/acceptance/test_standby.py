@@ -95,8 +95,8 @@ def test_workers_started_on_a_standby_take_nothing_and_begin_when_it_is_promoted
     assert pinged.stdout.count("waits for a database that takes writes") == len(KINDS)
     found = run_to_end(rqsched_command("doctor", "-o", "json"), live.environment)
     told = {one["check"]: one for one in json.loads(found.stdout)["findings"]}
-    assert (told["writes"]["level"], told["writes"]["detail"][:9]) == ("warning", "read only")
-    assert told["dispatchers"]["detail"].startswith("none")
+    assert (told["writes"]["level"], told["writes"]["detail"][:28]) == ("warning", "The database takes no writes")
+    assert told["dispatchers"]["detail"].startswith("No dispatcher is alive")
     assert live.redis.zrange("rq:scheduled:rqsched", 0, -1, withscores=True) == armed
     assert live.redis.llen("rq:queue:default") == 1
 
@@ -145,9 +145,10 @@ def test_a_web_process_on_a_standby_reads_and_refuses_writes_at_once(
         for path in ("note/trigger/", "note/pause/"):
             began = monotonic()
             refused = client.post(path)
+            took = monotonic() - began
             assert (refused.status_code, refused.json()["code"]) == (503, "database_read_only")
             assert "standby" in refused.json()["detail"]
-            assert monotonic() - began < 2  # a database that does not answer is waited for longer
+            assert took < 2.9  # a database that does not answer is waited for 3 s
         assert "takes no writes" in client.get(url).text
         assert live.redis.get("rqsched:reconcile:rqsched") is None, "its passes are left to others"
 

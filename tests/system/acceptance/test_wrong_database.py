@@ -66,4 +66,4 @@ def test_a_worker_with_another_database_alone_fails_a_run_in_rqs_registry_and_do
     assert job.startswith(f"run-{run.uid}")
     doctor = live.start(rqsched_command("doctor", "-o", "json"))
     assert doctor.wait() == 1
-    assert "workers with another database were given jobs of this one" in doctor.log()
+    assert "Workers of another database take jobs of this one" in doctor.log()

@@ -51,11 +51,12 @@ class Crowd:
     log_path: Path
     """Where workflows write down that they ran: one line an attempt."""
 
-    def scheduler(self) -> Scheduler:
-        """A scheduler of this process, with the workflow `note`."""
+    def scheduler(self, note: Callable[[], object] | None = None) -> Scheduler:
+        """A scheduler of this process, with the workflow `note`: the crowd's own, or the one given."""
         registry = Registry()
-        registry.add(make_workflow("note", self._note))
-        return Scheduler(settings=self.settings, clock=self.clock, workflows=registry)
+        registry.add(make_workflow("note", note or self._note))
+        patient = self.settings.model_copy(update={"redis_timeout": timedelta(0)})  # no breaker: many share the machine
+        return Scheduler(settings=patient, clock=self.clock, workflows=registry)
 
     def _note(self) -> None:
         run = current_run()

@@ -20,7 +20,6 @@ from rqsched.kernel.decide.model import Change
 from rqsched.kernel.store.database import Database
 from rqsched.kernel.transport.transport import Transport
 from rqsched.testing import ManualClock
-from rqsched.workflows import Registry, make_workflow
 from tests.support.children import freeze, frozen
 from tests.support.env import MINUTE
 from tests.support.invariants import check_invariants, i8_executions
@@ -197,9 +196,7 @@ def schedule_runs(scheduler: Scheduler) -> list[tuple[str, int]]:
 
 
 def _execute_freezing(crowd: Crowd) -> None:
-    registry = Registry()
-    registry.add(make_workflow("note", freeze))
-    with Scheduler(settings=crowd.settings, clock=crowd.clock, workflows=registry) as scheduler:
+    with crowd.scheduler(freeze) as scheduler:
         entry = scheduler.runtime.transport.redis.lpop(RUN_LIST)
         job = parse_run_job_id(entry.decode())  # type: ignore[union-attr]
         assert job is not None

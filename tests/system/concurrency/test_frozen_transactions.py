@@ -237,23 +237,23 @@ def _plain(url: str | None) -> str:
     return present(url).replace("+psycopg", "")
 
 
-MOMENTS = {
-    "between two statements": hold_schedules,
-    "with rows unread": with_unread_rows,
-    "waiting for a lock": waiting_for_a_lock,
-}
+MOMENTS = [
+    pytest.param(hold_schedules, id="between two statements"),
+    pytest.param(with_unread_rows, id="with rows unread", marks=pytest.mark.broad),
+    pytest.param(waiting_for_a_lock, id="waiting for a lock", marks=pytest.mark.broad),
+]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_a_frozen_process_has_locked_is_free_again_while_it_is_frozen(
-    postgres_url: str, postgres_server: PostgresServer, redis_url: str, tmp_path: Path, moment: str
+    postgres_url: str, postgres_server: PostgresServer, redis_url: str, tmp_path: Path, moment: LockRows
 ) -> None:
     with (
         scene(postgres_url, redis_url, tmp_path) as here,
         psycopg.connect(_plain(postgres_url), autocommit=True) as other,
     ):
         other.execute("SELECT pg_advisory_lock(42)")
-        with frozen(freezing(here, MOMENTS[moment])) as wake:
+        with frozen(freezing(here, moment)) as wake:
             assert frozen_sessions(postgres_server) == 1
             with dispatching(here):
                 wait_until(lambda: frozen_sessions(postgres_server) == 0, timeout=SOON, what="the end of its session")

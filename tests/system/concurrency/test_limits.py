@@ -45,7 +45,7 @@ def opened(database_url: str, redis_url: str, tmp_path: Path, clock: ManualClock
     def opened() -> Scheduler:
         registry = Registry()
         registry.add(make_workflow("note", look))
-        settings = Settings(database_url=database_url, redis_url=redis_url)
+        settings = Settings(database_url=database_url, redis_url=redis_url, redis_timeout=0)
         scheduler = Scheduler(settings=settings, clock=clock, workflows=registry)
         engines[:] = [scheduler.runtime.database.engine]
         return scheduler

@@ -55,7 +55,6 @@ ONE_OF_EACH_KIND = {
     "create, update and trigger in a caller's transaction",
     "sync and prune",
     "fire under a plain rq worker",
-    "fire under cancel_other, a run running",
     "fire all of three, of which max_runs allows two",
     "retry",
     "retry on request",
@@ -63,26 +62,25 @@ ONE_OF_EACH_KIND = {
     "a run succeeds for whose horse its worker writes",
     "a blocked run is offered again",
     "a run of a group ends and the next gets its place",
-    "a run that was passed over gets a place",
     "a run ends and the next is drained",
     "a run fails and somebody is told",
     "a notification is delivered",
-    "an overdue schedule is found",
     "create again what another comes after",
     "a run succeeds and one comes after it",
     "a pass starts what is owed",
     "update to come after another",
 }
-"""Flows that `make test` crashes on SQLite and `make test-all` on PostgreSQL. `make nightly` crashes all on both."""
-BESIDE_POSTGRES = {"create, update and trigger in a caller's transaction", "retry", "a run succeeds"}
-"""Flows that `make test` also crashes on PostgreSQL."""
+"""Flows that `make test` crashes on SQLite and `make test-all` on PostgreSQL. `make nightly` crashes all on both.
+
+On PostgreSQL, `make test` crashes those of the map of promises.
+"""
 
 
 def _case(kind: str, flow: Flow) -> Any:
     marks = [pytest.mark.postgres] if kind == "postgres" else []
     if kind == "postgres" and flow.name not in ONE_OF_EACH_KIND:
         marks.append(pytest.mark.nightly)
-    if flow.name in (BESIDE_POSTGRES if kind == "postgres" else ONE_OF_EACH_KIND):
+    if flow.name in ONE_OF_EACH_KIND:
         marks.append(pytest.mark.once)
     return pytest.param(kind, flow, id=f"{kind}-{flow.name}", marks=marks)
 

@@ -22,11 +22,9 @@ from rqsched.kernel.decide.model import RunStatus
 from rqsched.kernel.transport.transport import LONGEST_RETRY, Arm, link_of, retry_of
 from tests.support.invariants import SOON, check_invariants
 from tests.support.sizes import IS_NIGHTLY
-from tests.system.crash.caller_transaction import CALLER_TRANSACTION
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import (
     FIRST,
-    FLOWS,
     START,
     Flow,
     execute,
@@ -39,13 +37,17 @@ from tests.system.crash.flows import (
     popped,
     report,
 )
+from tests.system.crash.test_every_step import ALL_FLOWS, ONE_OF_EACH_KIND
 from tests.system.crash.workflows import executed, fenced
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 OBSERVED = timedelta(minutes=11)
 """How long everything goes on after a restore: two occurrences of most flows."""
 EVERYDAY = 3
-"""So many of the last commits are undone in `make test`; `make nightly` goes back to the very first."""
+"""`make test-all` undoes so many of the last commits of a flow of OFTEN, and the last commit of each other flow.
+
+`make nightly` goes back to the very first.
+"""
 
 
 YEARLY = of_report(lambda handle: handle.update(spec=Cron("0 0 1 1 *")))
@@ -93,7 +95,8 @@ OWING = [
     Flow("what a resume fires in a frozen namespace starts at the thaw", missed_while_paused, resume_and_thaw),
 ]
 """SQL again owes the start that follows an end. The started run is gone, but Redis has its job."""
-CASES = [flow for flow in [*FAR_AHEAD, *OWING, *CALLER_TRANSACTION, *FLOWS] if IS_NIGHTLY or not flow.is_long]
+OFTEN = (*FAR_AHEAD, *OWING, *(flow for flow in ALL_FLOWS if flow.name in ONE_OF_EACH_KIND))
+CASES = [flow for flow in [*FAR_AHEAD, *OWING, *ALL_FLOWS] if IS_NIGHTLY or not flow.is_long]
 
 
 @pytest.fixture
@@ -115,7 +118,8 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
         flow.prepare(env)
         flow.act(env)
     after = env.snapshot()
-    undone = range(len(copies) - 1) if IS_NIGHTLY else range(len(copies) - 1)[-EVERYDAY:]
+    most = len(copies) if IS_NIGHTLY else EVERYDAY if flow in OFTEN else 1
+    undone = range(len(copies) - 1)[-most:]
     request.node.user_properties.append(("set back", len(undone)))  # for sums over a --junitxml report
     for number in undone:
         put_back(env, file, copies[number])

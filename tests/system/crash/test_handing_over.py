@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.sizes import IS_NIGHTLY
 from tests.system.crash.cases import run_in_child
 from tests.system.crash.env import CrashEnv
 from tests.system.crash.flows import START, Flow
-from tests.system.crash.steps import FATES, Fate, Step, Steps, tried_at_the_next
+from tests.system.crash.steps import FATES, Fate, Kind, Step, Steps, tried_at_the_next
 from tests.system.crash.test_every_step import digest
 from tests.system.crash.workflows import WORK
 
@@ -61,10 +61,26 @@ def env(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[CrashEnv]
         yield env
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"])
+def test_an_import_that_dies_after_a_commit_is_completed_by_another_one(env: CrashEnv, database_kind: str) -> None:
+    steps, whole = undisturbed(env)
+    commits = [at for at, step in enumerate(steps) if step.kind is Kind.COMMIT]
+    assert len(commits) > 2
+
+    complete(env, steps, whole, [(at, Fate.DIES_AFTER) for at in commits])
+
+
 @pytest.mark.parametrize(
     "database_kind", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])]
 )
 def test_an_import_that_ends_at_any_step_is_completed_by_another_one(env: CrashEnv, database_kind: str) -> None:
+    steps, whole = undisturbed(env)
+
+    complete(env, steps, whole, tried(steps))
+
+
+def undisturbed(env: CrashEnv) -> tuple[list[Step], Counter[str]]:
+    """Hand over in a child that nobody disturbs; returns its steps and the final state. The env is as before them."""
     prepare(env)
     before = env.snapshot()
     run_in_child(env, FLOW, Steps())
@@ -72,7 +88,14 @@ def test_an_import_that_ends_at_any_step_is_completed_by_another_one(env: CrashE
     steps = run_in_child(env, FLOW, Steps()).seen
     whole = judge(env)
     assert whole["runs of rq-scheduler:late"] == 1
-    for at, fate in tried(steps):
+    env.restore(before)
+    return steps, whole
+
+
+def complete(env: CrashEnv, steps: list[Step], whole: Counter[str], crashes: Iterable[tuple[int, Fate]]) -> None:
+    """Hand over in a child for each crash, and again here; the final state must be the same."""
+    before = env.snapshot()
+    for at, fate in crashes:
         env.restore(before)
         name = f"at step {at} of {len(steps)} ({steps[at]}), process {fate.value}"
         ended = run_in_child(env, FLOW, Steps(at, fate))

@@ -258,12 +258,11 @@ FENCES = (
         _BULK + "a_chunk_that_is_sent_again_does_nothing_twice[sqlite-trigger]",
     ),
     _edit(
-        "a bulk operation on runs takes runs that are created, or end, after its count",
+        "a bulk operation on runs takes runs that are created after its count",
         "kernel/queries/run_pages.py",
         "    return found + _are_of_set(filters)\n",
         "    return found\n",
         _RUNS + "runs_that_are_created_after_the_count_are_never_in_the_set[sqlite-schedule_id]",
-        _RUNS + "only_runs_that_executed_at_the_count_are_cancelled_where_only_running_ones_are_meant[sqlite]",
     ),
     _edit(
         "a bulk operation on runs does not look again under the lock of the schedule",
@@ -928,6 +927,41 @@ RECONCILE = (
         "if ARGV[8] == '1' then return answer('flushed') end\n",
         "",
         _CHAIN + "server_identity.py::test_a_flush_does_not_let_a_refused_copy_come_first",
+    ),
+    _edit(
+        "a fork does not wait for threads that use a SQLite file",
+        "kernel/store/sqlite_file.py",
+        " and not {*gate.uses.values()} - {*gate.forking}",
+        "",
+        _STORE + "fork.py::test_a_fork_waits_for_the_transactions_of_other_threads[write]",
+    ),
+    _edit(
+        "threads begin to use a SQLite file while the process forks",
+        "kernel/store/sqlite_file.py",
+        "        while gate.forking and not is_nested",
+        "        while False and not is_nested",
+        _STORE + "fork.py::test_no_thread_uses_a_file_while_the_process_forks[transaction]",
+    ),
+    _edit(
+        "a connection to SQLite is closed in the midst of a fork",
+        "kernel/store/sqlite_file.py",
+        "        with _in_use():\n            if self._path",
+        "        if True:\n            if self._path",
+        _STORE + "fork.py::test_no_thread_uses_a_file_while_the_process_forks[close]",
+    ),
+    _edit(
+        "a child uses a SQLite file that it has inherited open",
+        "kernel/store/sqlite_file.py",
+        "            _inherited.add(self._path)",
+        "            pass",
+        _STORE + "fork.py::test_a_child_refuses_a_file_that_a_thread_of_its_parent_did_not_leave",
+    ),
+    _edit(
+        "a child whose fork called no function of Python goes on as its parent",
+        "kernel/store/sqlite_file.py",
+        "    if _gate.pid != os.getpid():\n        with",
+        "    if False:\n        with",
+        _STORE + "fork.py::test_a_child_of_a_server_that_forks_without_hooks_refuses_a_file_that_is_open[]",
     ),
     _edit(
         "connections to a server that was left are used",
@@ -1700,7 +1734,7 @@ COMING_OVER = (
         'force=True, idempotency_key=f"import:{iso_utc(next_at)}", context',
         "force=True, context",
         "tests/system/crash/test_handing_over.py::"
-        "test_an_import_that_ends_at_any_step_is_completed_by_another_one[sqlite]",
+        "test_an_import_that_dies_after_a_commit_is_completed_by_another_one[sqlite]",
     ),
     _edit(
         "what comes while it is handed over is left out",
@@ -2249,6 +2283,7 @@ AFTER = (
         "features/after/decide.py",
         "ends[-1:] if missed is MissedPolicy.SKIP else ends[:1]",
         "ends[-1:]",
+        _PURE_AFTER + "a_thaw_follows_the_ends_that_its_policy_names[fire_once-followed0]",
         _WORLDS.format(200),
     ),
     _edit(
@@ -2325,9 +2360,8 @@ TIMES = (
         (
             Edit(
                 "rqsched/kernel/chain/fire.py",
-                "    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)\n",
-                "    now = runtime.now()\n"
-                "    runs = changes.open_runs_for_start(connection, due, skip_locked=skip_locked)\n",
+                "    others = [one for one in due if one.uid not in free]\n",
+                "    others = [one for one in due if one.uid not in free]\n    now = runtime.now()\n",
             ),
             Edit("rqsched/kernel/chain/fire.py", "    now = runtime.now()  # again", "    # again"),
         ),

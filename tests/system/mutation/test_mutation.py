@@ -48,6 +48,7 @@ def test_an_edit_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
         Edit("a.py", "y = 1", "y = 2").apply(tmp_path)
 
 
+@pytest.mark.broad
 def test_a_mutated_copy_fails_a_named_test_and_the_checkout_is_not_touched() -> None:
     path = ROOT / PURE.edits[0].path
     before = path.read_bytes()
