@@ -21,13 +21,16 @@ from rqsched.workflows import workflow
 PAGE = Path(__file__).parent / "options.md"
 _HEAD = """# Options of a schedule
 
-Every option of `create`, `upsert` and `update`: what it does, its default, and how it is written in each place where a
-schedule can be created. "It" is the schedule.
+Every option of `create`, `upsert` and `update`, with its default and an example. "It" is the schedule.
 
 <!-- snippet: skip because each option has its own example below -->
 ```python
 scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), overlap="buffer_one", timeout="10m")
 ```
+
+An option has the same name and value in each place, written like these three:
+
+{forms}
 
 | place | where the option is written |
 |---|---|
@@ -38,15 +41,48 @@ scheduler.create("nightly", "invoice-sync", Cron("0 2 * * *"), overlap="buffer_o
 | command | an argument of [`rqsched create`](reference/commands.md), `upsert`, `update`; Django: `manage.py rqsched` |
 | editor | a field of the [dashboard's](dashboard.md) form |
 
-A length is a `timedelta`, a number of seconds, or text such as `90s`, `1h30m` or `PT30M`. An option that is left out
-has its default. Null over HTTP, or `--unset NAME`, sets an option back to its default.
+A length is a `timedelta`, a number of seconds, or text such as `90s`, `1h30m` or `PT30M`. Null over HTTP, or
+`--unset NAME`, sets an option back to its default.
 
-A default that is named `RQSCHED_...` is the project's: an environment variable, or in Django the entry of `RQSCHED`
-without that prefix. The value is stored with the schedule when it is created or declared, except that of `retention`.
-If you change the setting later, declared schedules get the new value at the next `sync`; other schedules keep theirs.
+A default `RQSCHED_...` is the project's: an environment variable, or in Django an entry of `RQSCHED` without that
+prefix. It is stored with the schedule when it is created or declared, except that of `retention`. If you change the
+setting later, only declared schedules get the new value, at the next `sync`.
 
 This page is made from the table in `rqsched/kernel/decide/options.py` by `python docs/options.py`.
 """
+_FORMS = ("overlap", "exclude", "retry")
+"""Options with a text, a list and an object, which show how every value is written in each place."""
+_PAGES = {
+    "[Times](times.md)": ("timezone", "dst_gap", "dst_fold"),
+    "[Holidays](holidays.md)": ("exclude", "on_excluded"),
+    "[Spreading](spreading.md)": ("jitter", "spread"),
+    "[Arguments](concepts.md#arguments)": ("args", "kwargs", "memo", "search_attributes"),
+    "[Workers](workers.md)": ("queue", "priority"),
+    "[Retries](retries.md)": ("timeout",),
+    "[External workers](open-job-spec.md#execution)": ("executor",),
+    "[Redis](deployment.md#how-redis-is-reached)": ("connection",),
+    "[Overlap](retries.md#overlap)": ("overlap", "buffer_limit"),
+    "[Missed runs](retries.md#missed-runs)": ("missed", "missed_limit", "fire_within"),
+    "[Start in time](retries.md#a-run-that-starts-too-late)": ("start_within",),
+    "[Pausing](pausing.md#while-it-was-paused-on_resume)": ("on_resume",),
+    "[Limits](limits.md)": ("limit", "limit_running", "limit_rate"),
+    "[States](concepts.md#states)": ("max_runs", "on_max_runs", "max_successes"),
+    "[Environments](runbooks.md#it-is-skipped-here)": ("environments",),
+    "[History](concepts.md#how-long-history-is-kept)": ("retention",),
+    "[Retries](retries.md#retries); [`retry_on`](retries.md#only-some-errors)": ("retry",),
+    "[Fan-out](fan-out.md)": (
+        "targets",
+        "max_parallel",
+        "target_timeout",
+        "target_retry",
+        "fan_out",
+        "overlap_until",
+    ),
+    "[Many schedules](http.md#many-schedules-at-once)": ("labels", "owner", "description"),
+    "[Alerts](alerts.md)": ("on_failure", "on_recovery", "expect_duration", "notifications"),
+    "[Alerts](alerts.md#a-missed-run-or-a-success-that-does-not-come)": ("expect_success_within",),
+}
+"""The options that each page explains."""
 _KINDS = {Kind.TEXT: "text", Kind.COUNT: "whole number", Kind.NAMES: "list of names", Kind.ARGUMENTS: "JSON list"}
 _KINDS |= {Kind.TEXTS: "text or list of texts"}
 _KINDS |= {Kind.OBJECT: "JSON object", Kind.ATTRIBUTES: "JSON object", Kind.LABELS: "texts by name"}
@@ -59,19 +95,30 @@ def page() -> str:
     groups: dict[str, list[str]] = {}
     for name, option in OPTIONS.items():
         groups.setdefault(option.group, []).append(_entry(name, option))
-    return "\n".join([_HEAD, *("\n".join([f"## {group}\n", *entries]) for group, entries in groups.items())])
+    head = _HEAD.replace("{forms}", _forms())
+    return "\n".join([head, *("\n".join([f"## {group}\n", *entries]) for group, entries in groups.items())])
+
+
+def _forms() -> str:
+    """Return a table of how a text, a list and an object are written in each place."""
+    places = zip(*(said(name).items() for name in _FORMS), strict=True)
+    rows = [f"| {same[0][0]} | {' | '.join(f'`{text}`' for _, text in same)} |" for same in places]
+    return "\n".join(["| place | text | list | object |", "|---|---|---|---|", *rows])
 
 
 def _entry(name: str, option: Option) -> str:
-    facts = f"{_KINDS.get(option.kind, option.kind.value).capitalize()}; default {_default(name, option)}."
+    kind = "" if option.kind is Kind.CHOICE else f"{_KINDS.get(option.kind, option.kind.value)}; "
+    facts = f"{kind}default {_default(name, option)}."
+    facts = facts[0].upper() + facts[1:]
     if option.is_fixed:
         facts += " It is set when the schedule is created and never changed."
     if name in inspect.signature(workflow).parameters:
-        facts += f" `@workflow({name}=...)` sets it for every schedule of a workflow that leaves it out."
-    rows = [f"| {place} | `{text}` |" for place, text in said(name).items()]
-    rows.append(f"| editor | {' and '.join(f'*{label}*' for label in labels(name))} |")
-    table = "\n".join(["| place | written as |", "|---|---|", *rows])
-    return f"### `{name}`\n\n{help_of(option)}\n\n{facts}\n\n{table}\n"
+        facts += f" `@workflow({name}=...)` sets it for schedules that leave it out."
+    written = said(name)
+    shown = [f"Python: `{written['Python, Django']}`", f"command: `{written['command']}`"]
+    shown.append(f"editor: {', '.join(f'*{label}*' for label in labels(name))}")
+    page = next(page for page, names in _PAGES.items() if name in names)
+    return f"### `{name}`\n\n{help_of(option)} {facts} {page}.\n\n{'; '.join(shown)}.\n"
 
 
 def said(name: str) -> dict[str, str]:

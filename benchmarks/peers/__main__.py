@@ -12,6 +12,7 @@ requirements.txt, into an environment that is deleted afterwards; `--environment
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -77,6 +78,8 @@ def measure(setup: Setup, base: Path, peers: Path, found: dict[int, Any]) -> Non
 def run(setups: Sequence[Setup], environment: Path, base: Path) -> dict[str, Any]:
     """Put all setups through all faults at the same time."""
     peers = install(environment)
+    for folder in ("benchmarks", "rqsched"):  # as pip does for the peers: else each process compiles what it imports
+        compileall.compile_dir(REPOSITORY / folder, quiet=1)
     began, found, loads = datetime.now(UTC), dict[int, Any](), [os.getloadavg()[0]]
     threads = [threading.Thread(target=measure, args=(setup, base, peers, found)) for setup in setups]
     for thread in threads:
