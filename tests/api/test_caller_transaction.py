@@ -143,7 +143,7 @@ def test_connection_that_is_forgotten_publishes_when_it_is_collected(app: Applic
 
     forget()
     gc.collect()
-    wait_until(lambda: app.linked() == ["report"], timeout=60, what="the link")
+    wait_until(lambda: app.linked() == ["report"], what="the link")
 
 
 def test_session_over_a_connection_publishes_when_the_outer_transaction_commits(app: Application) -> None:

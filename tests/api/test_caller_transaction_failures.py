@@ -78,7 +78,7 @@ def test_of_two_that_create_the_same_schedule_the_second_waits_and_is_told_that_
         together.barrier.wait()
         with postgres_app.engine.connect() as watching:
             other = watching.execution_options(isolation_level="AUTOCOMMIT")
-            wait_until(lambda: other.execute(waits).scalar_one(), timeout=60, what="the other to wait")
+            wait_until(lambda: other.execute(waits).scalar_one(), what="the other to wait")
 
     def be_second(connection: sa.Connection) -> None:
         together.barrier.wait()

@@ -72,8 +72,8 @@ def test_a_worker_fires_executes_shows_itself_and_ends_in_order(
     worker = start(rqsched_command("worker", "default"), log_path=tmp_path / "worker.log", env=env, cwd=tmp_path)
     try:
         assert run(env, "create", "a", "touch", "--every", "1s", "--kwargs", kwargs).returncode == 0
-        wait_until(target.exists, timeout=60, what=lambda: f"a run\n{worker.log()}")
-        wait_until(lambda: live_dispatchers(redis, "rqsched"), timeout=60, what="a dispatcher that shows itself")
+        wait_until(target.exists, what=lambda: f"a run\n{worker.log()}")
+        wait_until(lambda: live_dispatchers(redis, "rqsched"), what="a dispatcher that shows itself")
         examined = run(env, "doctor")
         assert examined.returncode == 0, examined.stdout
     finally:

@@ -78,7 +78,7 @@ def test_the_start_repairs_what_redis_lost(env: Env) -> None:
     env.create("nightly")
     env.redis.flushall()
     send(make_app(lifespan=lifespan(env.scheduler)))
-    wait_until(lambda: len(env.armed()) == 1, timeout=30, what="the link")
+    wait_until(lambda: len(env.armed()) == 1, what="the link")
 
 
 def test_with_sync_the_declared_schedules_are_there_before_the_first_request(env: Env) -> None:

@@ -170,7 +170,7 @@ def test_listener_of_a_burst_starts_no_process_of_rqs_scheduler(env: Env, *, kee
     process.start()
     assert process.pid is not None
     try:
-        wait_until(lambda: progress.turns > 1, timeout=30, what="its second turn")
+        wait_until(lambda: progress.turns > 1, what="its second turn")
         assert len(psutil.Process(process.pid).children()) == keeps_scheduler
     finally:
         process.terminate()

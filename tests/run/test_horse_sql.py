@@ -197,7 +197,7 @@ def test_worker_that_froze_holds_up_no_run_and_changes_nothing_when_it_wakes(any
     horse = Horse(any_env, run, Impatient)
     horse.serve(times=times)
 
-    wait_until(lambda: run.refresh().status == "succeeded", timeout=60, what="the end of the run")
+    wait_until(lambda: run.refresh().status == "succeeded", what="the end of the run")
     before = row(any_env, run), any_env.state(schedule)
     horse.serve()
 
@@ -249,7 +249,7 @@ def test_horse_that_dies_after_it_reported_its_success_has_succeeded(any_env: En
     run = any_env.fire_next(schedule)
     horse = Horse(any_env, run)
     horse.serve(times=1)
-    wait_until(lambda: _has_asked(horse), timeout=60, what="the report of the end")
+    wait_until(lambda: _has_asked(horse), what="the report of the end")
 
     os.kill(horse.process.pid, signal.SIGKILL)
     horse.serve()

@@ -90,7 +90,7 @@ def test_a_fork_does_not_answer_in_its_parents_name(folder: Path) -> None:
     os.close(reading)
     leave_held_to_parent()  # as the death of this process would
 
-    wait_until(lambda: list(ask_all(folder, 60)) == [], timeout=60, what="nobody")
+    wait_until(lambda: list(ask_all(folder, 60)) == [], what="nobody")
 
     os.close(writing)
     os.waitpid(child, 0)

@@ -44,7 +44,7 @@ def pgbouncer(server: PostgresServer, *, sessions: int = 2) -> Iterator[int]:
         settings.write_text(_INI.format(server=server.port, port=port, sessions=sessions))
         process = start([BINARY, settings], log_path=folder / "log", cwd=folder, user=server.user)
         try:
-            wait_until(lambda: _answers(port), timeout=30, what=lambda: f"PgBouncer:\n{process.log()}")
+            wait_until(lambda: _answers(port), what=lambda: f"PgBouncer:\n{process.log()}")
             yield port
         finally:
             process.kill_tree()

@@ -23,14 +23,14 @@ from tests.support.child import begin
 from tests.support.narrow import present
 
 T = TypeVar("T")
-SOON = 60.0
+SOON = 120.0
 """Seconds that a short action of processes may take on a busy machine."""
 
 
 def wait_until(
     predicate: Callable[[], T],
     *,
-    timeout: float = 30.0,
+    timeout: float = SOON,
     interval: float = 0.02,
     what: str | Callable[[], str] = "the condition",
 ) -> T:

@@ -49,7 +49,8 @@ class Receiver:
     def got(self) -> list[dict[str, Any]]:
         """Every request so far: path, headers in lower case, body, and the body's bytes as `hex`."""
         found = self.folder / "got"
-        return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
+        written = found.read_text() if found.exists() else ""
+        return [json.loads(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
     @property
     def paths(self) -> list[str]:
@@ -72,13 +73,15 @@ def receiver(folder: Path, certificate: Certificate | None = None) -> Iterator[R
 
 class _Handler(BaseHTTPRequestHandler):
     folder: Path
+    one_at_a_time = threading.Lock()
+    """A long line is written in parts: two requests may not mix theirs."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         told = {"path": self.path, "headers": headers, "body": body.decode(errors="replace"), "hex": body.hex()}
         line = json.dumps(told)
-        with (self.folder / "got").open("a") as file:
+        with self.one_at_a_time, (self.folder / "got").open("a") as file:
             file.write(line + "\n")
         how = (self.folder / "answer").read_text()
         if how == HANG:

@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -25,12 +26,15 @@ NEVER_REPEATED = tuple(f"tests/system/{folder}/" for folder in ("crash", "concur
 PROOFS = ("tests.support.invariants", "tests.system.soak.report")
 """The modules that assert the invariants."""
 KNOWN = Path("tests/support/flaky.txt")
-FILES_BESIDE = 20
-"""How many other files of tests run beside one repeat: about a minute of the suite."""
+FEWEST_REPEATS = 2
+ENOUGH_TIME = 10 * 60.0
+"""Seconds after which only the fewest repeats are begun: CI ends the run after 90 minutes, and then tells nothing."""
 LONGEST_REPEAT = 12 * 60.0
-"""Seconds. pytest ends a test after ten minutes; all repeats and the suite fit into the 90 minutes that CI has."""
+"""Seconds. pytest ends a test after ten minutes."""
 WORKERS = os.environ.get("WORKERS", "5")
 """As in the Makefile."""
+SECONDS_BESIDE = 60.0
+"""Seconds for which other tests of the suite keep the workers busy beside one repeat."""
 CACHE = Path(".pytest_cache")
 REPEATS_CACHE = CACHE / "repeats"
 _KEY = "rqsched/outcomes"
@@ -47,6 +51,8 @@ class Outcomes(NamedTuple):
     """The failures that no repeat can clear: of invariants, and at collection, before any test."""
     markers: str
     """The selection of tests (`-m`)."""
+    seconds: dict[str, float]
+    """How long the tests of each file took."""
 
     def never_repeated(self) -> set[str]:
         """Return the failed tests that no repeat can clear."""
@@ -89,6 +95,7 @@ class _Recorder:
         self._passed: list[str] = []
         self._failed: dict[str, str] = {}
         self._final: list[str] = []
+        self._seconds: dict[str, float] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """xdist goes on without a module that cannot be collected, and pytest then ends as after a failed test."""
@@ -97,6 +104,8 @@ class _Recorder:
             self._final.append(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        path = _file(report.nodeid)
+        self._seconds[path] = self._seconds.get(path, 0.0) + report.duration
         if report.failed:
             self._failed.setdefault(report.nodeid, report.longreprtext)
             self._final += [report.nodeid for name, _ in report.user_properties if name == _FAILS_INVARIANT]
@@ -105,7 +114,7 @@ class _Recorder:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         markers = self._config.option.markexpr
-        outcomes = Outcomes(int(exitstatus), self._passed, self._failed, self._final, markers)
+        outcomes = Outcomes(int(exitstatus), self._passed, self._failed, self._final, markers, self._seconds)
         if self._config.cache is not None:
             self._config.cache.set(_KEY, outcomes._asdict())
 
@@ -128,7 +137,11 @@ def main() -> int:
     known = [line for line in KNOWN.read_text().splitlines() if line in outcomes.failed]
     if known:
         return _fail(f"Flaky before ({KNOWN}):", known)
+    begun = time.monotonic()
     for number in range(1, REPEATS + 1):
+        if number > FEWEST_REPEATS and time.monotonic() - begun > ENOUGH_TIME:
+            print(f"No time for more than {number - 1} repeats")
+            break
         print(f"Repeat {number} of {REPEATS} of {len(outcomes.failed)} failed tests", flush=True)
         if left := _repeat(outcomes):
             return _fail("Did not pass again:", left)
@@ -148,12 +161,10 @@ def _repeat(outcomes: Outcomes) -> set[str]:
     The tests beside them passed before. Their failures are printed, and fail the run only if they prove an invariant.
     """
     (REPEATS_CACHE / "v" / _KEY).unlink(missing_ok=True)
-    files = _files(outcomes.passed) - _files(outcomes.failed)
-    beside = random.sample(sorted(files), min(FILES_BESIDE, len(files)))
     command = [sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", f"cache_dir={REPEATS_CACHE}"]
     try:
         ran = subprocess.run(
-            [*command, "-m", outcomes.markers, *outcomes.failed, *beside],
+            [*command, "-m", outcomes.markers, *outcomes.failed, *_beside(outcomes)],
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -172,8 +183,19 @@ def _repeat(outcomes: Outcomes) -> set[str]:
     return {*outcomes.failed} - ({*again.passed} - {*again.failed}) | again.never_repeated()
 
 
-def _files(names: Iterable[str]) -> set[str]:
-    return {name.partition("::")[0] for name in names}
+def _beside(outcomes: Outcomes) -> list[str]:
+    """Choose random files without failed tests that together keep all workers busy for `SECONDS_BESIDE`."""
+    files = sorted({_file(name) for name in outcomes.passed} - {_file(name) for name in outcomes.failed})
+    left, chosen = SECONDS_BESIDE * int(WORKERS), []
+    for path in random.sample(files, len(files)):
+        if left > 0:
+            chosen.append(path)
+            left -= outcomes.seconds[path]
+    return chosen
+
+
+def _file(name: str) -> str:
+    return name.partition("::")[0]
 
 
 if __name__ == "__main__":

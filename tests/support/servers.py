@@ -185,7 +185,7 @@ class PostgresServer:
             cwd=self.folder,
             user=self.user,
         )
-        wait_until(self._answers, timeout=30, what="an answer of PostgreSQL")
+        wait_until(self._answers, what="an answer of PostgreSQL")
 
     def stop(self) -> None:
         """It ended, open connections or not (SIGINT: fast shutdown)."""

@@ -38,7 +38,7 @@ def away(env: Env) -> bool:
 
 
 def wait_for_redis(env: Env) -> None:
-    wait_until(lambda: not away(env), timeout=60, what="Redis to count as back")
+    wait_until(lambda: not away(env), what="Redis to count as back")
 
 
 def test_operation_on_hanging_redis_is_stored_and_redis_follows_by_itself(
@@ -50,10 +50,10 @@ def test_operation_on_hanging_redis_is_stored_and_redis_follows_by_itself(
         run = present(schedule.trigger().run)
         assert away(web_rig)
     wait_for_redis(web_rig)
-    wait_until(lambda: not web_rig.runtime.out_of_sync, timeout=60, what="Redis to follow")
-    wait_until(lambda: any(created.uid in link for link in web_rig.armed()), timeout=60, what="the link")
+    wait_until(lambda: not web_rig.runtime.out_of_sync, what="Redis to follow")
+    wait_until(lambda: any(created.uid in link for link in web_rig.armed()), what="the link")
     stored = web_rig.runtime.database.read(lambda c: present(changes.find_run(c, run.uid)))
-    wait_until(lambda: web_rig.queued() == [str(job_id_of(stored))], timeout=60, what="the run's job")
+    wait_until(lambda: web_rig.queued() == [str(job_id_of(stored))], what="the run's job")
     check_invariants(web_rig.runtime)
 
 
@@ -65,7 +65,7 @@ def test_while_redis_hangs_only_the_first_call_waits(web_rig: Env, own_valkey: V
             web_rig.create(f"s{number}")
         assert time.monotonic() - began < 30, "each would wait a second by itself"
     wait_for_redis(web_rig)
-    wait_until(lambda: len(web_rig.armed()) == 61, timeout=60, what="every link")
+    wait_until(lambda: len(web_rig.armed()) == 61, what="every link")
 
 
 def test_redis_that_is_gone_and_comes_back_is_followed_without_a_pass(web_rig: Env, own_valkey: ValkeyServer) -> None:
@@ -74,7 +74,7 @@ def test_redis_that_is_gone_and_comes_back_is_followed_without_a_pass(web_rig: E
     assert away(web_rig)
     own_valkey.start()
     wait_for_redis(web_rig)
-    wait_until(lambda: any(created.uid in link for link in web_rig.armed()), timeout=60, what="the link")
+    wait_until(lambda: any(created.uid in link for link in web_rig.armed()), what="the link")
 
 
 def test_redis_that_is_back_is_followed_by_a_pass_at_once(web_rig: Env, own_valkey: ValkeyServer) -> None:
@@ -82,7 +82,7 @@ def test_redis_that_is_back_is_followed_by_a_pass_at_once(web_rig: Env, own_valk
     with own_valkey.hanging():
         web_rig.create()
     wait_for_redis(web_rig)
-    wait_until(lambda: not web_rig.redis.exists(web_rig.transport.interval_key), timeout=60, what="a free interval")
+    wait_until(lambda: not web_rig.redis.exists(web_rig.transport.interval_key), what="a free interval")
 
 
 def test_worker_has_no_breaker(own_valkey: ValkeyServer, sqlite_url: str) -> None:
@@ -125,7 +125,7 @@ def test_connections_that_swallow_everything_cost_one_wait_and_are_opened_anew(
         assert away(env)
         proxy.is_silent = False
         wait_for_redis(env)
-        wait_until(lambda: len(env.armed()) == 2, timeout=60, what="both links")
+        wait_until(lambda: len(env.armed()) == 2, what="both links")
         env.create("after")
         assert len(env.armed()) == 3
         env.scheduler.close()

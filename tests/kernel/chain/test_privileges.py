@@ -52,7 +52,7 @@ def test_the_end_of_a_run_is_repeated_until_the_privilege_is_granted(
         return "done"
 
     def help_it() -> None:
-        wait_until(lambda: database.refuses_writes, timeout=60, what="a refusal")
+        wait_until(lambda: database.refuses_writes, what="a refusal")
         run(postgres_env, f"GRANT {lost} TO {role_of(limited)}")
 
     limited.runtime.workflows.add(make_workflow("loses", loses))

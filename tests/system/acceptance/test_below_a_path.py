@@ -33,7 +33,7 @@ def test_pages_forms_and_api_work_below_the_path_of_each_kind_of_proxy(live: Liv
             live.start([sys.executable, "-m", "tests.support.path_proxy", port, upstream, "/rqsched", way, *flags])
             proxies.append(f"http://127.0.0.1:{port}/rqsched")
     for base in proxies:
-        wait_until(lambda base=base: status_of(f"{base}/readyz") == 200, timeout=60, what=base)  # type: ignore[misc]
+        wait_until(lambda base=base: status_of(f"{base}/readyz") == 200, what=base)  # type: ignore[misc]
         act_as_a_browser(base)
         listed = httpx.get(f"{base}/api/v1/schedules/", headers={"authorization": f"Bearer {SECRET}"})
         assert [one["schedule_id"] for one in listed.json()["items"]] == ["nightly"]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support import repeats
 from tests.support.processes import REPOSITORY
 
 CONFTEST = """
@@ -39,7 +40,14 @@ FLAKY = "def test_flaky(run_number):\n    assert run_number != 1, 'the first tim
 
 
 EARLIER_OUTCOMES = json.dumps(
-    {"exit_code": 1, "passed": [], "failed": {"tests::test_earlier": "a traceback"}, "final": [], "markers": ""}
+    {
+        "exit_code": 1,
+        "passed": [],
+        "failed": {"tests::test_earlier": "a traceback"},
+        "final": [],
+        "markers": "",
+        "seconds": {},
+    }
 )
 
 
@@ -90,8 +98,25 @@ def run_ci(tmp_path: Path) -> RunCi:
 
 def test_repeats_have_as_many_processes_as_the_suite() -> None:
     suite = re.findall(r"^WORKERS \?= (\d+)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    repeats = (REPOSITORY / "tests" / "support" / "repeats.py").read_text()
-    assert re.findall(r'environ\.get\("WORKERS", "(\d+)"\)', repeats) == suite
+    source = (REPOSITORY / "tests" / "support" / "repeats.py").read_text()
+    assert re.findall(r'environ\.get\("WORKERS", "(\d+)"\)', source) == suite
+
+
+def test_repeats_that_take_long_are_made_only_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = tmp_path / "v" / "rqsched" / "outcomes"
+    outcomes.parent.mkdir(parents=True)
+    outcomes.write_text(EARLIER_OUTCOMES)
+    monkeypatch.setattr(repeats, "CACHE", tmp_path)
+    monkeypatch.setattr(repeats, "ENOUGH_TIME", 0.0)
+    monkeypatch.setattr(repeats, "_repeat", lambda outcomes: set())
+    assert repeats.main() == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "epeat" in line] == [
+        "Repeat 1 of 5 of 1 failed tests",
+        "Repeat 2 of 5 of 1 failed tests",
+        "No time for more than 2 repeats",
+    ]
 
 
 def test_a_suite_that_passes_is_run_once(run_ci: RunCi) -> None:

@@ -58,7 +58,7 @@ def test_jobs_of_rq_scheduler_are_executed_once_each_while_they_are_handed_over(
         at = start + timedelta(seconds=number // 10)
         theirs.enqueue_at(at, FUNCTION, log, f"job {number}", job_id=f"job-{number}", timeout=60)
     imports(live, "rq-scheduler", url, "--trust-source")
-    wait_until(lambda: len(executed(live)) > 10, timeout=60, what="what rqscheduler fires")
+    wait_until(lambda: len(executed(live)) > 10, what="what rqscheduler fires")
 
     imports(live, "rq-scheduler", url, "--trust-source", "--disable-source")
     assert redis.zcard(SCHEDULED) == 0

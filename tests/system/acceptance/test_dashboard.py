@@ -88,7 +88,7 @@ def pages_of(live: LiveEnv) -> Iterator[LivePages]:
     server = live.start(rqsched_command("web", "--port", str(port)))
     base = f"http://127.0.0.1:{port}"
 
-    wait_until(lambda: status_of(f"{base}/readyz") == 200, timeout=60, what="the web server")
+    wait_until(lambda: status_of(f"{base}/readyz") == 200, what="the web server")
     yield LivePages(live, base, server)
 
 
@@ -197,7 +197,7 @@ def test_namespace_is_stopped_in_three_steps_and_thawed_again(browser: Browser, 
         page.locator("[name=confirm]").fill("default")
         take_step(page, "Terminate what runs")
         expect(page.locator("[data-chunk=progress]")).to_contain_text("Done. 1 run terminated.")
-        wait_until(lambda: is_gone(process), timeout=60, what="the end of the killed process")
+        wait_until(lambda: is_gone(process), what="the end of the killed process")
         page.get_by_role("link", name="The three steps").click()
         expect(page.locator("[data-live=running]")).to_contain_text("0 runs have begun.")
         confirm(page, "Thaw", reason="it is closed")
@@ -230,7 +230,7 @@ def test_failed_runs_are_retried_a_dead_schedule_restarted_and_a_run_cancelled(
     dies = RetryPolicy(max_retries=0, then="dead")
     fragile = live.scheduler.create("fragile", NOTE, "0 2 * * *", kwargs={"log": log}, retry=dies)
     fragile.trigger()
-    wait_until(lambda: fragile.refresh().status == "dead", timeout=60, what="the end of the schedule")
+    wait_until(lambda: fragile.refresh().status == "dead", what="the end of the schedule")
     with any_pages.viewer(browser) as page:
         (live.folder / "later").mkdir()
         page.goto("/")
@@ -256,13 +256,15 @@ def test_failed_runs_are_retried_a_dead_schedule_restarted_and_a_run_cancelled(
 
 
 def test_a_backfill_is_counted_started_and_stopped_and_the_new_parts_are_accessible(
-    browser: Browser, any_pages: LivePages
+    browser: Browser, make_live: MakeLive, database_url: str
 ) -> None:
-    schedule = any_pages.live.note_every("hourly", "0 * * * *", overlap="allow_all")
+    live = make_live(database_url)
+    live.environment["RQSCHED_REPAIR_GRACE"] = "3600"  # the server does not continue a backfill while one looks at it
+    schedule = live.note_every("hourly", "0 * * * *", overlap="allow_all")
     end = datetime.now(UTC).replace(minute=30, second=0, microsecond=0) - timedelta(hours=1)
     span = {"start": end - timedelta(hours=700), "end": end}
     fields = {name: f"{at.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%dT%H:%M}" for name, at in span.items()}
-    with any_pages.viewer(browser) as page:
+    with pages_of(live) as pages, pages.viewer(browser) as page:
         page.goto("/schedules/hourly")
         page.get_by_role("link", name="Backfill", exact=True).click()
         for name, value in fields.items():
@@ -452,7 +454,7 @@ def test_action_whose_web_process_is_killed_is_stopped_and_goes_on_in_another_on
         require_accessible(page, "an interrupted action")
         before = live.scheduler.count(status="paused")
         live.start(rqsched_command("web", "--port", any_pages.base.rpartition(":")[2]))
-        wait_until(lambda: status_of(f"{any_pages.base}/readyz") == 200, timeout=60, what="the web server")
+        wait_until(lambda: status_of(f"{any_pages.base}/readyz") == 200, what="the web server")
         page.get_by_role("button", name="Continue").click()
         page.get_by_role("button", name="Stop").click()
         expect(told).to_have_text("Stopped.")
@@ -499,7 +501,7 @@ def test_all_runs_that_match_are_cancelled_in_parts_and_the_pages_are_accessible
     failed = live.scheduler.create("fails", FAIL, Every(timedelta(days=1)), retry=RetryPolicy(max_retries=0))
     live.start_worker()
     failed.trigger()
-    wait_until(lambda: failed.refresh().error_count == 1, timeout=60, what="the failure")
+    wait_until(lambda: failed.refresh().error_count == 1, what="the failure")
     failed.delete()
     with any_pages.viewer(browser) as page:
         page.goto("/runs?status=pending&schedule=hourly")
@@ -602,7 +604,7 @@ def test_every_page_is_accessible_in_light_and_dark_and_fits_its_screen(browser:
     live.scheduler.create("waits", HOLD, "0 5 * * *").pause(reason="later")
     live.start_worker()
     often = live.scheduler.get("often")
-    wait_until(lambda: often.refresh().success_count > 2, timeout=60, what="three runs")
+    wait_until(lambda: often.refresh().success_count > 2, what="three runs")
     often.update(spec=Every(timedelta(days=1)))  # no page changes while it is looked at
     run = often.runs(1).items[0]
     edit = next(one.sequence for one in often.iter_history() if one.event_type == "ScheduleUpdated")
@@ -640,7 +642,7 @@ def test_spread_grid_and_picture_of_a_backfill_are_accessible_in_light_and_dark_
     live.start_worker()
     end = datetime.now(UTC) - timedelta(days=40)
     handle.refresh().backfill(end - timedelta(days=1), end)
-    wait_until(lambda: handle.refresh().success_count >= 24, timeout=60, what="the runs of the backfill")
+    wait_until(lambda: handle.refresh().success_count >= 24, what="the runs of the backfill")
     with pages.viewer(browser, color_scheme="light") as page:
         page.goto("/schedules/hourly")
         for label in (
@@ -676,7 +678,7 @@ def test_who_is_on_call_is_answered_in_one_click_from_the_overview(browser: Brow
         for _ in range(count):
             handle.trigger()
     found = scheduler.runs.list
-    wait_until(lambda: len(found(status="failed").items) == 5, timeout=60, what="the failures")
+    wait_until(lambda: len(found(status="failed").items) == 5, what="the failures")
     worker.terminate()
     ada = CommandContext(principal="ada", source="cli", reason="the vendor moves")
     live.note_every("vendor", "0 5 * * *").pause(context=ada)

@@ -60,7 +60,7 @@ def test_a_promotion_is_followed_at_once_and_the_old_primary_is_refused_when_it_
     own_postgres.kill()
     standby.execute("SELECT pg_promote()")
     executed(live, 4)
-    wait_until(lambda: "goes on with another server" in worker.log(), timeout=60, what="a word of the promotion")
+    wait_until(lambda: "goes on with another server" in worker.log(), what="a word of the promotion")
 
     own_postgres.start()
     known = count_runs(own_postgres_url)
@@ -127,7 +127,7 @@ def test_a_restored_snapshot_of_an_earlier_timeline_is_adopted_as_one_of_two_hos
 
 def recorded_later(url: str) -> str:
     with closing(Database(url)) as database:
-        wait_until(lambda: "2" in str(database.identify()).split(), timeout=60, what="a promoted server")
+        wait_until(lambda: "2" in str(database.identify()).split(), what="a promoted server")
         return str(database.identity)
 
 

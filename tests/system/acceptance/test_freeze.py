@@ -59,7 +59,7 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
         back_up(database, copy)
         at = live.scheduler.runtime.now()
     began = len(live.executions())
-    wait_until(lambda: command(live, "thaw", "--everything", "--preview")["schedules"], timeout=60, what="what is due")
+    wait_until(lambda: command(live, "thaw", "--everything", "--preview")["schedules"], what="what is due")
     assert len(live.executions()) <= began + len(schedules)  # those that had begun
     worker.terminate()
     live.scheduler.close()
@@ -70,13 +70,13 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
         live.redis.flushdb()
     by_environment = redis == "empty" and frozen == "after the backup"  # nothing else remembers it
     worker = live.start([*rqsched_command("worker"), *(["--freeze"] if by_environment else [])])
-    worker.wait_for_log("nothing begins here", timeout=60)
-    wait_until(lambda: live.redis.get("rqsched:reconcile:rqsched"), timeout=60, what="a pass")
+    worker.wait_for_log("nothing begins here")
+    wait_until(lambda: live.redis.get("rqsched:reconcile:rqsched"), what="a pass")
     if by_environment:
         assert command(live, "freeze", "--everything", "--reason", "restored")["kept_in"] == ["redis", "sql"]
         worker.terminate()
         worker = live.start_worker()
-        worker.wait_for_log("nothing begins here", timeout=60)
+        worker.wait_for_log("nothing begins here")
     found = command(live, "thaw", "--everything", "--preview", "--missed", "none", "--since", at.isoformat())
     assert found["freeze"]["reason"] in {"restore", "restored"}
     assert {row["schedule_id"] for row in found["schedules"]} == {one.schedule_id for one in schedules}
@@ -87,7 +87,7 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
 
     assert done["missed"] >= len(schedules)
     for schedule in schedules:
-        live.wait_for_successes(schedule, timeout=60)
+        live.wait_for_successes(schedule)
     assert paused.refresh().status == "paused"
     twice = [
         run for run, count in Counter((one.run_uid, one.attempt) for one in live.executions()).items() if count > 1
@@ -100,10 +100,10 @@ def test_a_restore_under_a_freeze_runs_nothing_twice(live: LiveEnv, tmp_path: Pa
 def test_an_idle_worker_executes_the_first_job_after_a_thaw(live: LiveEnv, kind: str) -> None:
     live.scheduler.freeze(everything=True)
     worker = live.start_worker() if kind == "forking" else live.start_runners(1)
-    worker.wait_for_log("nothing begins here", timeout=60)
-    wait_until(lambda: RqWorker.all(live.redis), timeout=60, what="a worker that waits for jobs")
+    worker.wait_for_log("nothing begins here")
+    wait_until(lambda: RqWorker.all(live.redis), what="a worker that waits for jobs")
 
     live.scheduler.thaw(everything=True)
-    live.wait_for_status(live.run_now("after"), "succeeded", timeout=60)
+    live.wait_for_status(live.run_now("after"), "succeeded")
 
     assert "waits: everything is frozen" not in worker.log()

@@ -37,7 +37,7 @@ def port(live: LiveEnv) -> int:
 def start_web(live: LiveEnv, port: int, *options: str) -> Process:
     web = live.start([*LIMIT, *rqsched_command("web", "--port", str(port), *options)])
     scheme = "https" if "--tls-cert" in options else "http"
-    wait_until(lambda: is_healthy(port, scheme), timeout=60, what=lambda: f"rqsched web:\n{web.log()}")
+    wait_until(lambda: is_healthy(port, scheme), what=lambda: f"rqsched web:\n{web.log()}")
     return web
 
 
@@ -166,7 +166,7 @@ def test_accept_errors_are_logged_once_and_end_with_their_cause(live: LiveEnv, p
     script = tmp_path / "exhausted.py"
     script.write_text(textwrap.dedent(EXHAUSTED))
     web = live.start([*LIMIT, sys.executable, script, str(port)])
-    wait_until(lambda: is_healthy(port), timeout=60, what=lambda: f"the server:\n{web.log()}")
+    wait_until(lambda: is_healthy(port), what=lambda: f"the server:\n{web.log()}")
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as client, ExitStack() as stack:
         assert client.get("/take").text == "taken"
         for _ in range(20):

@@ -72,10 +72,10 @@ def test_hanging_redis_stops_no_request_and_follows_when_it_goes_on(
             }  # fmt: skip
             assert 'rqsched_up{backend="redis"} 0.0' in client.get("/metrics").text
             assert client.post("/api/v1/schedules/before/trigger/").json()["outcome"] == "triggered"
-        wait_until(lambda: status_of(f"{url}/readyz", timeout=SOON) == 200, timeout=60, what="ready")
+        wait_until(lambda: status_of(f"{url}/readyz", timeout=SOON) == 200, what="ready")
     with Scheduler(database_url=sqlite_url, redis_url=own_valkey.url) as scheduler, Redis.from_url(own_valkey.url) as r:
         # No worker runs: it is the web process itself that makes Redis follow.
         key = scheduler.runtime.transport.scheduled_key
-        wait_until(lambda: r.zcard(key) == CALLERS + 1, timeout=60, what="the links")
-        wait_until(lambda: r.llen("rq:queue:default") == 1, timeout=60, what="the run's job")
+        wait_until(lambda: r.zcard(key) == CALLERS + 1, what="the links")
+        wait_until(lambda: r.llen("rq:queue:default") == 1, what="the run's job")
         check_invariants(scheduler.runtime)

@@ -43,8 +43,8 @@ def test_a_run_that_ends_without_the_privilege_is_recorded_when_it_is_granted(
     web = live.start(rqsched_command("web", "--port", str(port)))
     live.note_every("note", Every("1s"), overlap="allow_all")
     run = live.hold_now(retry=RetryPolicy(max_retries=3))
-    live.wait_for_status(run, "running", timeout=60)
-    web.wait_for_log("Uvicorn running", timeout=60)
+    live.wait_for_status(run, "running")
+    web.wait_for_log("Uvicorn running")
 
     alter(own_postgres, own_postgres_url, "REVOKE INSERT, UPDATE ON rqsched_runs FROM app")
     live.open_gate()

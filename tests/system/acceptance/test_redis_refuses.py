@@ -35,7 +35,7 @@ def test_replica_is_refused_by_its_word_and_the_worker_goes_on(live: LiveEnv, ow
     nightly = live.note_every("nightly", Every(SECOND))
     live.wait_for_successes(nightly)
     with refusing(own_valkey, "READONLY"):
-        wait_until(lambda: not live.redis.keys("rqsched:dispatcher:*"), timeout=60, what="heartbeats that expired")
+        wait_until(lambda: not live.redis.keys("rqsched:dispatcher:*"), what="heartbeats that expired")
         found = problems(live)
         assert set(found) == {"redis"}
         assert "READONLY" in found["redis"]["detail"]
@@ -48,7 +48,7 @@ def test_key_of_another_type_is_named_until_it_is_gone(live: LiveEnv) -> None:
     nightly = live.note_every("nightly", Every(SECOND))
     live.wait_for_successes(nightly)
     live.redis.set("rq:queue:default", "somebody's")
-    wait_until(lambda: "publishing" in problems(live), timeout=60, what="a refusal that is kept")
+    wait_until(lambda: "publishing" in problems(live), what="a refusal that is kept")
     found = problems(live)
     assert set(found) == {"publishing"}
     assert "rq:queue:default is a string, not a list" in found["publishing"]["detail"]

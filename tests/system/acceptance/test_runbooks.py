@@ -423,13 +423,13 @@ def paused(live: LiveEnv) -> ScheduleHandle:
 def dead(live: LiveEnv) -> ScheduleHandle:
     policy = RetryPolicy(max_retries=0, then="dead")
     nightly = live.scheduler.create("nightly", FAIL, Every(SECOND), kwargs={"log": str(live.log)}, retry=policy)
-    wait_until(lambda: nightly.refresh().status == "dead", timeout=60, what="its end")
+    wait_until(lambda: nightly.refresh().status == "dead", what="its end")
     return nightly
 
 
 def over(live: LiveEnv) -> ScheduleHandle:
     nightly = live.note_every("nightly", Every(SECOND), max_runs=1)
-    wait_until(lambda: nightly.refresh().status == "done", timeout=60, what="its end")
+    wait_until(lambda: nightly.refresh().status == "done", what="its end")
     return nightly
 
 
@@ -516,7 +516,7 @@ def test_processes_of_one_database_with_two_control_queues_fire_nothing_twice(li
     workers = [live.start_worker(), live.start(rqsched_command("worker"), RQSCHED_CONTROL_QUEUE="rqsched-2")]
     for worker in workers:
         worker.wait_for_child("dispatcher")
-    wait_until(lambda: live.redis.zcard("rq:scheduled:rqsched-2"), timeout=60, what="a link in the second queue")
+    wait_until(lambda: live.redis.zcard("rq:scheduled:rqsched-2"), what="a link in the second queue")
 
     live.wait_for_successes(nightly, more=4)
 

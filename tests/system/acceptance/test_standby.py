@@ -53,14 +53,14 @@ def test_a_dispatcher_beside_a_standby_lives_and_fires_when_it_is_promoted(
     live = make_live(own_postgres_url)
     worker = live.start_worker()
     live.note_every("note", Every("1s"))
-    wait_until(lambda: len(live.executions()) > 1, timeout=60, what="two executions")
+    wait_until(lambda: len(live.executions()) > 1, what="two executions")
     own_postgres.demote()
     began = len(live.executions())
-    wait_until(lambda: "read-only" in worker.log(), timeout=60, what="a word of the standby")
+    wait_until(lambda: "read-only" in worker.log(), what="a word of the standby")
 
     promote(own_postgres)
 
-    wait_until(lambda: len(live.executions()) > began + 3, timeout=60, what="executions after the promotion")
+    wait_until(lambda: len(live.executions()) > began + 3, what="executions after the promotion")
     assert "Traceback" not in worker.log()
     assert worker.is_running
     live.scheduler.get("note").pause()
@@ -88,8 +88,8 @@ def test_workers_started_on_a_standby_take_nothing_and_begin_when_it_is_promoted
 
     workers = {kind: start(live) for kind, start in KINDS.items()}
     for worker in workers.values():
-        worker.wait_for_log(WAITS, timeout=60)
-    wait_until(lambda: len(waiting(live)) == 6, timeout=60, what="dispatchers and runs that wait")
+        worker.wait_for_log(WAITS)
+    wait_until(lambda: len(waiting(live)) == 6, what="dispatchers and runs that wait")
     pinged = run_to_end(rqsched_command("ping"), live.environment)
     assert pinged.returncode == 0
     assert pinged.stdout.count("waits for a database that takes writes") == len(KINDS)
@@ -102,13 +102,13 @@ def test_workers_started_on_a_standby_take_nothing_and_begin_when_it_is_promoted
 
     promote(own_postgres)
 
-    live.wait_for_status(run, "succeeded", timeout=60)
-    live.wait_for_successes(note, timeout=60)
+    live.wait_for_status(run, "succeeded")
+    live.wait_for_successes(note)
     for kind, worker in workers.items():
         assert worker.is_running
         assert 1 <= worker.log().count(WAITS) <= 3, f"{kind}, once in each process: {worker.log()}"
         assert "Traceback" not in worker.log()
-    wait_until(lambda: not waiting(live), timeout=60, what="the end of all waiting")
+    wait_until(lambda: not waiting(live), what="the end of all waiting")
 
 
 def waiting(live: LiveEnv) -> list[str]:
@@ -137,7 +137,7 @@ def test_a_web_process_on_a_standby_reads_and_refuses_writes_at_once(
     live.redis.delete("rqsched:reconcile:rqsched")
     own_postgres.demote()
     web = live.start(rqsched_command("web", "--port", str(port)))
-    web.wait_for_log(WAITS, timeout=60)
+    web.wait_for_log(WAITS)
     url = f"http://127.0.0.1:{port}"
     with httpx.Client(base_url=f"{url}/api/v1/schedules/", timeout=60) as client:
         assert client.get(f"{url}/readyz").status_code == 200
@@ -154,6 +154,6 @@ def test_a_web_process_on_a_standby_reads_and_refuses_writes_at_once(
 
         promote(own_postgres)
 
-        wait_until(lambda: client.post("note/pause/").status_code == 200, timeout=60, what="a write")
-    wait_until(lambda: live.redis.get("rqsched:reconcile:rqsched"), timeout=60, what="a pass")
+        wait_until(lambda: client.post("note/pause/").status_code == 200, what="a write")
+    wait_until(lambda: live.redis.get("rqsched:reconcile:rqsched"), what="a pass")
     assert "Traceback" not in web.log()

@@ -45,13 +45,13 @@ class Pair:
         self.link: Proxy = place.enter_context(proxy_to(self.primary.url(DATABASE)))
         standby = servers.standby_of(self.primary, port=port, through=self.link.port)
         self.standby: PostgresServer = place.enter_context(standby)
-        wait_until(lambda: self._replication() == "async", timeout=60, what="a standby that follows")
+        wait_until(lambda: self._replication() == "async", what="a standby that follows")
 
     def confirm_by_standby(self) -> None:
         """A commit is confirmed from now on when the standby has it, too."""
         for statement in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
             self.primary.execute(statement)
-        wait_until(lambda: self._replication() == "sync", timeout=60, what="a synchronous standby")
+        wait_until(lambda: self._replication() == "sync", what="a synchronous standby")
 
     def cut_off_standby(self) -> None:
         """Nothing reaches the standby any more, and it does not learn why."""
