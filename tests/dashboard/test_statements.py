@@ -165,7 +165,7 @@ def test_run_that_never_started_has_no_start(pages: Pages) -> None:
     env.advance(3 * DAY)
     for path in ("/runs", "/schedules/letters", "/"):
         rows = re.findall(r'<td class="started">(.*?)</td>', pages.get(path))
-        assert {text_of(row) for row in rows} == {"never", "waits since 3 d ago"}, path
+        assert {text_of(row) for row in rows} == {"never", "not yet; queued 3 d ago"}, path
     shown = pages.get("/schedules/letters")
     assert "started" not in re.findall(r'data-live="state">(.*?)</section>', shown, re.DOTALL)[0]
     assert f'href="/runs/{cancelled.uid}">queued</a>' in shown
