@@ -27,6 +27,7 @@ from tests.support.servers import free_port, valkey
 
 PICTURES = (
     ("overview", "/", "light"),
+    ("overview-dark", "/", "dark"),
     ("schedules", "/schedules", "dark"),
     ("schedule", "/schedules/crm-sync", "light"),
     ("backfill", "/schedules/usage-rollup#backfills", "dark"),
