@@ -47,14 +47,14 @@ def test_failing_schedule_says_since_when_how_often_and_when_it_succeeded_last(a
     never = env.create("never", retry=ONCE, spec=Every(HOUR))
     for _ in range(3):
         env.fail_next(never, HOUR)
-    told = "3 failures in a row since 2 h ago , last success never"
+    told = "3 failures in a row, the first 2 h ago , last success never"
     assert told in text_of(any_pages.get("/schedules/never"))
     never.delete()
     crm = env.create("crm", retry=ONCE, spec=Every(HOUR))
     env.run_next(crm, HOUR)
     for _ in range(5):
         env.fail_next(crm, HOUR)
-    told = "5 failures in a row since 4 h ago , last success 5 h ago"
+    told = "5 failures in a row, the first 4 h ago , last success 5 h ago"
     assert told in text_of(any_pages.get("/schedules/crm"))
     assert told in text_of(any_pages.get("/"))
 
