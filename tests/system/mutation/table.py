@@ -323,12 +323,19 @@ FENCES = (
         _CHAIN + "triggers_alone.py::test_schedule_that_runs_takes_a_transaction_and_its_policy_decides",
     ),
     _edit(
-        "an end or a trigger in one statement is not recognised when its answer was lost",
+        "an end in one statement is not recognised when its answer was lost",
         "kernel/chain/commit.py",
         "if self.tried is not None or any(",
         "if any(",
         _CHAIN + "ends_alone.py::test_end_whose_answer_was_lost_is_found_again_and_told_once",
-        _CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",
+    ),
+    Mutation(
+        "a trigger in one statement is not recognised when its answer was lost",
+        (
+            Edit("rqsched/kernel/chain/commit.py", "if self.tried is not None or any(", "if any("),
+            Edit("rqsched/kernel/chain/change.py", "if attempts.tried is not None or (found :=", "if (found :="),
+        ),
+        (_CHAIN + "triggers_alone.py::test_trigger_whose_answer_was_lost_starts_one_run[that has ended]",),
     ),
     _edit(
         "a trigger in one statement records no notification",
@@ -1810,14 +1817,13 @@ EXCLUSIONS = (
         "found = walk(stretch.end - _TICK)",
         "found = walk(stretch.end)",
         _EXCLUSION + "test_a_year_of_minutes_is_jumped_over_and_counted_without_a_step",
-        _EXCLUSION + "test_what_is_left_is_every_instant_whose_local_time_is_not_excluded[America/Havana-2025-11-02]",
     ),
     _edit(
         "a stretch does not end with the offset of the clock",
         "when/exclusion.py",
         "max(found.start, span.local_start), min(found.end, span.local_end)",
         "max(found.start, span.local_start), found.end",
-        _EXCLUSION + "test_what_is_left_is_every_instant_whose_local_time_is_not_excluded[America/New_York-2026-03-08]",
+        _EXCLUSION + "test_what_is_left_is_every_instant_whose_local_time_is_not_excluded[Pacific/Apia-2011-12-30]",
     ),
     _edit(
         "what is excluded counts as missed",
@@ -2071,12 +2077,15 @@ NEWER_RELEASE = (
         'Fired(str(link), "newer")',
         f"tests/kernel/chain/{_NEWER}its_link_comes_again_until_a_process_of_that_release_takes_it[sqlite]",
     ),
-    _edit(
+    Mutation(
         "an update writes a timing without what is not known of it",
-        "kernel/decide/lifecycle.py",
-        "    schedule.spec.require_known()\n",
-        "",
-        f"tests/kernel/decide/{_NEWER}it_is_neither_changed_nor_planned_and_keeps_what_it_says",
+        (
+            Edit("rqsched/kernel/decide/lifecycle.py", "    schedule.spec.require_known()\n", ""),
+            Edit(
+                "rqsched/when/spec.py", "        self.require_known()\n        if self.after", "        if self.after"
+            ),
+        ),
+        (f"tests/kernel/decide/{_NEWER}it_is_neither_changed_nor_planned_and_keeps_what_it_says",),
     ),
     _edit(
         "new timezone rules count as applied to what is left alone",
