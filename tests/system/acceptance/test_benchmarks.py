@@ -23,6 +23,7 @@ TINY = {
     "herd": ["--schedules", "20", "--executed", "3", "--rounds", "1"],
     "http": ["--schedules", "60", "--requests", "60", "--rounds", "1"],
     "lateness": ["--seconds", "3", "--schedules", "2", "--every", "1", "--warmup", "3", "--crowd", "2"],
+    "limits": ["--runs", "4", "--runners", "1", "--clients", "2", "--rounds", "1"],
     "memory": ["--schedules", "50", "--fires", "10", "--peer", "10"],
     "next_after": ["--rounds", "1", "--count", "2"],
     "pruning": ["--schedules", "5", "--runs", "3", "--rounds", "1"],
