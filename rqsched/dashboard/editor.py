@@ -502,7 +502,7 @@ def _form(
         is_unsaved=is_unsaved, kinds=KINDS, workflows=_workflows(visit), overlaps=list(OverlapPolicy),
         missed=list(MissedPolicy), on_excluded=ON_EXCLUDED, gaps=GAPS, folds=FOLDS, zones=sorted(known_timezones()),
         groups=groups, declared=None if schedule is None else overwritten_by(visit, schedule), more=listed.keys(),
-        labels=LABELS | listed, same=Equivalent(),
+        labels=LABELS | listed, options=OPTIONS, same=Equivalent(),
     )  # fmt: skip
 
 
