@@ -28,7 +28,7 @@ PROOFS = ("tests.support.invariants", "tests.system.soak.report")
 KNOWN = Path("tests/support/flaky.txt")
 FEWEST_REPEATS = 2
 ENOUGH_TIME = 10 * 60.0
-"""Seconds after which only the fewest repeats are begun: CI ends the run after 90 minutes, and then tells nothing."""
+"""Seconds. Repeats beyond `FEWEST_REPEATS` begin only before this time: CI kills a run after 90 minutes."""
 LONGEST_REPEAT = 12 * 60.0
 """Seconds. pytest ends a test after ten minutes."""
 WORKERS = os.environ.get("WORKERS", "5")

@@ -114,9 +114,9 @@ def test_a_terminated_run_is_killed_although_its_worker_heard_no_command(
 
 @pytest.mark.nightly
 def test_rqs_own_idle_worker_connects_again_where_its_ttl_is_short(live: LiveEnv, proxy: Proxy, redis_url: str) -> None:
-    """It waits 15 s with `--worker-ttl 20`, and 415 s without. A pass restores the job that it took meanwhile.
+    """With `--worker-ttl 20`, RQ's worker connects again after 15 s. A pass of reconcile restores the job that it lost.
 
-    RQ's worker quits if it does anything but wait for a job.
+    RQ's worker quits if Redis falls silent while it does anything else than wait for a job.
     """
     live.environment["RQSCHED_REDIS_URL"] = proxy.url(live.environment["RQSCHED_REDIS_URL"])
     worker = live.start([BIN / "rq", "worker", "-c", "rqsched.preload", "--worker-ttl", "20", "default"])
