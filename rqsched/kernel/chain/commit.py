@@ -63,14 +63,18 @@ class Parts(Protocol):
     """The features that take part in a commit."""
 
 
-def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> None:
-    """Write Changes of locked or new schedules, and the features' rows for them, in the open transaction."""
+def write(parts: Parts, connection: Connection, changes: Sequence[Change]) -> list[Feature]:
+    """Write Changes of locked or new schedules, and the features' rows for them, in the open transaction.
+
+    Returns the features that are involved.
+    """
     involved = parts.features.involved_in(changes)
     for feature in involved:
         feature.before_write(connection, changes)
     store.write(connection, changes)
     for feature in involved:
         feature.after_write(connection, changes)
+    return involved
 
 
 def publish(
@@ -80,6 +84,7 @@ def publish(
     must: bool = False,
     seen: Seen = NOTHING_SEEN,
     decided: Sequence[Change] | None = None,
+    involved: Sequence[Feature] | None = None,
     skip_locked: bool = False,
 ) -> None:
     """Make Redis follow committed Changes and announce them. A repeated call does no harm.
@@ -93,21 +98,26 @@ def publish(
         must: Whether to raise an error if Redis does not follow.
         seen: The values of the features' columns (`Sees`), if a single statement wrote the Change.
         decided: The decided Changes, if `changes` only have the current rows. Features enqueue jobs for these Changes.
+        involved: The features that are involved in `changes`, if `write` has returned them.
         skip_locked: Whether to leave downstream schedules to reconcile if another process has locked them.
     """
-    failure = follow(parts, changes, decided=decided)
-    announce(parts, changes, seen=seen, skip_locked=skip_locked)
+    if involved is None:
+        involved = parts.features.involved_in(changes)
+    failure = follow(parts, changes, involved, decided=decided)
+    announce(parts, changes, involved, seen=seen, skip_locked=skip_locked)
     if failure is not None and must:
         remedy = advice_for(failure, "Start it.")
         raise RedisUnavailableError(f"{told(failure)}. {remedy} Repeat nothing: reconcile adds the links.") from failure
 
 
-def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change] | None = None) -> RedisError | None:
+def follow(
+    parts: Parts, changes: Sequence[Change], involved: Sequence[Feature], *, decided: Sequence[Change] | None = None
+) -> RedisError | None:
     """Make Redis follow committed Changes: the first half of `publish`. Returns the error if Redis is away."""
     failure: RedisError | None = None
     try:
         parts.transport.follow(changes, now=parts.now())
-        for feature in parts.features.involved_in(changes):
+        for feature in involved:
             feature.enqueue(changes if decided is None else decided)
     except WrongDatabaseError as error:
         _log.error("no links and jobs are put into Redis: %s", error, extra={"action": "foreign_server"})
@@ -119,12 +129,18 @@ def follow(parts: Parts, changes: Sequence[Change], *, decided: Sequence[Change]
     return failure
 
 
-def announce(parts: Parts, changes: Sequence[Change], *, seen: Seen = NOTHING_SEEN, skip_locked: bool = False) -> None:
+def announce(
+    parts: Parts,
+    changes: Sequence[Change],
+    involved: Sequence[Feature],
+    *,
+    seen: Seen = NOTHING_SEEN,
+    skip_locked: bool = False,
+) -> None:
     """Call the features' `follow`, write logs for operators, and call subscribers: the second half of `publish`.
 
     Logs ended runs, schedules with more than two waiting runs (Open Job Spec asks for this), and schedules that die.
     """
-    involved = parts.features.involved_in(changes)
     for feature in involved:
         if feature.follows_first:
             _let_follow(feature, changes, seen, skip_locked)

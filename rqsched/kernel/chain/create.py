@@ -317,7 +317,7 @@ def _start_following(threads: Executor, runtime: Runtime, changes: Sequence[Chan
 def _follow(runtime: Runtime, changes: Sequence[Change]) -> None:
     """Make Redis follow committed Changes; raises nothing, because reconcile finds what is missing."""
     try:
-        follow(runtime, changes)
+        follow(runtime, changes, runtime.features.involved_in(changes))
     except Exception:  # noqa: BLE001 - the commit is made
         _log.exception("links and jobs are not in Redis yet", extra={"action": "follow_failed"})
 
@@ -328,7 +328,7 @@ def _tell(runtime: Runtime, untold: deque[tuple[Sequence[Change], Callable[[], o
         changes, wait = untold[0]
         wait()
         untold.popleft()
-        announce(runtime, changes)
+        announce(runtime, changes, runtime.features.involved_in(changes))
 
 
 def _upserting(

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from rqsched.errors import BackendUnavailableError, ConfigError
 from rqsched.kernel.chain.commit import publish, write
 from rqsched.kernel.chain.error_text import name_error
+from rqsched.kernel.chain.feature import Feature
 from rqsched.kernel.chain.runtime import Runtime
 from rqsched.kernel.chain.tracer import FireSpan
 from rqsched.kernel.decide.delays import offer_delay
@@ -129,10 +130,10 @@ def _read(ids: Iterable[str], again_at: datetime) -> tuple[_Batch, list[Fired]]:
 
 
 def _fire_together(runtime: Runtime, batch: _Batch, *, skip_locked: bool, must_follow: bool) -> list[Fired]:
-    fired = runtime.database.transact(partial(_decide, runtime, batch, skip_locked=skip_locked))
+    fired, involved = runtime.database.transact(partial(_decide, runtime, batch, skip_locked=skip_locked))
     try:
         committed = [result.change for result in fired if result.change is not None]
-        publish(runtime, committed, must=must_follow, skip_locked=skip_locked)
+        publish(runtime, committed, must=must_follow, involved=involved, skip_locked=skip_locked)
     finally:
         for one in fired:
             if one.span is not None and one.change is not None:
@@ -152,8 +153,13 @@ def _deliver(runtime: Runtime, fired: Fired, run: Run) -> Fired:
     return fired._replace(again_at=min((at for at in ahead if at is not None), default=None))
 
 
-def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_locked: bool) -> list[Fired]:
-    """Lock the schedules of a batch, decide what each link does, and write it."""
+def _decide(
+    runtime: Runtime, batch: _Batch, connection: Connection, *, skip_locked: bool
+) -> tuple[list[Fired], list[Feature]]:
+    """Lock the schedules of a batch, decide what each link does, and write it.
+
+    Returns the outcomes of the links, and the features that are involved.
+    """
     locked, frozen = changes.lock_to_fire(connection, batch, skip_locked=skip_locked)
     now = runtime.now()
     fired = _put_off_absent(connection, batch, locked, now) if len(locked) < len(batch) else []
@@ -176,8 +182,7 @@ def _decide(runtime: Runtime, batch: _Batch, connection: Connection, *, skip_loc
         else:
             due.append((link, schedule))
     fired += _fire_due(runtime, connection, due, skip_locked=skip_locked)
-    write(runtime, connection, [result.change for result in fired if result.change is not None])
-    return fired
+    return fired, write(runtime, connection, [result.change for result in fired if result.change is not None])
 
 
 def _put_off_absent(
