@@ -496,7 +496,7 @@ class Settings(BaseSettings):
     """How often a process measures its clock against the database's."""
 
     fire_batch: int = Field(default=500, ge=1, le=10_000)
-    """How many links a dispatcher fires in one transaction; SQLite takes 50 at most."""
+    """How many links a dispatcher fires in one transaction; SQLite takes 100 at most."""
 
     target_chunk: int = Field(default=500, ge=1, le=10_000)
     """How many targets of a fan-out are put on their queue at a time; the next follow when these have been taken."""

@@ -35,7 +35,7 @@ may have been woken and died."""
 LATER_LOOK = 0.01
 """How many seconds after a due time the other dispatchers look. By then the first dispatcher has leased the link, or
 died."""
-SQLITE_BATCH = 50
+SQLITE_BATCH = 100
 """The maximum number of links of one batch on SQLite. While a batch is written, no other process can write."""
 HOUSEKEEPING_INTERVAL = timedelta(minutes=15)
 """How often one dispatcher of a control queue does the housekeeping (`Stage.HOUSEKEEPING`)."""
