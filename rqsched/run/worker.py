@@ -33,7 +33,7 @@ from rqsched.config import Settings, export
 from rqsched.embedded import resolve_urls
 from rqsched.errors import BackendUnavailableError, ConfigError, DatabasePrivilegeError, DatabaseReadOnlyError
 from rqsched.features.list import make_runtime
-from rqsched.kernel.chain.dispatcher import Dispatcher
+from rqsched.kernel.chain.dispatcher import Dispatcher, collecting_seldom
 from rqsched.kernel.chain.imports import import_workflows
 from rqsched.kernel.chain.option_checks import require_sentry
 from rqsched.kernel.chain.runtime import Runtime, using
@@ -370,7 +370,8 @@ def dispatch(runtime: Runtime, *, recover: bool = True, on_turn: Callable[[], No
     dispatcher = Dispatcher(runtime, recover=recover, on_turn=on_turn)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: dispatcher.stop())
-    dispatcher.run()
+    with collecting_seldom():
+        dispatcher.run()
     if runtime.tracing is not None:
         runtime.tracing.flush()
 

@@ -9,6 +9,7 @@ wait, until their lease ends. Other dispatchers take all other links at once.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import secrets
 import time
@@ -47,6 +48,8 @@ _FOREIGN_SECONDS = 1.0
 server."""
 _TELL_SECONDS = 60.0
 """How often a dispatcher logs again that it waits for the same reason."""
+_COLLECTED_AFTER = 10_000
+"""After how many new objects the garbage collector of a dispatcher looks for garbage. Python's default is 700."""
 
 
 class Dispatcher:
@@ -221,6 +224,22 @@ class Dispatcher:
             self._is_woken = self._runtime.transport.wait_for_wake(_AFTER_FAILURE)
         except RedisError:
             time.sleep(_AFTER_FAILURE)
+
+
+@contextlib.contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Let the garbage collector wait for more new objects, unless the application has told it to wait for more.
+
+    The objects of a batch live until its end. By default, the collector looks through them again and again, and frees
+    nothing. This took a sixth of a dispatcher's CPU.
+    """
+    first, *others = gc.get_threshold()
+    if 0 < first < _COLLECTED_AFTER:  # 0 turns the collector off
+        gc.set_threshold(_COLLECTED_AFTER, *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
 
 
 def seconds_until(look: NextLook, now: float) -> float:

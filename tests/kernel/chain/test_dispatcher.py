@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +12,20 @@ from datetime import timedelta
 import pytest
 from redis import Redis
 
-from rqsched.kernel.chain.dispatcher import LATER_LOOK, LONGEST_WAIT, SQLITE_BATCH, Dispatcher, seconds_until
+from rqsched.kernel.chain.dispatcher import (
+    LATER_LOOK,
+    LONGEST_WAIT,
+    SQLITE_BATCH,
+    Dispatcher,
+    collecting_seldom,
+    seconds_until,
+)
 from rqsched.kernel.chain.fire import fire
 from rqsched.kernel.decide.audit import Event
 from rqsched.kernel.decide.ids import LinkId, derived_uid
 from rqsched.kernel.decide.model import Change
 from rqsched.kernel.transport.transport import Arm, NextLook
+from rqsched.run.worker import dispatch
 from tests.support.env import MINUTE, SECOND, Env, MakeEnv, link_id, newest, run_job_id, statuses
 from tests.support.links import lease
 from tests.support.narrow import present
@@ -363,3 +373,44 @@ def test_a_link_fires_although_the_dispatcher_that_looks_first_never_leases(env:
     finally:
         ended.set()
         asking.join()
+
+
+@pytest.fixture
+def garbage_thresholds() -> Iterator[None]:
+    """Restore the thresholds of the garbage collector after the test."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("garbage_thresholds")
+@pytest.mark.parametrize(
+    ("given", "kept"), [(700, 10_000), (50_000, 50_000), (0, 0)], ids=["default", "higher", "turned off"]
+)
+def test_dispatcher_raises_a_low_threshold_of_the_garbage_collector_until_it_ends(given: int, kept: int) -> None:
+    gc.set_threshold(given, 5, 7)
+
+    with collecting_seldom():
+        assert gc.get_threshold()[:2] == (kept, 5)
+
+    assert gc.get_threshold()[:2] == (given, 5)
+
+
+@pytest.mark.usefixtures("garbage_thresholds")
+def test_process_of_a_dispatcher_collects_garbage_seldom(env: Env) -> None:
+    gc.set_threshold(700, 10, 10)
+    seen = []
+
+    def turn() -> None:
+        seen.append(gc.get_threshold()[0])
+        signal.raise_signal(signal.SIGTERM)  # ends the loop
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        dispatch(env.runtime, recover=False, on_turn=turn)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    assert seen[0] == 10_000
+    assert gc.get_threshold()[0] == 700
