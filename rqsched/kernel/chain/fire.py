@@ -182,7 +182,8 @@ def _decide(
         else:
             due.append((link, schedule))
     fired += _fire_due(runtime, connection, due, skip_locked=skip_locked)
-    return fired, write(runtime, connection, [result.change for result in fired if result.change is not None])
+    involved = write(runtime, connection, [result.change for result in fired if result.change is not None])
+    return fired, involved
 
 
 def _put_off_absent(

@@ -497,13 +497,13 @@ ORDER = (
         (
             Edit(
                 "rqsched/kernel/chain/fire.py",
-                "    write(runtime, connection, [result.change for result in fired if result.change is not None])\n",
+                "    involved = write(runtime, connection, [",
                 "    publish(runtime, [result.change for result in fired if result.change is not None])\n"
-                "    write(runtime, connection, [result.change for result in fired if result.change is not None])\n",
+                "    involved = write(runtime, connection, [",
             ),
             Edit(
                 "rqsched/kernel/chain/fire.py",
-                "        publish(runtime, committed, must=must_follow, skip_locked=skip_locked)\n",
+                "        publish(runtime, committed, must=must_follow, involved=involved, skip_locked=skip_locked)\n",
                 "",
             ),
         ),
