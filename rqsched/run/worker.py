@@ -360,7 +360,8 @@ def dispatch_once() -> None:
     """Make a pass of reconcile, fire all due links, and end."""
     runtime = open_runtime()
     runtime.transport.acquire_interval(runtime.settings.reconcile_interval)  # others make no pass now
-    Dispatcher(runtime, recover=True).run_until_idle()
+    with collecting_seldom():
+        Dispatcher(runtime, recover=True).run_until_idle()
     if runtime.tracing is not None:
         runtime.tracing.flush()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.processes import is_gone, process_tree, start, wait_until
+from tests.support.processes import is_gone, kill_all, process_tree, start, wait_until
 
 SPAWNING = """
 import os, sys
@@ -21,10 +21,14 @@ def test_process_that_waits_for_its_new_child_is_killed_with_it(tmp_path: Path) 
     """The child opens a pipe that nobody writes to, before its exec. Until the exec, the kernel holds its parent."""
     os.mkfifo(tmp_path / "pipe")
     process = start([sys.executable, "-c", SPAWNING, tmp_path / "pipe"], log_path=tmp_path / "log")
-    wait_until(lambda: len(process_tree(process.pid)) == 2, what="a child")
-    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_DISK_SLEEP, what="a parent that is held")
     tree = process_tree(process.pid)
+    try:
+        wait_until(lambda: len(process_tree(process.pid)) == 2, what="a child")
+        tree = process_tree(process.pid)
+        wait_until(lambda: tree[0].status() == psutil.STATUS_DISK_SLEEP, what="a parent that is held")
 
-    process.kill_tree()
+        process.kill_tree()
 
-    assert all(is_gone(one) for one in tree)
+        wait_until(lambda: all(is_gone(one) for one in tree), what="the end of both")
+    finally:
+        kill_all(tree)

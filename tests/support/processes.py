@@ -168,7 +168,11 @@ def _waits_for_stopped_child(process: psutil.Process) -> bool:
     """Return whether the process waits in vfork for a child that was stopped. Such a process cannot be stopped."""
     if process.status() != psutil.STATUS_DISK_SLEEP:
         return False
-    return any(child.status() == psutil.STATUS_STOPPED for child in process.children())
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() == psutil.STATUS_STOPPED:
+                return True
+    return False
 
 
 def is_gone(process: psutil.Process) -> bool:
