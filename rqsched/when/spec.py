@@ -436,7 +436,7 @@ class Spec(Timeline):
         first = self.members[0] if self.members else None
         return first if isinstance(first, After) else None
 
-    @property
+    @cached_property
     def primary_cron(self) -> str | None:
         """The first cron expression, with numbers for `H`; None without a cron."""
         return next((member.plain for member in self.members if isinstance(member, Cron)), None)

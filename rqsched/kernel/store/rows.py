@@ -14,8 +14,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from itertools import compress
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -201,7 +200,10 @@ def _reader(names: tuple[str, ...], is_of_schedule: bool) -> Callable[[object], 
 
 def schedule_differences(before: Schedule, after: Schedule) -> set[str]:
     """Return the columns in which two states of a schedule differ."""
-    return _differences(_SCHEDULE if before.definition is after.definition else _ALL, before, after)
+    found = _differences(_SCHEDULE, before, after)
+    if before.definition is after.definition:
+        return found
+    return found | _differences(DEFINITION, before.definition, after.definition)
 
 
 def run_differences(before: Run, after: Run) -> set[str]:
@@ -209,9 +211,10 @@ def run_differences(before: Run, after: Run) -> set[str]:
     return _differences(_RUN, before, after)
 
 
-def _differences(names: tuple[str, ...], before: Schedule | Run, after: Schedule | Run) -> set[str]:
-    values = _reader(names, isinstance(before, Schedule))
-    return {*compress(names, map(ne, values(before), values(after)))}
+def _differences(names: Iterable[str], before: object, after: object) -> set[str]:
+    old, new = vars(before), vars(after)
+    # States are copied by `changed`, so nearly every value is the same object in both.
+    return {name for name in names if old[name] is not new[name] and old[name] != new[name]}
 
 
 def event_columns(changes: Sequence[Change]) -> Columns:
