@@ -122,8 +122,8 @@ def test_every_link_fires_in_time_when_sql_goes_back_to_an_earlier_commit(
     undone = range(len(copies) - 1)[-most:]
     request.node.user_properties.append(("set back", len(undone)))  # for sums over a --junitxml report
     for number in undone:
-        put_back(env, file, copies[number])
         env.restore_beside_sql(after)
+        put_back(env, file, copies[number])
         try:
             if env.scheduler.frozen():  # as it was then: somebody thaws it again
                 env.scheduler.thaw()
