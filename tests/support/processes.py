@@ -141,9 +141,6 @@ def process_tree(pid: int) -> list[psutil.Process]:
         return []
 
 
-_STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-
-
 def _stop_tree(pid: int) -> list[psutil.Process]:
     """Stop the process and its descendants, including new forks, and return them all."""
     stopped: list[psutil.Process] = []
@@ -157,15 +154,16 @@ def _stop_tree(pid: int) -> list[psutil.Process]:
 
 
 def _stand_still(processes: Sequence[psutil.Process]) -> bool:
+    still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() not in _STILL and not _waits_for_stopped_child(process):
+            if process.is_running() and process.status() not in still and not _waits_for_stopped_child(process):
                 return False
     return True
 
 
 def _waits_for_stopped_child(process: psutil.Process) -> bool:
-    """Return whether the process waits in vfork for a child that was stopped. Such a process cannot be stopped."""
+    """Return whether the process waits in vfork for a child that was stopped. A signal does not stop it meanwhile."""
     if process.status() != psutil.STATUS_DISK_SLEEP:
         return False
     for child in process.children():

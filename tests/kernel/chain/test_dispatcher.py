@@ -385,7 +385,7 @@ def garbage_thresholds() -> Iterator[None]:
 
 @pytest.mark.usefixtures("garbage_thresholds")
 @pytest.mark.parametrize(
-    ("given", "kept"), [(700, 10_000), (50_000, 50_000), (0, 0)], ids=["default", "higher", "turned off"]
+    ("given", "kept"), [(700, 10_000), (50_000, 50_000), (0, 0)], ids=["low", "higher", "turned off"]
 )
 def test_dispatcher_raises_a_low_threshold_of_the_garbage_collector_until_it_ends(given: int, kept: int) -> None:
     gc.set_threshold(given, 5, 7)
